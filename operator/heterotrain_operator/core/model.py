@@ -1,0 +1,150 @@
+"""Facts, memory and decisions: the frozen values that the pure core passes around.
+
+Everything the decisions need is in them, so a decision can be replayed from a recorded trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from heterotrain.contract import Plan
+
+JobPhase = Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One worker group of a job. Batch bounds in samples per step, `cpu_limit` in cores, `flops` per second."""
+
+    name: str
+    replicas: int
+    device: str = "cpu"
+    batch_min: int = 1
+    batch_max: int | None = None  # None: no bound but the global batch
+    cpu_limit: float | None = None
+    flops: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the user wants, resolved: defaults filled in, the global batch a number."""
+
+    name: str
+    groups: tuple[Group, ...]
+    global_batch: int
+    policy: str = "Optimal"
+    initial: str = "Uniform"  # Uniform | Static: the batches of the first plan
+    interval: int = 10  # measured steps of the plan in force before a decision
+    apply_at: str = "step"
+    fixed_global_batch: bool = True
+    dead_band: float = 0.05
+    smoothing: float = 0.2
+    dry_run: bool = False
+    suspend: bool = False
+    backoff_limit: int = 3
+    startup_deadline_seconds: float = 600.0
+    active_deadline_seconds: float | None = None
+    heartbeat_timeout_seconds: float = 5.0
+    progress_timeout_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetrics:
+    """What one worker exports (names in `heterotrain.contract`); counters since `plan_version` began."""
+
+    plan_version: int
+    generation: int = 0
+    batch_size: int = 0
+    step: int = 0
+    total_steps: int = 0
+    epoch: int = 0
+    phase: str = ""
+    in_collective: bool = False
+    steps: float = 0.0
+    samples: float = 0.0
+    own_seconds: float = 0.0
+    own_seconds_squared: float = 0.0
+    wait_seconds: float = 0.0
+    own_seconds_ewma: float | None = None
+    loss: float | None = None
+    memory_bytes: float | None = None
+    cpu_limit: float | None = None
+    cpu_throttled_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    """One pod (or process) as it is now.
+
+    `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
+    once it ended; `finished` and `message` are its last words. `disrupted`: its end is not its fault (preemption,
+    eviction, a lost node) and does not count as a restart.
+    """
+
+    name: str
+    uid: str
+    group: str
+    index: int
+    phase: PodPhase
+    address: str = ""
+    cpu_limit: float | None = None
+    exit_code: int | None = None
+    finished: bool = False
+    message: str = ""
+    disrupted: bool = False
+    metrics: WorkerMetrics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observation of a job: its pods in any order, and the plan in force (None before the first)."""
+
+    workers: tuple[WorkerSeen, ...] = ()
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKey:
+    """A worker to create; its name derives from its identity."""
+
+    group: str
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth telling the user, with its reason in words and numbers."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str  # CamelCase, e.g. BatchRebalanced
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A Kubernetes-style condition; the transition time is the world's business."""
+
+    type: str  # Created | Running | Suspended | Succeeded | Failed | Balanced | Degraded
+    status: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now. Acting on it never decides anything.
+
+    `plan` is the plan to publish (None: leave the one in force). `delete` names pods to delete. `reason` says in words
+    and numbers why the batches change, or why they do not.
+    """
+
+    phase: JobPhase
+    reason: str
+    plan: Plan | None = None
+    create: tuple[WorkerKey, ...] = ()
+    delete: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    events: tuple[Event, ...] = field(default=())
