@@ -1,0 +1,199 @@
+"""All that is remembered between two decisions; one small JSON value, so the operator may die at any time.
+
+It is stored beside the plan under the same precondition. Workers are remembered by their rank in the plan
+that `plan_version` names, not by name: names and UIDs are in the plan already, and would double the size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+SCHEMA = 1
+"""Schema of the JSON value that this version writes, and the only one that it reads."""
+
+SIGNIFICANT_DIGITS = 8
+"""Kept of every number of a worker: far below any measurement's noise, and 200 bytes hold a worker then."""
+
+BASELINE_DIGITS = 11
+"""Kept of the counters' baselines, since a window is a small difference of two large counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """What is remembered of one worker; zeros mean "nothing yet".
+
+    The counters as they were when the last window ended (`counted_*`); the running estimate of its own time
+    under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
+    and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`); and
+    small bookkeeping.
+    """
+
+    counted_steps: float = 0.0
+    counted_seconds: float = 0.0
+    counted_squares: float = 0.0
+    mean_seconds: float = 0.0
+    variance: float = 0.0
+    estimate_steps: float = 0.0
+    cpu_limit: float = 0.0
+    speed: float = 0.0
+    sum_w: float = 0.0
+    sum_wb: float = 0.0
+    sum_wbb: float = 0.0
+    sum_wy: float = 0.0
+    sum_wby: float = 0.0
+    raised_from: int = 0
+    raised_throughput: float = 0.0
+    falls: int = 0
+    learned_max: int = 0
+    learned_max_intervals: int = 0
+    reference_batch: int = 0
+    silent_since: float = 0.0
+
+    def unmeasured(self) -> WorkerMemory:
+        """The same worker at the start of another plan: counters and estimate begin anew, knowledge stays."""
+        return replace(
+            self,
+            counted_steps=0.0,
+            counted_seconds=0.0,
+            counted_squares=0.0,
+            mean_seconds=0.0,
+            variance=0.0,
+            estimate_steps=0.0,
+            silent_since=0.0,
+        )
+
+    def rounded(self) -> WorkerMemory:
+        """Numbers cut to the digits that are kept; done before storing, so a stored memory equals a kept one."""
+        values: dict[str, Any] = {}
+        for name in _WORKER_FLOATS:
+            value = getattr(self, name)
+            if value:
+                digits = (
+                    BASELINE_DIGITS
+                    if name.startswith("counted") or name == "silent_since"
+                    else SIGNIFICANT_DIGITS
+                )
+                values[name] = float(f"{value:.{digits}g}")
+        return replace(self, **values)
+
+
+_EXACT = frozenset({"counted_seconds", "counted_squares", "silent_since"})
+_WORKER_FIELDS = fields(WorkerMemory)
+_WORKER_FLOATS = tuple(field.name for field in _WORKER_FIELDS if isinstance(field.default, float))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of one job. Moments are Unix seconds; None: has not happened.
+
+    `workers` are the members of plan `plan_version`, by rank. `draining`: all pods are being deleted, and
+    none is created before `restart_at`. `outcome`, once set, is final; `reason` and `message` say why (or why
+    it restarts). `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches
+    only.
+    """
+
+    plan_version: int = 0
+    generation: int = 0
+    created_at: float | None = None
+    started_at: float | None = None
+    starting_at: float | None = None
+    pods_created_at: float | None = None
+    published_at: float | None = None
+    restarts: int = 0
+    draining: bool = False
+    restart_at: float | None = None
+    progress_step: int = -1
+    progress_at: float | None = None
+    advanced_at: float | None = None
+    between_steps: bool = False
+    slow_step_seconds: float = 0.0
+    outcome: str = ""
+    reason: str = ""
+    message: str = ""
+    stage: int = 0
+    adjustments: int = 0
+    workers: tuple[WorkerMemory, ...] = ()
+
+    @classmethod
+    def initial(cls) -> Memory:
+        """Of a job that nothing was decided about yet."""
+        return cls()
+
+    def rounded(self) -> Memory:
+        """With every worker's numbers cut to the digits that are kept."""
+        return replace(self, workers=tuple(worker.rounded() for worker in self.workers))
+
+    def to_json(self) -> str:
+        """The value as it is stored; what equals its default is left out."""
+        document: dict[str, Any] = {"schema": SCHEMA}
+        for field in _JOB_FIELDS:
+            value = getattr(self, field.name)
+            if value != field.default:
+                document[field.name] = value
+        document["workers"] = [_row(worker) for worker in self.workers]
+        return json.dumps(document, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Memory:
+        """Read what `to_json` wrote.
+
+        Raises ValueError, saying what is wrong, if the text is anything else; a caller starts from
+        `initial()` then.
+        """
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise ValueError(f"memory: expected an object, found {type(document).__name__}")
+        schema = document.pop("schema", None)
+        if schema != SCHEMA:
+            raise ValueError(f"memory: schema {schema!r} is not {SCHEMA}, the one that is understood here")
+        rows = document.pop("workers", [])
+        if not isinstance(rows, list):
+            raise ValueError(f"memory.workers: expected a list, found {type(rows).__name__}")
+        values = {}
+        for field in _JOB_FIELDS:
+            if field.name in document:
+                values[field.name] = _checked(document.pop(field.name), field.default, f"memory.{field.name}")
+        if document:
+            raise ValueError(f"memory: unknown fields {sorted(document)}")
+        workers = tuple(_worker(row, f"memory.workers[{rank}]") for rank, row in enumerate(rows))
+        return cls(workers=workers, **values)
+
+
+_JOB_FIELDS = tuple(field for field in fields(Memory) if field.name != "workers")
+
+
+def _row(worker: WorkerMemory) -> list[float]:
+    row = [getattr(worker, field.name) for field in _WORKER_FIELDS]
+    while row and not row[-1]:
+        row.pop()
+    return [int(value) if isinstance(value, float) and value.is_integer() else value for value in row]
+
+
+def _worker(row: Any, where: str) -> WorkerMemory:
+    if not isinstance(row, list) or len(row) > len(_WORKER_FIELDS):
+        raise ValueError(f"{where}: expected at most {len(_WORKER_FIELDS)} numbers, found {row!r}")
+    values = {
+        field.name: _checked(value, field.default, f"{where}.{field.name}")
+        for field, value in zip(_WORKER_FIELDS, row, strict=False)
+    }
+    return WorkerMemory(**values)
+
+
+def _checked(value: Any, default: Any, where: str) -> Any:
+    """The value in the type of the field's default; None stands for a moment, a float that may be missing."""
+    if default is None and value is None:
+        return None
+    if isinstance(default, bool | str):
+        if not isinstance(value, type(default)):
+            raise ValueError(f"{where}: expected {type(default).__name__}, found {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{where}: expected a number, found {value!r}")
+    if isinstance(default, int):
+        if not isinstance(value, int):
+            raise ValueError(f"{where}: expected a whole number, found {value!r}")
+        return value
+    return float(value)
