@@ -1,0 +1,20 @@
+"""The resource HeteroTrainingJob: its models are the one source of the CRD, its reference and every check."""
+
+from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
+from heterotrain_operator.api.manifest import load_manifest, parse_manifest
+from heterotrain_operator.api.problems import ManifestError, Problem
+from heterotrain_operator.api.resolve import to_core, training_config
+from heterotrain_operator.api.workers import WorkerGroup
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "HeteroTrainingJob",
+    "ManifestError",
+    "Problem",
+    "WorkerGroup",
+    "load_manifest",
+    "parse_manifest",
+    "to_core",
+    "training_config",
+]

@@ -1,0 +1,81 @@
+"""What the schema names but nothing implements yet: one table, so that it is refused instead of ignored.
+
+The operator and the command line read it, and the CRD renders it as validation rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.core.batching import POLICIES
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A field of which only some values work; `works` is empty if the field must be left out.
+
+    `path` has `[]` for every entry of a list. Where users may register values of their own, `missing` names
+    those that are refused, and others are judged elsewhere.
+    """
+
+    path: str
+    works: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def refuses(self, value: object) -> bool:
+        """Whether this value is not available yet."""
+        return value in self.missing if self.missing else value not in self.works
+
+    def advice(self) -> str:
+        """What to write instead."""
+        return f"use {' or '.join(self.works)}" if self.works else "leave it out"
+
+
+NOT_YET = (
+    Limit("spec.workerGroups[].precision", works=("float32",)),
+    Limit("spec.training.mode", works=("BSP",)),
+    Limit("spec.training.learningRateScaling", works=("None",)),
+    Limit("spec.training.target.metric", works=("loss",)),
+    Limit("spec.training.target.mode", works=("Min",)),
+    Limit("spec.batching.policy", works=("Optimal", "Proportional"), missing=("LBBSP",)),
+    Limit("spec.batching.prediction", works=("EMA",)),
+    Limit("spec.stragglers.action", works=("Ignore",)),
+    Limit("spec.scaling.condition", works=("None",)),
+    Limit("spec.scaling.globalBatch", works=("Fixed",)),
+    Limit("spec.metrics.source", works=("Pods",)),
+    Limit("spec.runPolicy.schedulingPolicy"),
+)
+
+
+def values_at(node: Any, path: str, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value at a path of `NOT_YET`, each with its own path; nothing where a part of it is absent."""
+    if not path:
+        yield where, node
+        return
+    part, _, rest = path.partition(".")
+    key = part.removesuffix("[]")
+    if not isinstance(node, Mapping) or node.get(key) is None:
+        return
+    here = f"{where}.{key}" if where else key
+    if part.endswith("[]"):
+        for index, entry in enumerate(node[key]):
+            yield from values_at(entry, rest, f"{here}[{index}]")
+    else:
+        yield from values_at(node[key], rest, here)
+
+
+def unavailable(document: Mapping[str, Any]) -> Iterator[Problem]:
+    """The fields of a well-formed document (camelCase, defaults filled in) that do not work yet."""
+    for limit in NOT_YET:
+        for path, value in values_at(document, limit.path):
+            if limit.refuses(value):
+                subject = f"{value} is" if isinstance(value, str) else "is"
+                yield Problem(path, f"{subject} not available yet; {limit.advice()}")
+
+
+def known_policies() -> tuple[str, ...]:
+    """Names that `batching.policy` may have: those registered, without the internal ones."""
+    return tuple(name for name in POLICIES if name[:1].isupper() and name != "Profile")

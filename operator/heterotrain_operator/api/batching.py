@@ -1,0 +1,55 @@
+"""How the global batch is split over unequal workers, and how often the split is reconsidered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from heterotrain_operator.api.base import MAX_COUNT, POLICY_NAME, Fraction, Model, Weight
+
+
+class Batching(Model):
+    """How the global batch is split over the workers."""
+
+    policy: str = Field(
+        default="Optimal",
+        min_length=1,
+        max_length=63,
+        pattern=POLICY_NAME,
+        description="Who decides the split: Uniform, Static, Proportional, LBBSP, Optimal, or a registered "
+        "name.",
+    )
+    initial: Literal["Uniform", "Static"] = Field(
+        default="Uniform",
+        description="Batches of the first plan: equal, or in proportion to CPU cores or flops.",
+    )
+    interval: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(
+        default=10,
+        description="Control interval in committed steps: no decision before every worker reported as many "
+        "steps of the plan in force.",
+    )
+    apply_at: Literal["step", "epoch"] = Field(
+        default="step", description="At which boundary workers switch to a new plan."
+    )
+    fixed_global_batch: bool = Field(
+        default=True,
+        description="Whether batches are rescaled so that the global batch stays what it is; false lets "
+        "Proportional change it.",
+    )
+    dead_band: Fraction = Field(
+        default=0.05,
+        description="Batches change only if one of them would change by more than this fraction.",
+    )
+    smoothing: Weight = Field(
+        default=0.2,
+        description="Weight of the newest iteration in the moving average of a worker's own time.",
+    )
+    prediction: Literal["EMA", "ARX"] = Field(
+        default="EMA",
+        description="How a worker's speed is predicted: moving average, or regression on its past speed and "
+        "its CPU quota.",
+    )
+    dry_run: bool = Field(
+        default=False, description="Observe, decide and explain, but leave the batches as they are."
+    )

@@ -1,0 +1,113 @@
+"""The resource itself: HeteroTrainingJob, from whose models the CRD, its reference and all checks come."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from heterotrain_operator.api.base import (
+    DNS_LABEL,
+    MAX_GROUPS,
+    MAX_NAME,
+    MAX_STEPS,
+    Model,
+    Name,
+    Text,
+)
+from heterotrain_operator.api.batching import Batching
+from heterotrain_operator.api.policies import Checkpoint, Membership, Metrics, RunPolicy, Scaling, Stragglers
+from heterotrain_operator.api.status import JobStatus
+from heterotrain_operator.api.training import Training
+from heterotrain_operator.api.workers import WorkerGroup
+
+GROUP = "heterotrain.dev"
+VERSION = "v1alpha1"
+API_VERSION = "heterotrain.dev/v1alpha1"
+KIND = "HeteroTrainingJob"
+
+MAX_LABELS = 256
+
+
+class ObjectMeta(Model):
+    """The metadata of a job: what users set, and what a cluster adds when it shows the object."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=MAX_NAME - len("-g-0"),
+        pattern=DNS_LABEL,
+        description="Name of the job; pods are named <job>-<group>-<index>.",
+    )
+    namespace: Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=DNS_LABEL)] | None = Field(
+        default=None, description="Namespace of the job."
+    )
+    labels: Annotated[dict[Name, Text], Field(max_length=MAX_LABELS)] = Field(
+        default_factory=dict, description="Labels of the job."
+    )
+    annotations: Annotated[dict[Name, str], Field(max_length=MAX_LABELS)] = Field(
+        default_factory=dict, description="Annotations of the job."
+    )
+    generate_name: Name | None = Field(default=None, description="Set by the cluster.")
+    uid: Name | None = Field(default=None, description="Set by the cluster.")
+    resource_version: Name | None = Field(default=None, description="Set by the cluster.")
+    generation: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        default=None, description="Set by the cluster; grows with every change of the spec."
+    )
+    creation_timestamp: Name | None = Field(default=None, description="Set by the cluster.")
+    deletion_timestamp: Name | None = Field(default=None, description="Set by the cluster.")
+    deletion_grace_period_seconds: int | None = Field(default=None, description="Set by the cluster.")
+    finalizers: tuple[Name, ...] = Field(default=(), description="Who must agree before the job is gone.")
+    owner_references: tuple[dict[str, Any], ...] = Field(default=(), description="What the job belongs to.")
+    managed_fields: tuple[dict[str, Any], ...] = Field(default=(), description="Set by the cluster.")
+    self_link: Name | None = Field(default=None, description="Set by old clusters.")
+
+
+class JobSpec(Model):
+    """What the user wants."""
+
+    worker_groups: Annotated[tuple[WorkerGroup, ...], Field(min_length=1, max_length=MAX_GROUPS)] = Field(
+        description="The groups of workers; each is alike in hardware, image, price and bounds.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    training: Training = Field(description="What is trained and until when.")
+    batching: Batching = Field(
+        default_factory=Batching, description="How the global batch is split over the workers."
+    )
+    stragglers: Stragglers = Field(
+        default_factory=Stragglers, description="Workers that are slow by fault rather than by design."
+    )
+    scaling: Scaling = Field(
+        default_factory=Scaling, description="When workers are added because they pay for themselves."
+    )
+    membership: Membership = Field(
+        default_factory=Membership, description="When a silent worker is given up."
+    )
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="What survives the workers.")
+    metrics: Metrics = Field(default_factory=Metrics, description="Where the workers' metrics are read.")
+    run_policy: RunPolicy = Field(
+        default_factory=RunPolicy, description="How the job starts, ends and is cleaned up."
+    )
+
+    @property
+    def replicas(self) -> int:
+        """Workers wanted, over all groups."""
+        return sum(group.replicas for group in self.worker_groups)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per step over all workers; 0 if the job does not say."""
+        if self.training.global_batch_size is not None:
+            return self.training.global_batch_size
+        return (self.training.batch_size_per_worker or 0) * self.replicas
+
+
+class HeteroTrainingJob(Model):
+    """One PyTorch model, trained by unequal workers as by one good machine."""
+
+    api_version: Literal["heterotrain.dev/v1alpha1"] = Field(description="Version of this schema.")
+    kind: Literal["HeteroTrainingJob"] = Field(description="Kind of this object.")
+    metadata: ObjectMeta = Field(description="Standard metadata of the object.")
+    spec: JobSpec = Field(description="What the user wants.")
+    status: JobStatus | None = Field(
+        default=None, description="What the operator reports; users leave it out."
+    )

@@ -1,0 +1,87 @@
+"""Turn a checked job into what the pure core decides on, and into what its trainers are told."""
+
+from __future__ import annotations
+
+from heterotrain.contract import TrainingConfig
+
+from heterotrain_operator.api.job import HeteroTrainingJob
+from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.api.workers import WorkerGroup
+from heterotrain_operator.core.model import Group, Job
+
+
+def cpu_limit(group: WorkerGroup) -> float | None:
+    """Cores that the first container of a group's pods may use; None without a limit (0 is none, too)."""
+    container = group.template["spec"]["containers"][0]
+    limits = (container.get("resources") or {}).get("limits") or {}
+    if "cpu" not in limits:
+        return None
+    return float(parse_quantity(limits["cpu"])) or None
+
+
+def to_core(job: HeteroTrainingJob) -> Job:
+    """The job as the core sees it: defaults filled in, the global batch a number of samples.
+
+    The job must come from `parse_manifest` or `load_manifest`.
+    """
+    spec = job.spec
+    deadline = spec.run_policy.active_deadline_seconds
+    return Job(
+        name=job.metadata.name,
+        groups=tuple(
+            Group(
+                name=group.name,
+                replicas=group.replicas,
+                device=group.device,
+                batch_min=group.batch_size.min,
+                batch_max=group.batch_size.max,
+                cpu_limit=cpu_limit(group),
+                flops=group.flops,
+            )
+            for group in spec.worker_groups
+        ),
+        global_batch=spec.global_batch_size,
+        policy=spec.batching.policy,
+        initial=spec.batching.initial,
+        interval=spec.batching.interval,
+        apply_at=spec.batching.apply_at,
+        fixed_global_batch=spec.batching.fixed_global_batch,
+        dead_band=spec.batching.dead_band,
+        smoothing=spec.batching.smoothing,
+        dry_run=spec.batching.dry_run,
+        suspend=spec.run_policy.suspend,
+        backoff_limit=spec.run_policy.backoff_limit,
+        startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
+        active_deadline_seconds=None if deadline is None else float(deadline),
+        heartbeat_timeout_seconds=float(spec.membership.heartbeat_timeout_seconds),
+        progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
+    )
+
+
+def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
+    """What the workers of one group are told at their start.
+
+    Raises ValueError if the job has no such group.
+    """
+    spec = job.spec
+    own = next((candidate for candidate in spec.worker_groups if candidate.name == group), None)
+    if own is None:
+        names = ", ".join(candidate.name for candidate in spec.worker_groups)
+        raise ValueError(f"job {job.metadata.name} has no worker group {group!r}; it has {names}")
+    target = spec.training.target
+    ends = {} if target is None else {"target_every_steps": target.every_steps}
+    return TrainingConfig(
+        epochs=spec.training.epochs,
+        steps=spec.training.steps,
+        seed=spec.training.seed,
+        smoothing=spec.batching.smoothing,
+        device=own.device,
+        on_missing_device=own.on_missing_device,
+        checkpoint_path=spec.checkpoint.path,
+        checkpoint_every_steps=spec.checkpoint.every_steps,
+        checkpoint_keep=spec.checkpoint.keep,
+        target_loss=None if target is None else target.value,
+        progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
+        startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
+        **ends,
+    )

@@ -1,0 +1,285 @@
+"""Rules between fields, each once in Python and, where the language can say it, once in CEL for the cluster.
+
+Python names the field and the figures; CEL refuses the object at the API server even where no operator runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from heterotrain_operator.api.availability import known_policies
+from heterotrain_operator.api.base import MAX_NAME
+from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
+from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.api.template import template_problems
+
+
+@dataclass(frozen=True, slots=True)
+class Cel:
+    """A rule of x-kubernetes-validations on the schema at `at` (`[]` for list entries, empty: the root)."""
+
+    at: str
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule between fields; it is not judged if one of the fields that it `reads` is malformed."""
+
+    reads: tuple[str, ...]
+    check: Callable[[HeteroTrainingJob], Iterator[Problem]]
+    cel: tuple[Cel, ...] = ()
+
+
+def _unique_names(job: HeteroTrainingJob) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, group in enumerate(job.spec.worker_groups):
+        if first.setdefault(group.name, index) != index:
+            yield Problem(
+                f"spec.workerGroups[{index}].name",
+                f"must be unique, but {group.name!r} is also the name of workerGroups[{first[group.name]}]",
+            )
+
+
+def _pod_names(job: HeteroTrainingJob) -> Iterator[Problem]:
+    for index, group in enumerate(job.spec.worker_groups):
+        longest = f"{job.metadata.name}-{group.name}-{group.most_replicas - 1}"
+        if len(longest) > MAX_NAME:
+            yield Problem(
+                f"spec.workerGroups[{index}].name",
+                f"its last pod would be {longest!r}: {len(longest)} characters, allowed are {MAX_NAME}",
+            )
+
+
+def _replicas_in_bounds(job: HeteroTrainingJob) -> Iterator[Problem]:
+    for index, group in enumerate(job.spec.worker_groups):
+        where = f"spec.workerGroups[{index}]"
+        if group.min_replicas > group.replicas:
+            yield Problem(
+                f"{where}.minReplicas",
+                f"must be at most replicas, {group.replicas}, found {group.min_replicas}",
+            )
+        if group.max_replicas is not None and group.max_replicas < group.replicas:
+            yield Problem(
+                f"{where}.maxReplicas",
+                f"must be at least replicas, {group.replicas}, found {group.max_replicas}",
+            )
+
+
+def _batch_bounds_in_order(job: HeteroTrainingJob) -> Iterator[Problem]:
+    for index, group in enumerate(job.spec.worker_groups):
+        bounds = group.batch_size
+        if bounds.max is not None and bounds.min > bounds.max:
+            yield Problem(
+                f"spec.workerGroups[{index}].batchSize.min",
+                f"must be at most max, {bounds.max}, found {bounds.min}",
+            )
+
+
+def _one_batch_size(job: HeteroTrainingJob) -> Iterator[Problem]:
+    training = job.spec.training
+    if (training.global_batch_size is None) == (training.batch_size_per_worker is None):
+        found = "neither" if training.global_batch_size is None else "both"
+        yield Problem(
+            "spec.training", f"needs exactly one of globalBatchSize and batchSizePerWorker, found {found}"
+        )
+
+
+def _one_end(job: HeteroTrainingJob) -> Iterator[Problem]:
+    training = job.spec.training
+    if (training.epochs is None) == (training.steps is None):
+        found = "neither" if training.epochs is None else "both"
+        yield Problem("spec.training", f"needs exactly one of epochs and steps, found {found}")
+
+
+def _sum_in_words(spec: JobSpec, bounds: list[int]) -> str:
+    return " + ".join(
+        f"{group.name} {group.replicas} x {bound}"
+        for group, bound in zip(spec.worker_groups, bounds, strict=True)
+    )
+
+
+def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
+    spec, training = job.spec, job.spec.training
+    if (training.global_batch_size is None) == (training.batch_size_per_worker is None):
+        return
+    batch = spec.global_batch_size
+    if training.global_batch_size is not None:
+        path, subject = "spec.training.globalBatchSize", f"{batch} samples"
+    else:
+        path = "spec.training.batchSizePerWorker"
+        subject = f"{spec.replicas} workers x {training.batch_size_per_worker} = {batch} samples"
+    lows = [group.batch_size.min for group in spec.worker_groups]
+    least = sum(low * group.replicas for low, group in zip(lows, spec.worker_groups, strict=True))
+    if batch < least:
+        yield Problem(
+            path,
+            f"{subject} are too few: the workers take at least {least} "
+            f"(replicas x batchSize.min: {_sum_in_words(spec, lows)})",
+        )
+    highs = [group.batch_size.max for group in spec.worker_groups if group.batch_size.max is not None]
+    if len(highs) < len(spec.worker_groups):
+        return
+    most = sum(high * group.replicas for high, group in zip(highs, spec.worker_groups, strict=True))
+    if batch > most:
+        yield Problem(
+            path,
+            f"{subject} are too many: the workers take at most {most} "
+            f"(replicas x batchSize.max: {_sum_in_words(spec, highs)})",
+        )
+
+
+def _growth_is_asked_for(job: HeteroTrainingJob) -> Iterator[Problem]:
+    scaling = job.spec.scaling
+    if scaling.max_global_batch_size is not None and scaling.global_batch != "Grow":
+        yield Problem(
+            "spec.scaling.maxGlobalBatchSize", "has a meaning only with globalBatch Grow; leave it out"
+        )
+
+
+def _points_in_order(job: HeteroTrainingJob) -> Iterator[Problem]:
+    points = job.spec.scaling.utility.points
+    for index in range(1, len(points)):
+        if points[index].seconds <= points[index - 1].seconds:
+            yield Problem(
+                f"spec.scaling.utility.points[{index}].seconds",
+                f"must be above that of the point before, {points[index - 1].seconds}, "
+                f"found {points[index].seconds}",
+            )
+
+
+def _known_policy(job: HeteroTrainingJob) -> Iterator[Problem]:
+    policy, known = job.spec.batching.policy, known_policies()
+    if policy not in known and policy != "LBBSP":
+        yield Problem("spec.batching.policy", f"{policy} is not a known policy; known are {', '.join(known)}")
+
+
+def _templates(job: HeteroTrainingJob) -> Iterator[Problem]:
+    for index, group in enumerate(job.spec.worker_groups):
+        yield from template_problems(group.template, ("spec", "workerGroups", index, "template"))
+
+
+_WORKERS = "self.workerGroups.map(g, g.replicas).sum()"
+_BATCH = (
+    "(has(self.training.globalBatchSize) ? self.training.globalBatchSize"
+    f" : self.training.batchSizePerWorker * {_WORKERS})"
+)
+_BATCH_UNCLEAR = "has(self.training.globalBatchSize) == has(self.training.batchSizePerWorker)"
+
+RULES = (
+    Rule(
+        ("spec.workerGroups[].name",),
+        _unique_names,
+        (
+            Cel(
+                "spec.workerGroups",
+                "self.all(g, self.exists_one(other, other.name == g.name))",
+                "names of worker groups must be unique",
+            ),
+        ),
+    ),
+    Rule(
+        (
+            "metadata.name",
+            "spec.workerGroups[].name",
+            "spec.workerGroups[].replicas",
+            "spec.workerGroups[].maxReplicas",
+        ),
+        _pod_names,
+        (
+            Cel(
+                "",
+                "self.spec.workerGroups.all(g, size(self.metadata.name) + size(g.name) + 2 + "
+                "size(string((has(g.maxReplicas) ? g.maxReplicas : g.replicas) - 1)) "
+                f"<= {MAX_NAME})",
+                f"names of pods, <job>-<group>-<index>, must have at most {MAX_NAME} characters",
+            ),
+        ),
+    ),
+    Rule(
+        (
+            "spec.workerGroups[].replicas",
+            "spec.workerGroups[].minReplicas",
+            "spec.workerGroups[].maxReplicas",
+        ),
+        _replicas_in_bounds,
+        (
+            Cel(
+                "spec.workerGroups[]",
+                "self.minReplicas <= self.replicas",
+                "minReplicas must be at most replicas",
+            ),
+            Cel(
+                "spec.workerGroups[]",
+                "!has(self.maxReplicas) || self.maxReplicas >= self.replicas",
+                "maxReplicas must be at least replicas",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.workerGroups[].batchSize",),
+        _batch_bounds_in_order,
+        (
+            Cel(
+                "spec.workerGroups[].batchSize",
+                "!has(self.max) || self.min <= self.max",
+                "batchSize.min must be at most batchSize.max",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.training.globalBatchSize", "spec.training.batchSizePerWorker"),
+        _one_batch_size,
+        (
+            Cel(
+                "spec.training",
+                "has(self.globalBatchSize) != has(self.batchSizePerWorker)",
+                "set exactly one of globalBatchSize and batchSizePerWorker",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.training.epochs", "spec.training.steps"),
+        _one_end,
+        (Cel("spec.training", "has(self.epochs) != has(self.steps)", "set exactly one of epochs and steps"),),
+    ),
+    Rule(
+        (
+            "spec.training.globalBatchSize",
+            "spec.training.batchSizePerWorker",
+            "spec.workerGroups[].replicas",
+            "spec.workerGroups[].batchSize",
+        ),
+        _batch_fits_workers,
+        (
+            Cel(
+                "spec",
+                f"{_BATCH_UNCLEAR}"
+                f" || self.workerGroups.map(g, g.batchSize.min * g.replicas).sum() <= {_BATCH}",
+                "the global batch must be at least the sum of replicas x batchSize.min",
+            ),
+            Cel(
+                "spec",
+                f"{_BATCH_UNCLEAR} || self.workerGroups.exists(g, !has(g.batchSize.max))"
+                f" || self.workerGroups.map(g, g.batchSize.max * g.replicas).sum() >= {_BATCH}",
+                "the global batch must be at most the sum of replicas x batchSize.max",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.scaling.maxGlobalBatchSize", "spec.scaling.globalBatch"),
+        _growth_is_asked_for,
+        (
+            Cel(
+                "spec.scaling",
+                "!has(self.maxGlobalBatchSize) || self.globalBatch == 'Grow'",
+                "maxGlobalBatchSize has a meaning only with globalBatch Grow",
+            ),
+        ),
+    ),
+    Rule(("spec.scaling.utility",), _points_in_order),
+    Rule(("spec.batching.policy",), _known_policy),
+    Rule(("spec.workerGroups[].template",), _templates),
+)

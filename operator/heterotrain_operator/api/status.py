@@ -1,0 +1,110 @@
+"""What the operator reports of a job; nobody but the operator writes it, and it holds no heartbeat."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from heterotrain_operator.api.base import (
+    MAX_BATCH,
+    MAX_COUNT,
+    MAX_GROUP_NAME,
+    MAX_GROUPS,
+    MAX_NAME,
+    MAX_REPLICAS,
+    MAX_STEPS,
+    MAX_TEXT,
+    Count,
+    Model,
+    Text,
+)
+
+MAX_WORKERS_SHOWN = 256
+"""Workers listed in the status; a longer list would make every update of it large."""
+
+MAX_CONDITIONS = 16
+Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+Number = Annotated[int, Field(ge=0, le=MAX_STEPS)]
+
+
+class ConditionStatus(Model):
+    """One condition, in the manner of Kubernetes."""
+
+    type: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(
+        description="Created, Running, Suspended, Succeeded, Failed, Balanced, Degraded or "
+        "CheckpointNotDurable."
+    )
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
+    reason: Annotated[str, Field(max_length=MAX_TEXT)] = Field(
+        default="", description="Why, in one CamelCase word."
+    )
+    message: Annotated[str, Field(max_length=32768)] = Field(default="", description="Why, in a sentence.")
+    observed_generation: Number | None = Field(
+        default=None, description="Generation of the spec on which the condition rests."
+    )
+    last_transition_time: Timestamp | None = Field(default=None, description="When the status last changed.")
+
+
+class WorkerStatus(Model):
+    """One worker as last seen."""
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(description="Name of the pod.")
+    group: Annotated[str, Field(max_length=MAX_GROUP_NAME)] = Field(description="Its worker group.")
+    phase: Annotated[str, Field(max_length=MAX_NAME)] = Field(description="What it does, as it says itself.")
+    batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
+        default=None, description="Samples per step in the plan in force."
+    )
+    plan_version: Number | None = Field(default=None, description="Version of the plan that it follows.")
+    own_milliseconds: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        default=None, description="Its own time per step, without waiting for others."
+    )
+    message: Text = Field(default="", description="Why it waits or how it ended.")
+
+
+class JobStatus(Model):
+    """What the operator reports of a job."""
+
+    observed_generation: Number | None = Field(
+        default=None, description="Generation of the spec on which this status rests."
+    )
+    phase: Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"] | None = Field(
+        default=None, description="Where the job is in its life."
+    )
+    ready: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
+        default=None, description="Workers that train, of those wanted, e.g. 3/4."
+    )
+    replicas: Annotated[int, Field(ge=0, le=MAX_GROUPS * MAX_REPLICAS)] | None = Field(
+        default=None, description="Workers wanted, over all groups."
+    )
+    step: Number | None = Field(default=None, description="Committed steps.")
+    total_steps: Number | None = Field(default=None, description="Steps at the end of training, if known.")
+    epoch: Number | None = Field(default=None, description="Passes over the data begun, from 0.")
+    imbalance_percent: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = Field(
+        default=None, description="By how much the slowest worker's own time exceeds the mean, in percent."
+    )
+    plan_version: Number | None = Field(default=None, description="Version of the plan in force.")
+    plan_generation: Number | None = Field(
+        default=None, description="Generation of the membership in the plan in force."
+    )
+    global_batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
+        default=None, description="Samples per step in the plan in force."
+    )
+    restarts: Count | None = Field(
+        default=None, description="Restarts after a worker's own fault, counted against backoffLimit."
+    )
+    reason: Text | None = Field(
+        default=None, description="Why the last decision was taken, in words and figures."
+    )
+    start_time: Timestamp | None = Field(default=None, description="When the first worker was created.")
+    completion_time: Timestamp | None = Field(default=None, description="When the job succeeded or failed.")
+    conditions: Annotated[tuple[ConditionStatus, ...], Field(max_length=MAX_CONDITIONS)] = Field(
+        default=(),
+        description="Conditions, one of each type.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    workers: Annotated[tuple[WorkerStatus, ...], Field(max_length=MAX_WORKERS_SHOWN)] = Field(
+        default=(),
+        description="The workers, at most 256 of them.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )

@@ -1,0 +1,64 @@
+"""What is trained and until when; it never changes, or claims of exactness would not hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from heterotrain_operator.api.base import MAX_STEPS, POLICY_NAME, Batch, Model, Steps
+
+Mode = Literal["BSP", "ASP"]
+LearningRateScaling = Literal["None", "Linear", "Sqrt"]
+
+
+class Target(Model):
+    """A result at which training may stop early."""
+
+    metric: str = Field(
+        default="loss",
+        min_length=1,
+        max_length=63,
+        pattern=POLICY_NAME,
+        description="Name of the metric; loss is the mean global training loss of the last everySteps steps.",
+    )
+    value: float = Field(description="The job ends in success once the metric reaches this value.")
+    mode: Literal["Max", "Min"] = Field(
+        default="Min", description="Whether reaching means at least the value (Max) or at most it (Min)."
+    )
+    every_steps: Steps = Field(default=50, description="The metric is taken every so many committed steps.")
+
+
+class Training(Model):
+    """What is trained and until when."""
+
+    mode: Mode = Field(
+        default="BSP",
+        description="BSP: all workers step together. ASP: each steps alone against a parameter server.",
+    )
+    global_batch_size: Batch | None = Field(
+        default=None,
+        description="Samples per step over all workers. Set either this or batchSizePerWorker.",
+    )
+    batch_size_per_worker: Batch | None = Field(
+        default=None,
+        description="Samples per step for each worker; times the workers it is the global batch. "
+        "Set either this or globalBatchSize.",
+    )
+    epochs: Steps | None = Field(
+        default=None, description="Passes over the data after which training ends. Set either this or steps."
+    )
+    steps: Steps | None = Field(
+        default=None, description="Committed steps after which training ends. Set either this or epochs."
+    )
+    seed: Annotated[int, Field(ge=0, le=MAX_STEPS)] = Field(
+        default=0, description="Seed of the data's order, of augmentation and of the first weights."
+    )
+    target: Target | None = Field(
+        default=None, description="A result at which training ends early. Absent: it runs to its end."
+    )
+    learning_rate_scaling: LearningRateScaling = Field(
+        default="None",
+        description="How the learning rate follows a change of the global batch: not, in proportion, or with "
+        "its square root.",
+    )
