@@ -1,0 +1,1 @@
+"""The worlds that a job can live in, behind one port."""

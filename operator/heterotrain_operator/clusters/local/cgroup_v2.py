@@ -1,0 +1,129 @@
+"""Limits by cgroup version 2: a folder per worker, in our own or the nearest around it that allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heterotrain_operator.clusters.local import cgroup, leftovers
+from heterotrain_operator.clusters.local.limits import LimitError, effective_cores, quota_and_period
+
+NAME = "cgroup-v2"
+TRIAL_MEMORY_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class CageV2:
+    """One folder."""
+
+    worker: str
+    folder: Path
+    prefix: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def joins(self) -> tuple[Path, ...]:
+        """The folder's list of processes."""
+        return (self.folder / "cgroup.procs",)
+
+    def started(self, pid: int) -> None:
+        """Nothing to do: the cgroup knows its processes."""
+
+    def set_cores(self, cores: float | None) -> None:
+        """Raises LimitError if the kernel refuses it."""
+        wish = effective_cores(cores)
+        try:
+            text = "max" if wish is None else "{} {}".format(*quota_and_period(wish))
+            (self.folder / "cpu.max").write_text(text)
+        except OSError as error:
+            raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
+
+    def cores(self) -> float | None:
+        """As the kernel has it."""
+        quota, _, period = (cgroup.read(self.folder, "cpu.max") or "max").partition(" ")
+        return None if quota == "max" else int(quota) / int(period)
+
+    def cpu_seconds(self) -> float:
+        """As accounted by the kernel."""
+        return cgroup.read_keyed(self.folder, "cpu.stat", "usage_usec") / 1e6
+
+    def out_of_memory(self) -> bool:
+        """As counted by the kernel."""
+        return cgroup.read_keyed(self.folder, "memory.events", "oom_kill") > 0
+
+    def pids(self) -> set[int]:
+        """All processes in it."""
+        return leftovers.folder_pids(self.folder)
+
+    def remove(self) -> bool:
+        """True once the folder is gone."""
+        return leftovers.remove_folder(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupV2:
+    """The folder below which cages are made."""
+
+    parent: Path
+    memory: bool
+    name: str = NAME
+
+    @property
+    def parents(self) -> tuple[Path, ...]:
+        """The one."""
+        return (self.parent,)
+
+    def describe(self) -> str:
+        """In words."""
+        memory = "CPU and memory" if self.memory else "CPU (memory cannot be limited)"
+        return f"cgroup v2 limits {memory}, CPU in periods of 10 ms"
+
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageV2:
+        """Raises LimitError, and leaves nothing behind then."""
+        cage = CageV2(worker, self.parent / cgroup.folder_name(owner, worker))
+        try:
+            cage.folder.mkdir()
+            cage.set_cores(cores)
+            if memory_bytes is not None and self.memory:
+                (cage.folder / "memory.max").write_text(str(memory_bytes))
+                (cage.folder / "memory.oom.group").write_text("1")
+                if (cage.folder / "memory.swap.max").exists():  # else a worker swaps instead of failing
+                    (cage.folder / "memory.swap.max").write_text("0")
+        except (OSError, LimitError) as error:
+            cage.remove()
+            raise LimitError(f"worker {worker}: no cgroup could be made: {error}") from error
+        return cage
+
+
+def _enable(folder: Path, controller: str) -> bool:
+    """Let the folders inside have a controller. Returns whether they have it."""
+    if controller in (cgroup.read(folder, "cgroup.subtree_control") or "").split():
+        return True
+    if controller not in (cgroup.read(folder, "cgroup.controllers") or "").split():
+        return False
+    try:
+        (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+    except OSError:  # not ours to change, or it holds processes itself, which only the root may
+        return False
+    return True
+
+
+def find() -> CgroupV2:
+    """The nearest place where cages can be made. Raises LimitError if there is none; memory is optional."""
+    membership = cgroup.memberships().get("", "/")
+    problem = LimitError("no cgroup v2 hierarchy whose cpu controller may be used")
+    for mount in cgroup.mounts():
+        if mount.kind != "cgroup2":
+            continue
+        for folder in cgroup.upwards(cgroup.own_folder(mount, membership), mount.point):
+            if not _enable(folder, "cpu"):
+                continue
+            mechanism = CgroupV2(folder, memory=_enable(folder, "memory"))
+            try:
+                cgroup.try_out(mechanism, TRIAL_MEMORY_BYTES if mechanism.memory else None)
+            except LimitError as error:
+                problem = error
+            else:
+                return mechanism
+    raise problem

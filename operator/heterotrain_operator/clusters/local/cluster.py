@@ -1,0 +1,309 @@
+"""This machine as a job's world, behind the port of a cluster: pods are processes, the plan is a folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from heterotrain import contract
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, training_config
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.detect import detect
+from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.ports import HOST, Ports
+from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
+from heterotrain_operator.clusters.local.python import interpreter_path
+from heterotrain_operator.clusters.local.template import (
+    ProcessTemplate,
+    environment_of,
+    expand,
+    read_templates,
+)
+from heterotrain_operator.clusters.local.volume import PlanVolume
+from heterotrain_operator.core.model import Decision, PodPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.metrics.pods import PodScraper
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+DEFAULT_NAMESPACE = "default"
+OWN_PREFIX = "HETEROTRAIN_"
+
+
+@dataclass(slots=True)
+class _Pod:
+    key: WorkerKey
+    uid: str
+    address: str
+    metrics_address: str
+    cores: float | None
+    process: WorkerProcess
+    deleted: bool = False
+
+
+class LocalCluster:
+    """Runs one job's pods as processes. A context manager; leaving it leaves no process and no cgroup behind.
+
+    `ignored` are the paths of the manifest's fields that mean nothing here. Make it, and act on it, in a
+    thread that lives as long as the run (best the main one): the kernel ends the workers with the thread that
+    started them.
+    """
+
+    def __init__(
+        self,
+        job: HeteroTrainingJob,
+        directory: Path,
+        checkpoint_path: str | None,
+        *,
+        mechanism: Mechanism | None = None,
+    ) -> None:
+        """Use `directory` for plan, logs and series; `checkpoint_path` replaces the manifest's.
+
+        Raises ManifestError if a template asks for what a process cannot have. Without a `mechanism` the best
+        that works here limits the workers.
+        """
+        self.job = job
+        self.directory = directory.absolute()
+        self._templates = read_templates(job)
+        self._check_working_dirs()
+        self.ignored = tuple(path for template in self._templates.values() for path in template.ignored)
+        self._configs = {
+            group.name: replace(training_config(job, group.name), checkpoint_path=checkpoint_path)
+            for group in job.spec.worker_groups
+        }
+        self.mechanism = detect() if mechanism is None else mechanism
+        self._job_uid = str(uuid.uuid4())
+        self._token = leftovers.new_token()
+        self._ports = Ports()
+        self._pods: dict[str, _Pod] = {}
+        self._history: dict[str, list[WorkerFiles]] = {}
+        self._closed = False
+        if not leftovers.sweep(self.mechanism.parents):
+            logger.warning("some processes of an earlier run that was killed could not be removed")
+        self._volume = PlanVolume(self.directory / "plan")
+        self._version: str | None = None
+        self._path = interpreter_path(self.directory / "bin")
+        self._scraper = PodScraper()
+        # Last, so that nothing above leaves it behind.
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", leftovers.__file__, self._token, *map(str, self.mechanism.parents)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def describe_limits(self) -> str:
+        """Which mechanism limits the workers, in words."""
+        return self.mechanism.describe()
+
+    # --- the port -------------------------------------------------------------------------------------------
+
+    def observe(self) -> tuple[Seen, Memory | None]:
+        """Processes, plan and metrics as they are now, and the memory beside the plan.
+
+        Raises ValueError if somebody else damaged plan or memory.
+        """
+        self._tend()
+        stored = self._volume.read()
+        self._version = stored.version
+        alive = {name: pod.metrics_address for name, pod in self._pods.items() if pod.process.exit_code() is None}
+        metrics = self._scraper.scrape(alive)
+        workers = tuple(self._seen(pod, metrics.get(name)) for name, pod in self._pods.items())
+        memory = None if stored.memory is None else Memory.from_json(stored.memory)
+        return Seen(workers, stored.plan), memory
+
+    def act(self, decision: Decision, memory: Memory) -> None:
+        """Publish, delete, create; what is done already is not done again.
+
+        Raises PlanConflictError if plan or memory changed since `observe`, and LimitError or OSError if a
+        process cannot be had.
+        """
+        self._version = self._volume.write(self._version, decision.plan, memory.to_json())
+        for name in decision.delete:
+            if (pod := self._pods.get(name)) is not None:
+                pod.deleted = True
+                pod.process.terminate(self._templates[pod.key.group].grace_seconds)
+        self._tend()
+        for key in decision.create:
+            if key.name in self._pods:
+                logger.info("worker %s exists still; it is created once the old one is gone", key.name)
+            else:
+                self._pods[key.name] = self._start(key)
+
+    # --- beside the port ------------------------------------------------------------------------------------
+
+    def set_cpu_limit(self, name: str, cores: float | None) -> None:
+        """Change a worker's CPU limit. Raises ValueError without such a worker, LimitError if refused."""
+        pod = self._pods.get(name)
+        if pod is None:
+            raise ValueError(f"there is no worker {name!r}; there are {', '.join(self._pods) or 'none'}")
+        pod.process.cage.set_cores(cores)
+        pod.cores = cores
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, but no longer than until the next worker ends."""
+        deadline = time.monotonic() + seconds
+        running = [pod.process for pod in self._pods.values() if pod.process.exit_code() is None]
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(POLL_SECONDS, left))
+            if self._tend() or any(process.exit_code() is not None for process in running):
+                return
+
+    def interrupt(self, grace_seconds: float) -> bool:
+        """Ask all workers to end, and wait; kill those left. Returns whether all ended by themselves."""
+        for pod in self._pods.values():
+            pod.process.terminate(grace_seconds)
+        deadline = time.monotonic() + grace_seconds
+        while time.monotonic() < deadline and self._running():
+            time.sleep(POLL_SECONDS)
+        in_order = not self._running()
+        self._end_all()
+        return in_order
+
+    def series_files(self) -> dict[str, list[Path]]:
+        """The files of step records of each worker, oldest incarnation first; only those that exist."""
+        return {
+            name: [files.series for files in history if files.series.exists()]
+            for name, history in self._history.items()
+        }
+
+    def log_file(self, name: str) -> Path:
+        """The log of a worker, all its incarnations in one."""
+        return self.directory / "workers" / name / "log"
+
+    def close(self) -> None:
+        """Kill what is left and remove every limit; harmless when done already."""
+        if self._closed:
+            return
+        self._end_all()
+        if not leftovers.sweep(self.mechanism.parents, self._token):
+            logger.error("job %s: some processes or cgroups could not be removed", self.job.metadata.name)
+        self._guardian.kill()
+        self._guardian.wait()
+        if self._guardian.stdin is not None:
+            self._guardian.stdin.close()
+        self._scraper.close()
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _check_working_dirs(self) -> None:
+        problems = []
+        for index, group in enumerate(self.job.spec.worker_groups):
+            folder = self._templates[group.name].working_dir
+            if folder is not None and not Path(folder).is_dir():
+                path = f"spec.workerGroups[{index}].template.spec.containers[0].workingDir"
+                problems.append(Problem(path, f"{folder} is no folder of this machine"))
+        if problems:
+            raise ManifestError(problems)
+
+    def _running(self) -> bool:
+        return any(pod.process.exit_code() is None for pod in self._pods.values())
+
+    def _tend(self) -> bool:
+        """Do what is due for all processes. Returns whether a deleted one went."""
+        gone = [name for name, pod in self._pods.items() if pod.process.tend() and pod.deleted]
+        for name in gone:
+            del self._pods[name]
+        return bool(gone)
+
+    def _end_all(self) -> None:
+        deadline = time.monotonic() + leftovers.PATIENCE_SECONDS
+        for pod in self._pods.values():
+            pod.process.kill()
+        for name, pod in self._pods.items():
+            if not pod.process.close(deadline):
+                logger.error("worker %s cannot be removed: processes %s", name, sorted(pod.process.cage.pids()))
+
+    def _start(self, key: WorkerKey) -> _Pod:
+        template = self._templates[key.group]
+        files = WorkerFiles(self.directory / "workers" / key.name, str(uuid.uuid4()))
+        address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
+        environment = self._environment(key, template, files, address, metrics_port)
+        command = [expand(word, environment) for word in template.command]
+        cage = self.mechanism.create(key.name, template.cores, template.memory_bytes, self._token)
+        process = WorkerProcess(
+            command,
+            environment,
+            working_dir=template.working_dir,
+            files=files,
+            cage=cage,
+            memory_bytes=template.memory_bytes,
+        )
+        self._history.setdefault(key.name, []).append(files)
+        logger.info("worker %s is process %d, its log is %s", key.name, process.pid, files.log)
+        return _Pod(key, files.uid, address, f"{HOST}:{metrics_port}", template.cores, process)
+
+    def _environment(
+        self, key: WorkerKey, template: ProcessTemplate, files: WorkerFiles, address: str, metrics_port: int
+    ) -> dict[str, str]:
+        contract_part = {
+            contract.ENV_JOB: self.job.metadata.name,
+            contract.ENV_WORKER: key.name,
+            contract.ENV_UID: files.uid,
+            contract.ENV_GROUP: key.group,
+            contract.ENV_PLAN_DIR: str(self._volume.directory),
+            contract.ENV_CONFIG: self._configs[key.group].to_json(),
+            contract.ENV_ADDRESS: address,
+            contract.ENV_METRICS_PORT: str(metrics_port),
+            contract.ENV_TERMINATION_LOG: str(files.termination),
+            contract.ENV_SERIES: str(files.series),
+            leftovers.ENV_RUNNER: self._token,
+        }
+        cores = _usable(template.cores)
+        if cores is not None:
+            contract_part[contract.ENV_CPU_LIMIT] = str(cores)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
+        given = {**inherited, "PATH": self._path, "PYTHONUNBUFFERED": "1", **contract_part}
+        fields = {
+            "metadata.name": key.name,
+            "metadata.namespace": self.job.metadata.namespace or DEFAULT_NAMESPACE,
+            "metadata.uid": files.uid,
+        }
+        return {**given, **environment_of(template.environment, fields, given), **contract_part}
+
+    def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
+        code = pod.process.exit_code()
+        phase: PodPhase = "Running"
+        finished, message = False, ""
+        if code is not None:
+            phase = "Failed" if code else "Succeeded"
+            words = pod.process.last_words()
+            finished, message = words.finished, words.message
+        return WorkerSeen(
+            name=pod.key.name,
+            uid=pod.uid,
+            group=pod.key.group,
+            index=pod.key.index,
+            phase=phase,
+            address=pod.address,
+            cpu_limit=_usable(pod.cores),
+            exit_code=code,
+            finished=finished,
+            message=message,
+            metrics=metrics,
+        )
+
+
+def _usable(cores: float | None) -> float | None:
+    """A CPU limit as far as this machine can give it."""
+    return None if cores is None else min(cores, float(machine_cores()))

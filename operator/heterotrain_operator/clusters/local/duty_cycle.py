@@ -1,0 +1,152 @@
+"""Limit a worker's CPU by stopping and continuing it: for machines that allow nothing better.
+
+Stopping by the CPU time really used, not by the clock alone, leaves a worker alone while it only waits for
+others; so a balance found under it is near the one under real limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from heterotrain_operator.clusters.local import cgroup, leftovers
+from heterotrain_operator.clusters.local.limits import PERIOD_MICROSECONDS, effective_cores
+
+NAME = "duty-cycle"
+PERIOD_SECONDS = PERIOD_MICROSECONDS / 1e6
+MIN_SLICE_SECONDS = 0.001
+REFRESH_SECONDS = 0.5  # how often new descendants are looked for; that costs a walk through /proc
+
+
+def process_cpu_seconds(pid: int) -> float | None:
+    """CPU time of all threads of a process so far; None if it is gone.
+
+    The clock's id is that of clock_getcpuclockid(3), which Python does not offer.
+    """
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return None
+
+
+class CageDutyCycle:
+    """A thread that lets one worker run while it has CPU time to its credit."""
+
+    prefix: tuple[str, ...] = ()
+    joins: tuple[Path, ...] = ()
+
+    def __init__(self, worker: str, mark: str, cores: float | None) -> None:
+        self._worker = worker
+        self.environment: Mapping[str, str] = {leftovers.ENV_CAGE: mark}
+        self._cores = effective_cores(cores)
+        self._session: int | None = None
+        self._used: dict[int, float] = {}
+        self._stopped = False
+        self._ended = threading.Event()
+        self._lock = threading.Lock()  # so that nothing is stopped after it was killed or continued for good
+        self._thread: threading.Thread | None = None
+
+    def started(self, pid: int) -> None:
+        """Begin to limit that process and its descendants."""
+        self._session = pid
+        self._thread = threading.Thread(target=self._run, name=f"duty cycle of {self._worker}", daemon=True)
+        self._thread.start()
+
+    def set_cores(self, cores: float | None) -> None:
+        """Takes effect within a period."""
+        self._cores = effective_cores(cores)
+
+    def cores(self) -> float | None:
+        """As last set."""
+        return self._cores
+
+    def cpu_seconds(self) -> float:
+        """Of the processes known so far, those that ended included."""
+        for pid in self.pids() | set(self._used):
+            self._used[pid] = process_cpu_seconds(pid) or self._used.get(pid, 0.0)
+        return sum(self._used.values())
+
+    def out_of_memory(self) -> bool:
+        """Memory is not limited."""
+        return False
+
+    def pids(self) -> set[int]:
+        """Those of the worker's session, or that carry its mark."""
+        return (
+            set()
+            if self._session is None
+            else leftovers.session_pids(self._session, f"{leftovers.ENV_CAGE}={self.environment[leftovers.ENV_CAGE]}")
+        )
+
+    def remove(self) -> bool:
+        """True once its last process is gone."""
+        self._ended.set()
+        pids = self.pids()
+        with self._lock:
+            leftovers.kill(pids)
+        if not pids and self._thread is not None:
+            self._thread.join()
+        return not pids
+
+    def _signal(self, pids: set[int], number: signal.Signals) -> None:
+        with self._lock:
+            if self._ended.is_set():
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+            self._stopped = number == signal.SIGSTOP
+
+    def _run(self) -> None:
+        pids: set[int] = set()
+        before: dict[int, float] = {}
+        credit = 0.0
+        last = refreshed = time.monotonic()
+        slice_seconds = PERIOD_SECONDS
+        while not self._ended.wait(slice_seconds):
+            now = time.monotonic()
+            if not pids or now - refreshed > REFRESH_SECONDS:
+                pids, refreshed = self.pids(), now
+                if self._stopped:
+                    self._signal(pids, signal.SIGSTOP)
+            times = {pid: seconds for pid in pids if (seconds := process_cpu_seconds(pid)) is not None}
+            used = sum(seconds - before.get(pid, 0.0) for pid, seconds in times.items())
+            before, elapsed, last = times, now - last, now
+            cores = self._cores
+            credit = 0.0 if cores is None else min(credit + cores * elapsed - used, cores * PERIOD_SECONDS)
+            if credit < 0 and not self._stopped:
+                self._signal(pids, signal.SIGSTOP)
+            elif credit >= 0 and self._stopped:
+                self._signal(pids, signal.SIGCONT)
+            running = cores is not None and not self._stopped
+            slice_seconds = max(MIN_SLICE_SECONDS, credit) if running else PERIOD_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class DutyCycle:
+    """Always possible."""
+
+    name: str = NAME
+    parents: tuple[Path, ...] = ()
+
+    def describe(self) -> str:
+        """In words."""
+        return (
+            "a duty cycle limits CPU by stopping and continuing workers, in periods of at least 10 ms: an "
+            "approximation; memory cannot be limited"
+        )
+
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageDutyCycle:
+        """Memory stays unlimited, as `describe` says."""
+        return CageDutyCycle(worker, cgroup.folder_name(owner, worker), cores)
+
+
+def find() -> DutyCycle:
+    """Never fails."""
+    return DutyCycle()

@@ -1,0 +1,110 @@
+"""Limit what a worker may use, by the strongest mechanism that this machine allows.
+
+A container limit is a cgroup; where none may be made, a systemd user scope is one made on request, and a duty
+cycle is the approximation left to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+PERIOD_MICROSECONDS = 10_000
+"""Short, so that a worker's step time is smooth: a worker of 0.25 cores pauses for 7.5 ms, not 75."""
+MIN_QUOTA_MICROSECONDS = 1_000  # the kernel's least, cgroup v1 and v2
+MAX_PERIOD_MICROSECONDS = 1_000_000  # the kernel's most
+
+
+class LimitError(Exception):
+    """A limit could not be set; the text names the worker and the reason."""
+
+
+class Cage(Protocol):
+    """The limits of one worker: all processes that descend from it are in them."""
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Words to put before the command that starts the worker."""
+        ...
+
+    @property
+    def joins(self) -> tuple[Path, ...]:
+        """Files into which the worker writes its id before it becomes the user's command."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the worker's environment must hold in addition."""
+        ...
+
+    def started(self, pid: int) -> None:
+        """Tell which process is the worker's first."""
+        ...
+
+    def set_cores(self, cores: float | None) -> None:
+        """Change the CPU limit (None: no limit). Raises LimitError."""
+        ...
+
+    def cores(self) -> float | None:
+        """The CPU limit in force; None if there is none."""
+        ...
+
+    def cpu_seconds(self) -> float:
+        """CPU time used so far by the worker and its descendants."""
+        ...
+
+    def out_of_memory(self) -> bool:
+        """Whether the memory limit has killed a process in here."""
+        ...
+
+    def pids(self) -> set[int]:
+        """Live processes in here."""
+        ...
+
+    def remove(self) -> bool:
+        """One attempt, without waiting, to kill all in here and to remove it. Returns whether it is gone."""
+        ...
+
+
+class Mechanism(Protocol):
+    """A way of limiting processes."""
+
+    @property
+    def name(self) -> str:
+        """A short word for tables and options."""
+        ...
+
+    @property
+    def parents(self) -> tuple[Path, ...]:
+        """Folders in which cages leave a folder each."""
+        ...
+
+    def describe(self) -> str:
+        """Which mechanism this is and what it cannot do, in words."""
+        ...
+
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> Cage:
+        """Limits for one worker; `owner` is the token by which leftovers are found. Raises LimitError."""
+        ...
+
+
+def machine_cores() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def quota_and_period(cores: float) -> tuple[int, int]:
+    """Microseconds of CPU time per period of so many microseconds, within what the kernel accepts.
+
+    >>> quota_and_period(0.25), quota_and_period(0.05)
+    ((2500, 10000), (1000, 20000))
+    """
+    period = max(PERIOD_MICROSECONDS, min(round(MIN_QUOTA_MICROSECONDS / cores), MAX_PERIOD_MICROSECONDS))
+    return max(MIN_QUOTA_MICROSECONDS, round(cores * period)), period
+
+
+def effective_cores(cores: float | None) -> float | None:
+    """The limit to set for a wish: none where the machine has no more anyway."""
+    return None if cores is None or cores >= machine_cores() else cores

@@ -1,0 +1,165 @@
+"""One pod as a process: started inside its limits, bound to the runner's life, heard to its last words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heterotrain.contract import Termination
+from heterotrain_operator.clusters.local import cgroup
+from heterotrain_operator.clusters.local.limits import Cage
+
+SIGNAL_EXIT_BASE = 128  # how shells and Kubernetes report an end by a signal
+TAIL_BYTES = 4096
+TAIL_LINES = 12
+MEBIBYTE = 1024**2
+POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFiles:
+    """Where one worker leaves what. The log is that of all incarnations; the others belong to one of them."""
+
+    folder: Path
+    uid: str
+
+    @property
+    def log(self) -> Path:
+        """Standard output and error."""
+        return self.folder / "log"
+
+    @property
+    def termination(self) -> Path:
+        """Last words."""
+        return self.folder / f"{self.uid}.termination"
+
+    @property
+    def series(self) -> Path:
+        """One line per step."""
+        return self.folder / f"{self.uid}.jsonl"
+
+
+class WorkerProcess:
+    """A running or ended worker. Nothing here waits, but for `close`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        working_dir: str | None,
+        files: WorkerFiles,
+        cage: Cage,
+        memory_bytes: int | None,
+    ) -> None:
+        """Start it. Raises OSError if no process can be had; removing the cage is up to the caller.
+
+        The calling thread must live as long as the runner: the kernel kills the worker when that thread ends.
+        """
+        self.files = files
+        self.cage = cage
+        self.out_of_memory = False
+        self._memory_bytes = memory_bytes
+        self._kill_at: float | None = None
+        self._removed = False
+        files.folder.mkdir(parents=True, exist_ok=True)
+        with files.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                [*cgroup.launcher(cage.prefix, cage.joins), *command],
+                env={**environment, **cage.environment},
+                cwd=working_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        cage.started(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return self._process.pid
+
+    @property
+    def terminating(self) -> bool:
+        """Whether it was asked to end."""
+        return self._kill_at is not None
+
+    def exit_code(self) -> int | None:
+        """As Kubernetes reports it (128 plus the signal's number); None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        return SIGNAL_EXIT_BASE - code if code < 0 else code
+
+    def terminate(self, grace_seconds: float) -> None:
+        """SIGTERM to its first process, as the kubelet does; `tend` kills it once the grace is over."""
+        deadline = time.monotonic() + grace_seconds
+        if self._kill_at is None and self.exit_code() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._kill_at = deadline if self._kill_at is None else min(deadline, self._kill_at)
+
+    def tend(self) -> bool:
+        """Kill it after its grace and clean up after its end, if due. Returns whether nothing is left."""
+        if self._removed:
+            return True
+        if self.exit_code() is None:
+            if self._kill_at is None or time.monotonic() < self._kill_at:
+                return False
+            self.cage.remove()
+            return False
+        self.out_of_memory = self.out_of_memory or self.cage.out_of_memory()
+        self._removed = self.cage.remove()  # whatever it started goes with it, as in a container
+        return self._removed
+
+    def last_words(self) -> Termination:
+        """What it said of its end; of a worker that failed without a word, what can be known from outside."""
+        try:
+            termination = Termination.from_text(self.files.termination.read_text(errors="replace"))
+        except OSError:
+            termination = Termination(finished=False)
+        code = self.exit_code()
+        if self.out_of_memory and code:
+            limit = f" of {self._memory_bytes / MEBIBYTE:g} MiB" if self._memory_bytes else ""
+            return Termination(False, termination.step, f"out of memory: over its limits.memory{limit}")
+        if code and not termination.message:
+            return Termination(termination.finished, termination.step, self._from_outside(code))
+        return termination
+
+    def _from_outside(self, code: int) -> str:
+        lines = self._tail()
+        if code <= SIGNAL_EXIT_BASE:
+            return lines
+        try:
+            name = signal.Signals(code - SIGNAL_EXIT_BASE).name
+        except ValueError:
+            return lines
+        return f"ended by {name}" + (f"; the end of its log: {lines}" if lines else "")
+
+    def _tail(self) -> str:
+        """The last lines of this incarnation's log."""
+        with self.files.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, end - TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-TAIL_LINES:]).strip()
+
+    def kill(self) -> None:
+        """SIGKILL to all of it, without waiting."""
+        self._kill_at = 0.0
+        self.tend()
+
+    def close(self, deadline: float) -> bool:
+        """Kill it and clean up, until that moment of the monotonic clock. Returns whether nothing is left."""
+        self._kill_at = 0.0
+        while not self.tend():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True

@@ -1,0 +1,147 @@
+"""Limits by a systemd user scope: a cgroup that the user's own systemd makes on request."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heterotrain_operator.clusters.local import cgroup, leftovers
+from heterotrain_operator.clusters.local.limits import (
+    LimitError,
+    effective_cores,
+    quota_and_period,
+)
+
+NAME = "systemd-scope"
+COMMAND_SECONDS = 10.0
+TRIAL_MEMORY_BYTES = 256 * 1024**2
+READ_OWN_LIMIT = 'cat "/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/cpu.max"'
+
+
+def _systemctl(*words: str) -> str:
+    """Raises LimitError if it fails."""
+    try:
+        done = subprocess.run(
+            ["systemctl", "--user", *words],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LimitError(f"systemctl --user {words[0]}: {error}") from error
+    if done.returncode:
+        raise LimitError(f"systemctl --user {words[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _cpu_properties(cores: float | None) -> list[str]:
+    wish = effective_cores(cores)
+    if wish is None:
+        return ["CPUQuota="]
+    quota, period = quota_and_period(wish)
+    # systemd takes whole percents; it keeps the quota at its least by itself.
+    return [f"CPUQuota={max(1, round(100 * quota / period))}%", f"CPUQuotaPeriodSec={period}us"]
+
+
+@dataclass(slots=True)
+class CageScope:
+    """One transient scope unit. Its limit is remembered here: asking systemd costs a process each time."""
+
+    worker: str
+    unit: str
+    prefix: tuple[str, ...]
+    limit_cores: float | None
+    joins: tuple[Path, ...] = ()
+    session: int | None = field(default=None)
+
+    def started(self, pid: int) -> None:
+        """The scope is found by the processes' session and mark."""
+        self.session = pid
+
+    def set_cores(self, cores: float | None) -> None:
+        """Raises LimitError if systemd refuses it."""
+        _systemctl("set-property", "--runtime", self.unit, *_cpu_properties(cores))
+        self.limit_cores = effective_cores(cores)
+
+    def cores(self) -> float | None:
+        """As last set."""
+        return self.limit_cores
+
+    def cpu_seconds(self) -> float:
+        """As accounted by systemd; 0 once the scope is gone."""
+        try:
+            nanoseconds = _systemctl("show", "--property=CPUUsageNSec", "--value", self.unit)
+        except LimitError:
+            return 0.0
+        return int(nanoseconds) / 1e9 if nanoseconds.isdigit() else 0.0
+
+    def out_of_memory(self) -> bool:
+        """As told by systemd, for as long as it remembers the scope."""
+        try:
+            return _systemctl("show", "--property=Result", "--value", self.unit) == "oom-kill"
+        except LimitError:
+            return False
+
+    def pids(self) -> set[int]:
+        """Those of the worker's session."""
+        return (
+            set() if self.session is None else leftovers.session_pids(self.session, f"{leftovers.ENV_CAGE}={self.unit}")
+        )
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """By which the processes are found."""
+        return {leftovers.ENV_CAGE: self.unit}
+
+    def remove(self) -> bool:
+        """The scope goes with its last process."""
+        pids = self.pids()
+        leftovers.kill(pids)
+        return not pids
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Scopes of the user's systemd."""
+
+    name: str = NAME
+    parents: tuple[Path, ...] = ()
+
+    def describe(self) -> str:
+        """In words."""
+        return "systemd user scopes limit CPU and memory, CPU in periods of 10 ms and whole percents"
+
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageScope:
+        """The scope itself comes to be with the worker's process."""
+        unit = f"{cgroup.folder_name(owner, worker)}.scope"
+        properties = [*_cpu_properties(cores), "CPUAccounting=yes"]
+        if memory_bytes is not None:
+            properties += [f"MemoryMax={memory_bytes}", "MemorySwapMax=0", "OOMPolicy=kill"]
+        words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"]
+        words += [word for entry in properties for word in ("--property", entry)]
+        return CageScope(worker, unit, (*words, "--"), effective_cores(cores))
+
+
+def find() -> Scope:
+    """Raises LimitError if the user's systemd makes no scopes, or may not limit the CPU in them."""
+    if shutil.which("systemd-run") is None:
+        raise LimitError("there is no systemd-run")
+    mechanism = Scope()
+    cage = mechanism.create("trial", cgroup.trial_cores(), TRIAL_MEMORY_BYTES, leftovers.new_token())
+    try:
+        done = subprocess.run(
+            [*cage.prefix, "sh", "-c", READ_OWN_LIMIT],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LimitError(f"systemd-run: {error}") from error
+    if done.returncode or not done.stdout.strip() or done.stdout.startswith("max"):
+        raise LimitError(f"systemd does not limit the CPU of user scopes: {done.stderr.strip()}")
+    return mechanism
