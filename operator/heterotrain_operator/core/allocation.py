@@ -84,9 +84,7 @@ def _require_feasible(total: int, bounds: Sequence[Bounds]) -> None:
 
 def _round_keeping_sum(shares: Sequence[float], total: int, bounds: Sequence[Bounds]) -> tuple[int, ...]:
     """Largest remainders first; shares add up to `total` but for rounding, so each gets about one sample."""
-    batches = [
-        min(max(math.floor(share), low), high) for share, (low, high) in zip(shares, bounds, strict=True)
-    ]
+    batches = [min(max(math.floor(share), low), high) for share, (low, high) in zip(shares, bounds, strict=True)]
     while (rest := total - sum(batches)) != 0:
         sign = 1 if rest > 0 else -1
         open_ranks = [rank for rank, (low, high) in enumerate(bounds) if low <= batches[rank] + sign <= high]

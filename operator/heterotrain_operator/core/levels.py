@@ -29,9 +29,7 @@ def feasibility(total: int, bounds: Sequence[Bounds], names: Sequence[str] = ())
     return None
 
 
-def fill_level(
-    intercepts: Sequence[float], slopes: Sequence[float], bounds: Sequence[Bounds], total: float
-) -> float:
+def fill_level(intercepts: Sequence[float], slopes: Sequence[float], bounds: Sequence[Bounds], total: float) -> float:
     """Solve `sum_k clip((T - intercepts[k]) / slopes[k], lo_k, hi_k) = total` for T, in O(K log K).
 
     Slopes must be positive and finite, `total` within the sums of the bounds. The sum rises piecewise
@@ -49,8 +47,7 @@ def fill_level(
 
     def filled(level: float) -> float:
         return math.fsum(
-            min(max((level - a) / s, low), high)
-            for a, s, (low, high) in zip(intercepts, slopes, bounds, strict=True)
+            min(max((level - a) / s, low), high) for a, s, (low, high) in zip(intercepts, slopes, bounds, strict=True)
         )
 
     below, above = 0, len(breakpoints) - 1

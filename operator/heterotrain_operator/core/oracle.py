@@ -21,9 +21,7 @@ class ProfiledTime:
     __slots__ = ("_batches", "_seconds")
 
     def __init__(self, points: Mapping[int, float]) -> None:
-        usable = sorted(
-            (batch, seconds) for batch, seconds in points.items() if batch > 0 and 0 < seconds < math.inf
-        )
+        usable = sorted((batch, seconds) for batch, seconds in points.items() if batch > 0 and 0 < seconds < math.inf)
         if not usable:
             raise ValueError(f"no point of positive batch and seconds in the profile {dict(points)}")
         batches = [batch for batch, _ in usable]

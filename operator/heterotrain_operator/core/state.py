@@ -66,16 +66,12 @@ class WorkerMemory:
         )
 
     def rounded(self) -> WorkerMemory:
-        """Numbers cut to the digits that are kept; done before storing, so a stored memory equals a kept one."""
+        """Numbers cut to the digits that are kept; so a memory read back equals the one written."""
         values: dict[str, Any] = {}
         for name in _WORKER_FLOATS:
             value = getattr(self, name)
             if value:
-                digits = (
-                    BASELINE_DIGITS
-                    if name.startswith("counted") or name == "silent_since"
-                    else SIGNIFICANT_DIGITS
-                )
+                digits = BASELINE_DIGITS if name.startswith("counted") or name == "silent_since" else SIGNIFICANT_DIGITS
                 values[name] = float(f"{value:.{digits}g}")
         return replace(self, **values)
 

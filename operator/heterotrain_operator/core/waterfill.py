@@ -17,7 +17,7 @@ many.
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Own seconds of one worker: `fixed_seconds + seconds_per_sample * batch`, i.e. `s*alpha` and `s*beta`."""
+    """Own seconds of one worker: `fixed_seconds + seconds_per_sample * batch`, `s*alpha` and `s*beta`."""
 
     fixed_seconds: float
     seconds_per_sample: float

@@ -1,0 +1,67 @@
+"""Affine water-filling: the batches that make all own times equal under a fitted model, in two or three
+plans.
+
+The first plan (equal batches) and the second (proportional, since one batch size tells no alpha) are the
+probe; from then on the fit is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heterotrain_operator.core.batching.base import Policy, Proposal, Seat
+from heterotrain_operator.core.batching.words import moved, slowest
+from heterotrain_operator.core.levels import Bounds, feasibility
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.shape import line_of
+from heterotrain_operator.core.speed import feigned
+from heterotrain_operator.core.waterfill import Line, iteration_seconds, waterfill
+
+LEAST_SAVING = 0.02
+"""Saving of the iteration's own time below which no move is worth its noise. Source: mechanisms."""
+
+GREATEST_GROWTH = 4
+"""Times that a batch may grow in one plan: beyond the sizes seen the line is a guess, and memory may end."""
+
+
+def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+    """Move to the water-filled split if that saves clearly more than nothing, and more than noise could
+    feign.
+
+    A worker of which nothing is known keeps its batch. Source: mechanisms, section 3.
+    """
+    lines: list[Line] = []
+    bounds: list[Bounds] = []
+    for seat in seats:
+        line = line_of(seat.memory, seat.batch, seat.estimate)
+        if line is None:
+            lines.append(Line(0.0, 1.0))
+            bounds.append((seat.batch, seat.batch))
+        else:
+            lines.append(line)
+            bounds.append(_reachable(seat, job.global_batch / len(seats)))
+    if feasibility(job.global_batch, bounds) is not None:
+        bounds = [pair if pair[0] == pair[1] else seat.bounds for seat, pair in zip(seats, bounds, strict=True)]
+    estimates = [seat.estimate for seat in seats if seat.estimate is not None]
+    if not estimates or feasibility(job.global_batch, bounds) is not None:
+        return Proposal(None, "Optimal keeps the batches: too few workers were measured to move samples")
+    batches = waterfill(lines, job.global_batch, bounds)
+    now_seconds = max(estimate.mean_seconds for estimate in estimates)
+    saving = 1 - iteration_seconds(lines, batches) / now_seconds
+    noise = feigned(estimates, max(estimates, key=lambda estimate: estimate.mean_seconds))
+    if saving <= max(LEAST_SAVING, noise):
+        return Proposal(
+            None,
+            f"Optimal keeps the batches: {slowest(seats)}; the best split saves {max(saving, 0):.1%} of the step, "
+            f"which must exceed {max(LEAST_SAVING, noise):.1%} to repay a move beyond noise".replace("%", " %"),
+        )
+    return Proposal(batches, moved(seats, batches, saving))
+
+
+def _reachable(seat: Seat, uniform_share: float) -> Bounds:
+    low, high = seat.bounds
+    grown = round(GREATEST_GROWTH * max(seat.batch, uniform_share / GREATEST_GROWTH))
+    return low, max(low, min(high, grown))
+
+
+POLICY = Policy("affine water-filling on fitted own times", propose)

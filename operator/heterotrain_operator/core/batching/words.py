@@ -1,0 +1,48 @@
+"""Decisions in words and numbers, for events, conditions and the live table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from heterotrain_operator.core.batching.base import Seat
+
+
+def duration(seconds: float) -> str:
+    """A short text with three significant digits: "212 ms", "1.25 s"."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+
+
+def slowest(seats: Sequence[Seat]) -> str:
+    """Who holds the others up: "cpu-2 takes 212 ms at 64 samples, the median is 98 ms"."""
+    measured = [(seat.estimate.mean_seconds, seat) for seat in seats if seat.estimate is not None and seat.batch > 0]
+    if not measured:
+        return "no worker was measured yet"
+    seconds, seat = max(measured, key=lambda pair: pair[0])
+    text = f"{seat.name} takes {duration(seconds)} at {seat.batch} samples"
+    if len(measured) > 1:
+        text += f", the median is {duration(median(value for value, _ in measured))}"
+    return text
+
+
+def moved(seats: Sequence[Seat], batches: Sequence[int], saving: float | None) -> str:
+    """A rebalancing: who was slow, how many samples move and to whom, and what that saves."""
+    gains = [(new - seat.batch, seat.name) for seat, new in zip(seats, batches, strict=True) if new > seat.batch]
+    given = sum(max(seat.batch - new, 0) for seat, new in zip(seats, batches, strict=True))
+    if gains and given:
+        receiver = max(gains, key=lambda pair: pair[0])[1]
+        others = f" and {len(gains) - 1} more" if len(gains) > 1 else ""
+        action = f"moving {given} samples to {receiver}{others}"
+    else:
+        change = sum(batches) - sum(seat.batch for seat in seats)
+        action = f"{'adding' if change >= 0 else 'removing'} {abs(change)} samples per step"
+    if saving is not None and saving > 0:
+        action += f" saves {saving:.0%} of the step".replace("%", " %")
+    sizes = ", ".join(str(batch) for batch in batches[:LISTED]) + (", ..." if len(batches) > LISTED else "")
+    return f"{slowest(seats)}; {action} (batches {sizes})"
+
+
+LISTED = 16
+"""Batches that a message lists before it breaks off."""

@@ -1,0 +1,220 @@
+"""Each worker's own time per step, from windows of its counters: steady under noise, quick after a real
+change.
+
+Plain exponential smoothing at the papers' weight forgets all but about nine steps, and at a noise of 12 % per
+step it would move batches for ever. So the windows since the plan began are averaged; a window that differs
+by more than noise can explain starts the average anew, at the weight that the exponential smoothing would
+have given it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.core.state import WorkerMemory
+
+ASSUMED_VARIATION = 0.15
+"""Coefficient of variation of a step where the counters cannot tell it."""
+
+JUMP = 0.08
+"""Relative difference of a window below which it is never taken for a change of speed."""
+
+JUMP_DEVIATIONS = 4.0
+"""Standard errors by which a window must differ to be taken for a change of speed."""
+
+HISTORY_WINDOWS = 30
+"""Older windows fade out of the average, so that it follows drifts too slow to be seen as a jump."""
+
+OUTLIER_RATIO = 9.0
+"""A window this many times as variable as the others counts by as much less: it holds a stall or a change."""
+
+LEAST_VARIATION = 0.01
+"""Coefficient of variation below which windows count as equally steady."""
+
+ABSURD_SECONDS = 86_400.0
+"""A step of more own time than a day is a fault of measurement."""
+
+FEIGNED_CHANCE = 0.001
+"""Chance per decision that noise alone would be taken for an imbalance, over all workers together."""
+
+GREATEST_FEED_FORWARD = 16.0
+"""Factor of a CPU limit's change that is believed at most before it is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Own seconds per step: the mean, the variance of a single step (s^2), and the steps that stand behind
+    it.
+    """
+
+    mean_seconds: float
+    variance: float
+    steps: float
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the mean, as a fraction of it."""
+        return math.sqrt(self.variance / self.steps) / self.mean_seconds
+
+
+def estimate_of(memory: WorkerMemory) -> Estimate | None:
+    """The estimate under the plan in force; None before the first window."""
+    if memory.estimate_steps <= 0 or memory.mean_seconds <= 0:
+        return None
+    return Estimate(memory.mean_seconds, memory.variance, memory.estimate_steps)
+
+
+def steps_since(memory: WorkerMemory, metrics: WorkerMetrics) -> float:
+    """Measured steps since the last window ended; 0 if the counter is no number."""
+    if not math.isfinite(metrics.steps):
+        return 0.0
+    return max(metrics.steps - _baseline(memory, metrics).counted_steps, 0.0)
+
+
+def window_of(memory: WorkerMemory, metrics: WorkerMetrics) -> Estimate | str:
+    """The steps since the last window as an estimate of their own; or why they are ignored, in words."""
+    counters = (metrics.steps, metrics.own_seconds, metrics.own_seconds_squared)
+    if not all(math.isfinite(counter) for counter in counters):
+        return f"its counters are {metrics.steps:g} steps and {metrics.own_seconds:g} s"
+    base = _baseline(memory, metrics)
+    steps = metrics.steps - base.counted_steps
+    seconds = metrics.own_seconds - base.counted_seconds
+    squares = metrics.own_seconds_squared - base.counted_squares
+    if steps < 1:
+        return f"it counted {steps:g} steps"
+    mean = seconds / steps
+    if not 0 < mean <= ABSURD_SECONDS:
+        return f"{mean:g} s of own time per step is no plausible figure"
+    rounding = 1e-6 * steps * mean**2
+    excess = squares - steps * mean**2
+    if steps < 2 or excess < -rounding:
+        return Estimate(mean, (ASSUMED_VARIATION * mean) ** 2, steps)
+    # What rounding of the counters can feign is no noise of the worker's.
+    return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps)
+
+
+def counted(memory: WorkerMemory, metrics: WorkerMetrics) -> WorkerMemory:
+    """The next window begins here; counters that are no numbers leave the baseline as it is."""
+    if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
+        return memory
+    squares = metrics.own_seconds_squared
+    return replace(
+        memory,
+        counted_steps=metrics.steps,
+        counted_seconds=metrics.own_seconds,
+        counted_squares=squares if math.isfinite(squares) else 0.0,
+    )
+
+
+def follow(memory: WorkerMemory, window: Estimate, smoothing: float) -> tuple[WorkerMemory, bool]:
+    """Take a window into the estimate; the second value says whether the speed jumped.
+
+    Without a jump, the window joins the average over the windows of this plan, weighted by steps; one that is
+    far more variable than the rest (or the rest than it) counts less. On a jump its weight is `1 - (1 -
+    smoothing)^steps`, what an exponential average of that weight per iteration would give it (Taming III-C1),
+    and the past keeps no other.
+    """
+    before = estimate_of(memory)
+    if before is None:
+        estimate, jumped = window, False
+    elif _differs(window, before):
+        newest = 1 - (1 - min(max(smoothing, 0.0), 1.0)) ** window.steps
+        mean = newest * window.mean_seconds + (1 - newest) * before.mean_seconds
+        estimate, jumped = Estimate(mean, window.variance, window.steps), True
+    else:
+        estimate, jumped = _pooled(before, window), False
+    speed = memory.speed
+    if jumped and before is not None:
+        speed *= estimate.mean_seconds / before.mean_seconds
+    followed = replace(
+        memory,
+        mean_seconds=estimate.mean_seconds,
+        variance=estimate.variance,
+        estimate_steps=estimate.steps,
+        speed=speed,
+    )
+    return followed, jumped
+
+
+def feed_forward(memory: WorkerMemory, cpu_limit: float | None, metrics: WorkerMetrics, interval: int) -> WorkerMemory:
+    """Expect own time to scale with the inverse of the CPU limit, before it is measured; a new window begins.
+
+    The expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
+    jump. Source: mechanisms, speed prediction (the limit is what helps to predict).
+    """
+    if cpu_limit is None or not 0 < cpu_limit < math.inf:
+        return memory
+    if memory.cpu_limit <= 0:
+        return replace(memory, cpu_limit=cpu_limit)
+    if math.isclose(cpu_limit, memory.cpu_limit, rel_tol=1e-6):
+        return memory
+    ratio = min(max(memory.cpu_limit / cpu_limit, 1 / GREATEST_FEED_FORWARD), GREATEST_FEED_FORWARD)
+    scaled = replace(
+        memory,
+        cpu_limit=cpu_limit,
+        mean_seconds=memory.mean_seconds * ratio,
+        variance=memory.variance * ratio**2,
+        estimate_steps=min(memory.estimate_steps, float(interval)),
+        speed=memory.speed * ratio,
+    )
+    return counted(scaled, metrics)
+
+
+def sure_deviations(workers: int) -> float:
+    """Standard errors beyond which the largest of `workers` errors of noise practically never falls."""
+    return NormalDist().inv_cdf(1 - FEIGNED_CHANCE / max(workers, 1))
+
+
+class Noise:
+    """How much of a difference between workers noise alone could feign, by the standard errors of all
+    estimates.
+    """
+
+    __slots__ = ("_deviations", "_shared")
+
+    def __init__(self, estimates: Sequence[Estimate]) -> None:
+        self._shared = math.fsum(estimate.relative_error**2 for estimate in estimates) / len(estimates) ** 2
+        self._deviations = sure_deviations(len(estimates))
+
+    def feigned(self, estimate: Estimate) -> float:
+        """Relative difference between one worker and all that noise could feign, doubled.
+
+        Doubled, because a move made on figures of some error leaves an imbalance of about that error: it is
+        repaid only if the gain is clearly larger, and otherwise one waits for the error to shrink with more
+        steps.
+        """
+        return 2 * self._deviations * math.sqrt(estimate.relative_error**2 + self._shared)
+
+
+def _baseline(memory: WorkerMemory, metrics: WorkerMetrics) -> WorkerMemory:
+    """Counters below their baseline began anew (a worker may lose them): then all of them count."""
+    if metrics.steps < memory.counted_steps or metrics.own_seconds < memory.counted_seconds * (1 - 1e-9):
+        return replace(memory, counted_steps=0.0, counted_seconds=0.0, counted_squares=0.0)
+    return memory
+
+
+def _floored_variance(estimate: Estimate) -> float:
+    return max(estimate.variance, (LEAST_VARIATION * estimate.mean_seconds) ** 2)
+
+
+def _differs(window: Estimate, before: Estimate) -> bool:
+    difference = abs(window.mean_seconds - before.mean_seconds)
+    error = math.sqrt(_floored_variance(window) / window.steps + _floored_variance(before) / before.steps)
+    return difference > JUMP * before.mean_seconds and difference > JUMP_DEVIATIONS * error
+
+
+def _pooled(before: Estimate, window: Estimate) -> Estimate:
+    ratio = _floored_variance(window) / _floored_variance(before)
+    old = min(before.steps, HISTORY_WINDOWS * window.steps) * min(1.0, OUTLIER_RATIO * ratio)
+    new = window.steps * min(1.0, OUTLIER_RATIO / ratio)
+    share = new / (old + new)
+    difference = window.mean_seconds - before.mean_seconds
+    return Estimate(
+        mean_seconds=before.mean_seconds + share * difference,
+        variance=(1 - share) * before.variance + share * window.variance + share * (1 - share) * difference**2,
+        steps=old + new,
+    )
