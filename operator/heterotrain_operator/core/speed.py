@@ -215,6 +215,6 @@ def _pooled(before: Estimate, window: Estimate) -> Estimate:
     difference = window.mean_seconds - before.mean_seconds
     return Estimate(
         mean_seconds=before.mean_seconds + share * difference,
-        variance=(1 - share) * before.variance + share * window.variance + share * (1 - share) * difference**2,
+        variance=(1 - share) * (before.variance + share * difference**2) + share * window.variance,
         steps=old + new,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heterotrain_operator.core.levels import Bounds
 from heterotrain_operator.core.model import Group, Job
@@ -25,7 +25,7 @@ class Seat:
     bounds: Bounds
     estimate: Estimate | None = None
     window: Estimate | None = None
-    memory: WorkerMemory = WorkerMemory()
+    memory: WorkerMemory = field(default_factory=WorkerMemory)
 
 
 @dataclass(frozen=True, slots=True)

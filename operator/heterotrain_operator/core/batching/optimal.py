@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.base import Policy, Proposal, Seat
-from heterotrain_operator.core.batching.words import moved, slowest
+from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.levels import Bounds, feasibility
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.shape import line_of
-from heterotrain_operator.core.speed import feigned
+from heterotrain_operator.core.speed import Noise
 from heterotrain_operator.core.waterfill import Line, iteration_seconds, waterfill
 
 LEAST_SAVING = 0.02
@@ -46,21 +46,21 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if not estimates or feasibility(job.global_batch, bounds) is not None:
         return Proposal(None, "Optimal keeps the batches: too few workers were measured to move samples")
     batches = waterfill(lines, job.global_batch, bounds)
-    now_seconds = max(estimate.mean_seconds for estimate in estimates)
-    saving = 1 - iteration_seconds(lines, batches) / now_seconds
-    noise = feigned(estimates, max(estimates, key=lambda estimate: estimate.mean_seconds))
-    if saving <= max(LEAST_SAVING, noise):
+    worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
+    saving = 1 - iteration_seconds(lines, batches) / worst.mean_seconds
+    threshold = max(LEAST_SAVING, Noise(estimates).feigned(worst))
+    if saving <= threshold:
         return Proposal(
             None,
-            f"Optimal keeps the batches: {slowest(seats)}; the best split saves {max(saving, 0):.1%} of the step, "
-            f"which must exceed {max(LEAST_SAVING, noise):.1%} to repay a move beyond noise".replace("%", " %"),
+            f"Optimal keeps the batches: {slowest(seats)}; the best split saves {percent(max(saving, 0.0), 1)} "
+            f"of the step, which must exceed {percent(threshold, 1)} to repay a move beyond noise",
         )
     return Proposal(batches, moved(seats, batches, saving))
 
 
 def _reachable(seat: Seat, uniform_share: float) -> Bounds:
     low, high = seat.bounds
-    grown = round(GREATEST_GROWTH * max(seat.batch, uniform_share / GREATEST_GROWTH))
+    grown = max(GREATEST_GROWTH * seat.batch, round(uniform_share))
     return low, max(low, min(high, grown))
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.batching.base import Policy, Proposal, Seat
-from heterotrain_operator.core.batching.words import moved, slowest
+from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.learned import watched
 from heterotrain_operator.core.levels import Bounds, feasibility
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.speed import feigned
+from heterotrain_operator.core.speed import Noise
 
 
 def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
@@ -32,6 +32,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if not estimates:
         return Proposal(None, "Proportional keeps the batches: nothing is measured", memories)
     mean = math.fsum(estimate.mean_seconds for estimate in estimates) / len(estimates)
+    noise = Noise(estimates)
     bounds = _bounds(job, seats)
     wanted: list[float] = []
     surest = -math.inf
@@ -43,23 +44,17 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         clipped = min(max(seat.batch * ratio, low), high)
         wanted.append(clipped)
         change = abs(clipped - seat.batch) / seat.batch
-        surest = max(surest, change - feigned(estimates, seat.estimate))
-    if surest <= job.dead_band and all(seat.batch > 0 or want < 1 for seat, want in zip(seats, wanted, strict=True)):
-        return Proposal(
-            None,
-            f"Proportional keeps the batches: {slowest(seats)}; no change exceeds the dead-band of "
-            f"{job.dead_band:.0%} by more than noise".replace("%", " %"),
-            memories,
-        )
+        surest = max(surest, change - noise.feigned(seat.estimate))
+    kept = f"Proportional keeps the batches: {slowest(seats)}"
+    raised_from_none = any(seat.batch == 0 < want for seat, want in zip(seats, wanted, strict=True))
+    if surest <= job.dead_band and not raised_from_none:
+        why = f"no change exceeds the dead-band of {percent(job.dead_band)} by more than noise"
+        return Proposal(None, f"{kept}; {why}", memories)
     batches = _whole(job, wanted, bounds)
     published = max(abs(new - seat.batch) / max(seat.batch, 1) for seat, new in zip(seats, batches, strict=True))
     if published <= job.dead_band:
-        return Proposal(
-            None,
-            f"Proportional keeps the batches: {slowest(seats)}; within bounds and global batch no batch would "
-            f"change by more than the dead-band of {job.dead_band:.0%}".replace("%", " %"),
-            memories,
-        )
+        why = f"within bounds no batch would change by more than the dead-band of {percent(job.dead_band)}"
+        return Proposal(None, f"{kept}; {why}", memories)
     return Proposal(batches, moved(seats, batches, _saving(seats, batches)), memories)
 
 
@@ -95,4 +90,4 @@ def _saving(seats: Sequence[Seat], batches: Sequence[int]) -> float:
     return 1 - max(pairs, default=0.0) / max((seconds for seconds, _ in present), default=1.0)
 
 
-POLICY = Policy("proportional control on own times (Taming, OmniLearn)", propose, keeps_global_batch=False)
+POLICY = Policy("proportional control on own times (Taming, OmniLearn)", propose)

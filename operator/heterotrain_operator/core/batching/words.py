@@ -7,12 +7,20 @@ from statistics import median
 
 from heterotrain_operator.core.batching.base import Seat
 
+LISTED = 16
+"""Batches that a message lists before it breaks off."""
+
 
 def duration(seconds: float) -> str:
     """A short text with three significant digits: "212 ms", "1.25 s"."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+
+
+def percent(fraction: float, digits: int = 0) -> str:
+    """A fraction as "41 %"."""
+    return f"{100 * fraction:.{digits}f} %"
 
 
 def slowest(seats: Sequence[Seat]) -> str:
@@ -39,10 +47,6 @@ def moved(seats: Sequence[Seat], batches: Sequence[int], saving: float | None) -
         change = sum(batches) - sum(seat.batch for seat in seats)
         action = f"{'adding' if change >= 0 else 'removing'} {abs(change)} samples per step"
     if saving is not None and saving > 0:
-        action += f" saves {saving:.0%} of the step".replace("%", " %")
+        action += f" saves {percent(saving)} of the step"
     sizes = ", ".join(str(batch) for batch in batches[:LISTED]) + (", ..." if len(batches) > LISTED else "")
     return f"{slowest(seats)}; {action} (batches {sizes})"
-
-
-LISTED = 16
-"""Batches that a message lists before it breaks off."""
