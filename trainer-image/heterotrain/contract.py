@@ -280,9 +280,7 @@ class Termination:
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
-        return json.dumps(
-            {"finished": self.finished, "step": self.step, "message": self.message[:3000], **self.extra}
-        )
+        return json.dumps({"finished": self.finished, "step": self.step, "message": self.message[:3000], **self.extra})
 
     @classmethod
     def from_text(cls, text: str) -> Termination:

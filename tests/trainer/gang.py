@@ -1,0 +1,172 @@
+"""Workers of one job as real processes, steered by the test instead of by an operator.
+
+The test writes the plans that an operator would write, so that it decides when batch sizes change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from heterotrain import contract
+from heterotrain.contract import Member, Plan, StepRecord, Termination, TrainingConfig
+from prometheus_client.parser import text_string_to_metric_families
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 120
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Gang:
+    """`len(batches)` workers running `command`; use as a context manager."""
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        batches: Sequence[int],
+        config: TrainingConfig,
+        *,
+        apply_at: str = "step",
+        environment: dict[str, str] | None = None,
+        generation: int = 1,
+    ) -> None:
+        self.folder = folder
+        self.plan_dir = folder / "plan"
+        self.plan_dir.mkdir(parents=True, exist_ok=True)
+        self.ports = [free_port() for _ in batches]
+        members = tuple(
+            Member(f"w-{rank}", f"uid-{generation}-{rank}", f"127.0.0.1:{free_port()}", "cpu", batch)
+            for rank, batch in enumerate(batches)
+        )
+        self.plan = Plan(10 * generation, generation, apply_at, members)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._stack = contextlib.ExitStack()
+        for rank, member in enumerate(members):
+            log = self._stack.enter_context((folder / f"{member.uid}.log").open("wb"))
+            path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, *command],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=REPOSITORY,
+                    env=os.environ
+                    | {
+                        "PYTHONPATH": path,
+                        "OMP_NUM_THREADS": "1",
+                        contract.ENV_JOB: "test",
+                        contract.ENV_WORKER: member.name,
+                        contract.ENV_UID: member.uid,
+                        contract.ENV_GROUP: "cpu",
+                        contract.ENV_PLAN_DIR: str(self.plan_dir),
+                        contract.ENV_CONFIG: config.to_json(),
+                        contract.ENV_METRICS_PORT: str(self.ports[rank]),
+                        contract.ENV_TERMINATION_LOG: str(folder / f"{member.uid}.end"),
+                        contract.ENV_SERIES: str(folder / f"{member.uid}.jsonl"),
+                    }
+                    | (environment or {}),
+                )
+            )
+        self.write(self.plan.to_json())
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self._stack.close()
+
+    def write(self, document: str) -> None:
+        """Replace the plan's document atomically."""
+        partial = self.plan_dir / "partial"
+        partial.write_text(document)
+        partial.replace(self.plan_dir / contract.PLAN_FILE)
+
+    def publish(self, *batches: int) -> Plan:
+        """The next version, with these batch sizes."""
+        members = tuple(
+            Member(m.name, m.uid, m.address, m.group, batch)
+            for m, batch in zip(self.plan.members, batches, strict=True)
+        )
+        self.plan = Plan(self.plan.version + 1, self.plan.generation, self.plan.apply_at, members)
+        self.write(self.plan.to_json())
+        return self.plan
+
+    def metric(self, rank: int, name: str) -> float | None:
+        """A series of a worker as its metrics server shows it, None if it does not answer or has none such."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[rank]}/metrics", timeout=5) as response:
+                text = response.read().decode()
+        except OSError:
+            return None
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name in (name, f"{name}_total"):
+                    return float(sample.value)
+        return None
+
+    def await_metric(self, rank: int, name: str, at_least: float) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (self.metric(rank, name) or 0) < at_least:
+            if self.processes[rank].poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{name} of w-{rank} never reached {at_least}:\n{self.logs()}")
+            time.sleep(0.02)
+
+    def await_step(self, step: int) -> None:
+        self.await_metric(0, contract.METRIC_STEP, step)
+
+    def stop(self, sent: signal.Signals = signal.SIGTERM) -> None:
+        for process in self.processes:
+            process.send_signal(sent)
+
+    def wait(self) -> list[int]:
+        """Exit codes by rank."""
+        return [process.wait(timeout=PATIENCE_SECONDS) for process in self.processes]
+
+    def succeed(self) -> None:
+        """Wait for all; every worker must say that the job is done."""
+        codes = self.wait()
+        assert codes == [0] * len(codes), self.logs()
+        assert all(self.ending(rank).finished for rank in range(len(codes)))
+
+    def ending(self, rank: int) -> Termination:
+        return Termination.from_text((self.folder / f"{self.plan.members[rank].uid}.end").read_text())
+
+    def series(self, rank: int) -> list[StepRecord]:
+        lines = (self.folder / f"{self.plan.members[rank].uid}.jsonl").read_text().splitlines()
+        return [StepRecord.from_json(line) for line in lines]
+
+    def losses(self) -> dict[int, float]:
+        """Global loss by step: the sum of the workers' shares."""
+        losses: dict[int, float] = {}
+        for rank in range(len(self.plan.members)):
+            for record in self.series(rank):
+                losses[record.step] = losses.get(record.step, 0.0) + (record.loss or 0.0)
+        return losses
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
+
+    def saved(self, rank: int = 0) -> dict[str, Any]:
+        """What the worker's script saved at its end."""
+        import torch
+
+        loaded: dict[str, Any] = torch.load(self.folder / f"{self.plan.members[rank].name}.pt", weights_only=True)
+        return loaded

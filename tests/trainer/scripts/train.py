@@ -1,0 +1,56 @@
+"""A training script like a user's, which also notes every sample that it saw and saves its weights."""
+
+import argparse
+import os
+from pathlib import Path
+
+import heterotrain
+import torch
+from heterotrain.workloads.digits import DigitsCNN, digits
+from torch import nn
+from torch.utils.data import Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
+parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
+parser.add_argument("--loss", choices=["mean", "sum"], default="mean")
+parser.add_argument("--width", type=int, default=4)
+parser.add_argument("--alone", type=int, default=0, help="global batch of a run alone")
+parser.add_argument("--epochs", type=int, default=1)
+options = parser.parse_args()
+torch.set_default_dtype(getattr(torch, options.dtype))
+name = os.environ.get("HETEROTRAIN_WORKER", "alone")
+
+
+class Noted(Dataset):
+    """Digits; notes which indices are asked for."""
+
+    def __init__(self) -> None:
+        self.data = digits()
+        self.notes = (options.out / f"{name}.samples").open("a", buffering=1)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, ...]]:
+        self.notes.write(f"{session.step} {session.epoch} {','.join(map(str, indices))}\n")
+        return [self.data[index] for index in indices]
+
+
+session = heterotrain.join(batch_size=options.alone or 1, epochs=options.epochs, seed=7)
+torch.manual_seed(1)
+model = DigitsCNN(options.width)
+if options.optimizer == "sgd":
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+else:
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr / 10)
+criterion = nn.CrossEntropyLoss(reduction=options.loss)
+model, optimizer, batches = session.prepare(model, optimizer, Noted(), loss=options.loss)
+for images, labels in batches:
+    loss = session.scale(criterion(model(images), labels))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.save(model.state_dict(), options.out / f"{name}.pt")

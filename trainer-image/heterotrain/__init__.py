@@ -1,0 +1,22 @@
+"""The library a training script imports.
+
+Names resolve lazily, so that `heterotrain.contract` imports on machines without torch (the operator's).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heterotrain.session import Session as Session
+    from heterotrain.session import join as join
+
+__all__ = ["Session", "join"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from heterotrain import session  # noqa: PLC0415 - torch is imported only when a trainer asks for it
+
+        return getattr(session, name)
+    raise AttributeError(f"module 'heterotrain' has no attribute {name!r}")

@@ -1,0 +1,117 @@
+"""Checkpoints that any mix of workers can resume from, and that a full disk cannot spoil.
+
+Nothing of a rank is in them. A checkpoint appears under its name only when it is whole and on the disk; files are
+read with `weights_only=True`, so that a checkpoint cannot run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from heterotrain.sampler import Position
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+_NAME = re.compile(r"step-(\d{10})\.pt")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or does not fit the job; the text says which and why."""
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    """Serialise a state of tensors and plain values."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """The inverse of `pack`, onto the CPU. Raises CheckpointError if the bytes are no such state."""
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (
+        RuntimeError,
+        ValueError,
+        EOFError,
+        OSError,
+        LookupError,
+        AttributeError,
+        UnpicklingError,
+    ) as error:
+        raise CheckpointError(f"not a checkpoint: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"not a checkpoint: holds a {type(state).__name__}")
+    return state
+
+
+def _steps(folder: Path) -> list[tuple[int, Path]]:
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found.append((int(match.group(1)), path))
+    return sorted(found)
+
+
+def write(folder: Path, step: int, data: bytes, keep: int) -> Path:
+    """Write a checkpoint durably, then remove all but the newest `keep`.
+
+    Raises CheckpointError if it cannot be written; earlier checkpoints are then untouched.
+    """
+    path = folder / f"step-{step:010d}.pt"
+    partial = folder / f".{path.name}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"cannot write the checkpoint of step {step} to {folder} (spec.checkpoint.path): "
+            f"{error.strerror}; earlier checkpoints are untouched"
+        ) from error
+    for _, old in _steps(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def read_newest(folder: Path) -> bytes | None:
+    """The newest checkpoint that is whole, or None if there is none. A damaged one is reported and passed over."""
+    for step, path in reversed(_steps(folder)):
+        try:
+            data = path.read_bytes()
+            unpack(data)
+        except (OSError, CheckpointError) as error:
+            log.warning("checkpoint of step %d passed over: %s: %s", step, path, error)
+            continue
+        return data
+    return None
+
+
+def check_fits(state: dict[str, Any], *, seed: int, dataset_length: int) -> Position:
+    """The position that a state resumes at.
+
+    Raises CheckpointError if the state belongs to another job: another schema, seed or data set would silently break
+    "every sample exactly once".
+    """
+    if state.get("schema") != SCHEMA:
+        raise CheckpointError(f"checkpoint schema {state.get('schema')!r} is not {SCHEMA}")
+    for name, wanted in (("seed", seed), ("dataset_length", dataset_length)):
+        if state.get(name) != wanted:
+            raise CheckpointError(f"the checkpoint's {name} is {state.get(name)!r}, the job's is {wanted}")
+    return Position(step=state["step"], epoch=state["epoch"], cursor=state["cursor"])

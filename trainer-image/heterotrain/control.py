@@ -1,0 +1,72 @@
+"""The one small collective of every step, and how plans spread with it.
+
+It is launched before forward and read after backward, so it costs nothing: by then everybody has launched theirs.
+It runs on a gloo group of its own, beside the gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What each rank contributes to a step's control collective, and, summed over the ranks, what all then know.
+
+    `samples` of this step; `stop`: ranks that were asked to stop; `loss`: contribution to the *previous* step's global
+    loss (this step's is not known before forward) and `loss_weight`, the share of that step's samples it stands for;
+    `nonfinite`: ranks whose previous loss was no finite number; `plan_version`, `plan_bytes`: the newest plan of the
+    leader and the length of its document, 0 if there is nothing new (only the leader sets them, so their sum is its
+    word).
+    """
+
+    samples: float = 0.0
+    stop: float = 0.0
+    loss: float = 0.0
+    loss_weight: float = 0.0
+    nonfinite: float = 0.0
+    plan_version: float = 0.0
+    plan_bytes: float = 0.0
+
+    def to_tensor(self) -> torch.Tensor:
+        """float64 of shape (7,): exact for integers up to 2**53."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
+
+
+class PendingSignals:
+    """A control collective under way."""
+
+    def __init__(self, signals: Signals, group: dist.ProcessGroup | None) -> None:
+        """Launch it; without a group (one worker alone) the sum is the contribution.
+
+        Raises RuntimeError if the group is broken.
+        """
+        self._tensor = signals.to_tensor()
+        self._work = None if group is None else dist.all_reduce(self._tensor, group=group, async_op=True)
+
+    def read(self) -> Signals:
+        """The sums over all ranks. Raises RuntimeError if the group broke meanwhile."""
+        if self._work is not None:
+            self._work.wait()
+        return Signals(*self._tensor.tolist())
+
+
+def broadcast_bytes(data: bytes | None, length: int, source: int, group: dist.ProcessGroup) -> bytes:
+    """Send `data` of `length` bytes from rank `source` to all; the others pass None. Raises RuntimeError."""
+    if not length:
+        return b""
+    buffer = (
+        torch.empty(length, dtype=torch.uint8) if data is None else torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    )
+    dist.broadcast(buffer, group_src=source, group=group)
+    return bytes(buffer.numpy().tobytes())
+
+
+def broadcast_document(data: bytes | None, source: int, group: dist.ProcessGroup) -> bytes:
+    """As `broadcast_bytes`, for receivers that do not know the length. Raises RuntimeError."""
+    length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64)
+    dist.broadcast(length, group_src=source, group=group)
+    return broadcast_bytes(data, int(length.item()), source, group)

@@ -1,0 +1,165 @@
+"""A worker's series at /metrics, and one JSON line per step for whoever wants the whole story.
+
+Counters belong to the plan version in force: they start anew with it, and only it is exported, so that a reader never
+mixes times of different batch sizes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from heterotrain import contract, resources
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class VersionCounters:
+    """What was measured since a plan version began; `ewma` weighs the newest step with `smoothing`.
+
+    Source of the moving average over the iterations since the last adjustment: Taming, section III-C1.
+    """
+
+    steps: int = 0
+    samples: int = 0
+    own_seconds: float = 0.0
+    own_seconds_squared: float = 0.0
+    wait_seconds: float = 0.0
+    ewma: float | None = None
+
+    def add(self, samples: int, own: float, wait: float, smoothing: float) -> None:
+        """Count one measured step."""
+        self.steps += 1
+        self.samples += samples
+        self.own_seconds += own
+        self.own_seconds_squared += own * own
+        self.wait_seconds += wait
+        self.ewma = own if self.ewma is None else smoothing * own + (1 - smoothing) * self.ewma
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """All that a worker exports; the training thread writes it, the metrics server's thread reads it."""
+
+    plan_version: int = 0
+    generation: int = 0
+    batch_size: int = 0
+    step: int = 0
+    total_steps: int = 0
+    epoch: int = 0
+    phase: str = contract.PHASE_STARTING
+    loss: float = math.nan
+    plans_rejected: int = 0
+    steps_replayed: int = 0
+    steps_nonfinite: int = 0
+
+
+class WorkerMetrics(Collector):
+    """Exports a WorkerState and the counters of the version in force."""
+
+    def __init__(self, job: str, worker: str, group: str, in_collective: Callable[[], bool]) -> None:
+        self.state = WorkerState()
+        self.counters = VersionCounters()
+        self._labels = (job, worker, group)
+        self._in_collective = in_collective
+
+    def follow(self, plan: contract.Plan, batch_size: int) -> None:
+        """A new version is in force: its counters start at zero."""
+        self.counters = VersionCounters()
+        self.state.plan_version = plan.version
+        self.state.generation = plan.generation
+        self.state.batch_size = batch_size
+
+    def collect(self) -> Iterable[Metric]:
+        """Prometheus' way to ask."""
+        state, counters = self.state, self.counters
+        labels = (*self._labels, str(state.plan_version))
+        gauges: list[tuple[str, str, float | None]] = [
+            (contract.METRIC_OWN_SECONDS_EWMA, "Moving average of own seconds per step.", counters.ewma),
+            (contract.METRIC_BATCH_SIZE, "Samples per step in the plan in force.", state.batch_size),
+            (contract.METRIC_PLAN_VERSION, "Version of the plan in force.", state.plan_version),
+            (contract.METRIC_GENERATION, "Generation of the plan in force.", state.generation),
+            (contract.METRIC_STEP, "Committed steps.", state.step),
+            (contract.METRIC_TOTAL_STEPS, "Steps of the whole job; 0 if not known yet.", state.total_steps),
+            (contract.METRIC_EPOCH, "Epoch, from 0.", state.epoch),
+            (contract.METRIC_IN_COLLECTIVE, "1 while only waiting for others.", float(self._in_collective())),
+            (contract.METRIC_LOSS, "Global training loss.", None if math.isnan(state.loss) else state.loss),
+            (contract.METRIC_MEMORY_BYTES, "Resident memory.", resources.memory_bytes()),
+            (contract.METRIC_CPU_LIMIT, "CPU limit in force, cores.", resources.cpu_limit_cores()),
+        ]
+        totals: list[tuple[str, str, float | None]] = [
+            (contract.METRIC_STEPS, "Measured steps of the version.", counters.steps),
+            (contract.METRIC_SAMPLES, "Samples in measured steps.", counters.samples),
+            (contract.METRIC_OWN_SECONDS, "Own seconds in measured steps.", counters.own_seconds),
+            (
+                contract.METRIC_OWN_SECONDS_SQUARED,
+                "Sum of squared own seconds of measured steps.",
+                counters.own_seconds_squared,
+            ),
+            (contract.METRIC_WAIT_SECONDS, "Seconds waited in measured steps.", counters.wait_seconds),
+            (
+                contract.METRIC_CPU_THROTTLED_SECONDS,
+                "Seconds held back by the CPU limit.",
+                resources.cpu_throttled_seconds(),
+            ),
+            (contract.METRIC_PLANS_REJECTED, "Plans that were refused.", state.plans_rejected),
+            (contract.METRIC_STEPS_REPLAYED, "Steps replayed after a failure.", state.steps_replayed),
+            (contract.METRIC_STEPS_NONFINITE, "Steps with a loss that is no number.", state.steps_nonfinite),
+        ]
+        for name, text, value in gauges:
+            if value is not None:
+                gauge = GaugeMetricFamily(name, text, labels=contract.LABELS)
+                gauge.add_metric(labels, value)
+                yield gauge
+        for name, text, value in totals:
+            if value is not None:
+                counter = CounterMetricFamily(name, text, labels=contract.LABELS)
+                counter.add_metric(labels, value)
+                yield counter
+        phase = GaugeMetricFamily(
+            contract.METRIC_PHASE, "1 for the phase the worker is in.", labels=(*contract.LABELS, "phase")
+        )
+        phase.add_metric((*labels, state.phase), 1.0)
+        yield phase
+
+
+def serve(metrics: WorkerMetrics, port: int) -> None:
+    """Serve `metrics` on all interfaces from a thread of its own.
+
+    Raises OSError, naming the port, if it cannot be had.
+    """
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    try:
+        start_http_server(port, registry=registry)
+    except OSError as error:
+        raise OSError(error.errno, f"metrics port {port}: {error.strerror}") from error
+
+
+class Series:
+    """Appends step records to a file as JSON lines; without a file it drops them."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: TextIO | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", buffering=1)  # a line at a time: what was committed survives a kill
+
+    def write(self, record: contract.StepRecord) -> None:
+        """Append one record. A full disk ends the series, not the training."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(record.to_json() + "\n")
+        except OSError as error:
+            log.warning("no more step records: %s", error)
+            self._file = None

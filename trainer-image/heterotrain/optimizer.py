@@ -1,0 +1,50 @@
+"""The optimizer that the script holds: its step happens only if everybody's gradients arrived.
+
+A subclass of torch's Optimizer, so that learning-rate schedulers accept it; it shares the state of the one it wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class ElasticOptimizer(torch.optim.Optimizer):
+    """Everything but `step()` is the wrapped optimizer's."""
+
+    def __init__(self, inner: torch.optim.Optimizer, commit: Callable[[], None]) -> None:
+        # Optimizer.__init__ is not called: parameters, groups and state live in the wrapped optimizer.
+        self._inner = inner
+        self._commit = commit
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # a commit returns no loss
+        """Commit the running step: apply the optimizer if all gradients arrived, drop them if not.
+
+        Raises RuntimeError if there is no batch to commit, or its loss did not go through `session.scale()`;
+        TypeError for a closure, which would need further collectives.
+        """
+        if closure is not None:
+            raise TypeError("optimizer.step() takes no closure in a session; call backward() before it")
+        self._commit()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the wrapped optimizer's."""
+        self._inner.zero_grad(set_to_none)
+
+    def state_dict(self) -> Any:
+        """As the wrapped optimizer's."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As the wrapped optimizer's."""
+        self._inner.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_inner", "_commit"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)

@@ -1,0 +1,181 @@
+"""What a training script holds: join a job, prepare, iterate.
+
+Nothing here refers to a process group, and no collective error ever reaches the script: a failed step is dropped and
+its batch comes again. That lets workers come and go without touching user code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+from heterotrain.batches import Batches
+from heterotrain.contract import Member, Plan, Termination, TrainingConfig
+from heterotrain.engine import Engine
+from heterotrain.gradient import ElasticModel
+from heterotrain.metrics import Series, WorkerMetrics, serve
+from heterotrain.optimizer import ElasticOptimizer
+from heterotrain.planfile import PlanFile
+from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
+
+log = logging.getLogger(__name__)
+
+
+def join(*, batch_size: int = 32, epochs: int = 1, seed: int = 0) -> Session:
+    """Join the job that this process was started for; alone, outside any job, be its only worker.
+
+    `batch_size`, `epochs` and `seed` are for a run alone: in a job its manifest decides. Call it once, early: from
+    here on the worker answers to SIGTERM and says how it ended.
+
+    Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
+    promised GPU is missing.
+    """
+    worker = Worker.from_environment(os.environ)
+    if worker is None:
+        return Session(None, TrainingConfig(epochs=epochs, seed=seed), batch_size)
+    return Session(worker, worker.config, 0)
+
+
+class Session:
+    """One worker's part in a job."""
+
+    def __init__(self, worker: Worker | None, config: TrainingConfig, batch_size: int) -> None:
+        """Use `heterotrain.join()`."""
+        self._worker = worker
+        self._config = config
+        self._engine: Engine | None = None
+        self._batch_size = batch_size
+        self._stop = StopRequest()
+        name = "alone" if worker is None else worker.name
+        self._metrics = WorkerMetrics(
+            "" if worker is None else worker.job,
+            name,
+            "" if worker is None else worker.group,
+            lambda: self._engine is not None and self._engine.in_collective,
+        )
+        if worker is not None:
+            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+            Farewell(worker.termination_log, self._last_words).install()
+            self._stop.install()
+            limit_threads(os.environ)
+            serve(self._metrics, worker.metrics_port)
+        self._device = choose_device(config)
+
+    @property
+    def device(self) -> torch.device:
+        """The device to make models and tensors on; batches arrive there by themselves."""
+        return self._device
+
+    @property
+    def step(self) -> int:
+        """Steps committed so far by the job, restarts included."""
+        return 0 if self._engine is None else self._engine.position.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return 0 if self._engine is None else self._engine.position.epoch
+
+    @property
+    def leader(self) -> bool:
+        """Whether this worker should do what one worker alone should do, like printing or saving a result."""
+        return self._engine is None or self._engine.rank == 0
+
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Dataset[Any],
+        *,
+        loss: Literal["mean", "sum"] = "mean",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        find_unused_parameters: bool = False,
+    ) -> tuple[ElasticModel, ElasticOptimizer, Batches]:
+        """Take over wrapper, optimizer step and data order; use what is returned in place of what was given.
+
+        `loss` says whether the criterion is a mean or a sum over a batch's samples. `dataset` is map-style, with a
+        length. `find_unused_parameters` is DistributedDataParallel's, for models whose forward leaves some out.
+        The batches end with the job: epochs and resuming from a checkpoint happen inside.
+
+        Raises TypeError for an IterableDataset, ValueError for an empty data set, RuntimeError if called twice.
+        """
+        if self._engine is not None:
+            raise RuntimeError("session.prepare() was called already; a session trains one model")
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                "the data set has no length and no index, so its samples cannot be divided exactly once among "
+                "workers; give a map-style Dataset (with __len__ and __getitem__), e.g. a list of its items"
+            )
+        if len(dataset) == 0:
+            raise ValueError("the data set is empty")
+        if loss not in ("mean", "sum"):
+            raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
+        wrapped = ElasticModel(model.to(self._device))
+        worker = self._worker
+        engine = Engine(
+            config=self._config,
+            worker=worker,
+            plan=None if worker else self._plan_alone(),
+            plan_file=PlanFile(worker.plan_dir, self._count_rejected) if worker else None,
+            model=wrapped,
+            optimizer=optimizer,
+            dataset_length=len(dataset),
+            loss_reduction=loss,
+            ddp_options={"find_unused_parameters": find_unused_parameters},
+            device=self._device,
+            metrics=self._metrics,
+            series=Series(worker.series if worker else None),
+            stop=self._stop,
+        )
+        self._engine = engine
+        return (
+            wrapped,
+            ElasticOptimizer(optimizer, engine.commit),
+            Batches(engine, dataset, collate_fn, self._device),
+        )
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss, weighted with this worker's share of the global batch; call `backward()` on what is returned.
+
+        Raises RuntimeError outside the loop over the batches.
+        """
+        if self._engine is None:
+            raise RuntimeError("session.scale() was called before session.prepare()")
+        return self._engine.scale(loss)
+
+    def register(self, **objects: Any) -> None:
+        """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.
+
+        Call it before the loop. Raises TypeError for an object without them, RuntimeError if it is too early.
+        """
+        if self._engine is None:
+            raise RuntimeError("session.register() was called before session.prepare()")
+        for name, each in objects.items():
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+                raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
+            self._engine.registered[name] = each
+
+    def _plan_alone(self) -> Plan:
+        if self._batch_size < 1:
+            raise ValueError(f"batch_size: must be at least 1, found {self._batch_size}")
+        return Plan(0, 0, "step", (Member("alone", "", "", "", self._batch_size),))
+
+    def _count_rejected(self) -> None:
+        self._metrics.state.plans_rejected += 1
+
+    def _last_words(self, error: str) -> Termination:
+        engine = self._engine
+        finished = engine is not None and engine.finished
+        message = error
+        if not error and engine is not None and engine.stopped:
+            message = f"asked to stop; left after step {engine.position.step}"
+        elif not error and not finished:
+            total = self._metrics.state.total_steps
+            message = f"the script ended before the job's last step (step {self.step} of {total or 'unknown'})"
+        return Termination(finished=finished, step=self.step, message=message)

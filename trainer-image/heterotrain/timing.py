@@ -1,0 +1,88 @@
+"""A worker's own time: what it takes for itself, without any waiting for others.
+
+From the completion of the previous step's last collective to the moment its last gradient bucket is ready: it holds
+optimizer step, data loading, transfer, forward and backward. The return of `backward()` would be too late (it has
+waited for the others by then), its start too early.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of one step."""
+
+    own: float
+    wait: float
+
+
+class StepClock:
+    """Times steps on the host: right for CPU workers, whose work is done when its call returns."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+        self._ready = self._begin
+        self._done = self._begin
+
+    def restart(self) -> None:
+        """Begin a step now; what went before (set-up, a checkpoint, a new group) is not the step's."""
+        self._begin = self._ready = self._done = time.perf_counter()
+
+    def bucket_ready(self) -> None:
+        """A gradient bucket of this step is ready; the last one to say so counts."""
+        self._ready = time.perf_counter()
+
+    def bucket_done(self) -> None:
+        """A bucket's collective has completed."""
+        self._done = max(self._done, time.perf_counter())
+
+    def finish(self) -> StepTimes:
+        """The times of the step that has just ended; the next one began with its last collective."""
+        done = max(self._done, self._ready)
+        times = StepTimes(own=self._ready - self._begin, wait=done - self._ready)
+        self._begin = self._done = done
+        return times
+
+
+class CudaStepClock(StepClock):
+    """Times steps with CUDA events, since on a GPU a call returns before its work is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin_event = self._event()
+        self._ready_event: torch.cuda.Event | None = None
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        event.record()
+        return event
+
+    def restart(self) -> None:
+        super().restart()
+        self._begin_event = self._event()
+        self._ready_event = None
+
+    def bucket_ready(self) -> None:
+        super().bucket_ready()
+        self._ready_event = self._event()
+
+    def finish(self) -> StepTimes:
+        host = super().finish()
+        if self._ready_event is None:
+            return host
+        self._ready_event.synchronize()
+        own = self._begin_event.elapsed_time(self._ready_event) / 1e3
+        total = host.own + host.wait
+        self._begin_event = self._event()
+        self._ready_event = None
+        return StepTimes(own=own, wait=max(0.0, total - own))
+
+
+def clock_for(device: torch.device) -> StepClock:
+    """The clock that is right for a device."""
+    return CudaStepClock() if device.type == "cuda" else StepClock()

@@ -1,0 +1,130 @@
+"""This process as a worker of a job: what its environment says, its signals, and its last words.
+
+Kept apart from training so that a script that fails at any point still says how it ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+from heterotrain import contract
+from heterotrain.contract import Termination, TrainingConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who this worker is; the operator's side of it is in `heterotrain.contract`."""
+
+    job: str
+    name: str
+    uid: str
+    group: str
+    plan_dir: Path
+    config: TrainingConfig
+    metrics_port: int
+    series: Path | None
+    termination_log: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Worker | None:
+        """None outside any job. Raises ValueError, naming the variable, if the environment is incomplete."""
+        if contract.ENV_JOB not in environment:
+            return None
+        missing = [
+            name
+            for name in (contract.ENV_WORKER, contract.ENV_UID, contract.ENV_PLAN_DIR, contract.ENV_CONFIG)
+            if name not in environment
+        ]
+        if missing:
+            raise ValueError(f"{contract.ENV_JOB} is set, but not {', '.join(missing)}")
+        series = environment.get(contract.ENV_SERIES)
+        return cls(
+            job=environment[contract.ENV_JOB],
+            name=environment[contract.ENV_WORKER],
+            uid=environment[contract.ENV_UID],
+            group=environment.get(contract.ENV_GROUP, ""),
+            plan_dir=Path(environment[contract.ENV_PLAN_DIR]),
+            config=TrainingConfig.from_json(environment[contract.ENV_CONFIG]),
+            metrics_port=int(environment.get(contract.ENV_METRICS_PORT, contract.DEFAULT_METRICS_PORT)),
+            series=Path(series) if series else None,
+            termination_log=Path(environment.get(contract.ENV_TERMINATION_LOG, contract.DEFAULT_TERMINATION_LOG)),
+        )
+
+
+def limit_threads(environment: Mapping[str, str]) -> None:
+    """One thread per whole core of the CPU limit, at least one, unless the user set OMP_NUM_THREADS.
+
+    More threads than the limit only take turns at being throttled.
+    """
+    limit = environment.get(contract.ENV_CPU_LIMIT)
+    if limit and "OMP_NUM_THREADS" not in environment:
+        torch.set_num_threads(max(1, math.floor(float(limit))))
+
+
+def choose_device(config: TrainingConfig) -> torch.device:
+    """The device of this worker.
+
+    Raises RuntimeError if a GPU was promised, none is there, and `onMissingDevice` is Fail.
+    """
+    if config.device == "gpu":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        if config.on_missing_device != "UseCPU":
+            raise RuntimeError(
+                "spec.workerGroups[].device is gpu, but torch finds no GPU here; "
+                "set onMissingDevice: UseCPU to train on the CPU instead"
+            )
+        log.warning("no GPU found; training on the CPU, as onMissingDevice says")
+    return torch.device("cpu")
+
+
+class StopRequest:
+    """Set by SIGTERM; the training agrees on it at a step boundary and leaves in order."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def install(self) -> None:
+        """Take SIGTERM over (from the main thread only, as Python demands)."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+
+class Farewell:
+    """Writes this worker's last words when the interpreter ends, however it ends (but for a kill)."""
+
+    def __init__(self, path: Path, describe: Callable[[str], Termination]) -> None:
+        """`describe` makes the last words of an error's text, empty if there was none."""
+        self._path = path
+        self._describe = describe
+        self._error = ""
+        self._previous_hook = sys.excepthook
+
+    def install(self) -> None:
+        """From now on."""
+        sys.excepthook = self._on_exception
+        atexit.register(self._write)
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        self._error = f"{kind.__name__}: {error}"
+        self._previous_hook(kind, error, traceback)
+
+    def _write(self) -> None:
+        try:
+            self._path.write_text(self._describe(self._error).to_json())
+        except OSError as error:
+            log.warning("no last words: cannot write %s: %s", self._path, error.strerror)
