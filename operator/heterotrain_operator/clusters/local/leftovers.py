@@ -108,9 +108,9 @@ def folder_pids(folder: Path) -> set[int]:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """SIGKILL them; those that are gone already are fine."""
+    """SIGKILL them; those that are gone already, or are not ours to kill, are passed over."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -124,17 +124,15 @@ def remove_folder(folder: Path) -> bool:
         kill(folder_pids(folder))
     try:
         folder.rmdir()
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # another user's is not ours to remove, and not to wait for
         return True
     except OSError:  # busy until its last process is gone
         return False
     return True
 
 
-def _dead_runners(token: str | None, names: Iterable[str]) -> set[str]:
-    if token is not None:
-        return {token}
-    return {name for name in names if runner_is_dead(name)}
+def _is_left(owner: str, token: str | None) -> bool:
+    return runner_is_dead(owner) if token is None else owner == token
 
 
 def _round(parents: Sequence[Path], token: str | None) -> bool:
@@ -143,12 +141,12 @@ def _round(parents: Sequence[Path], token: str | None) -> bool:
     for parent in parents:
         for folder in parent.glob(f"{FOLDER_PREFIX}*/"):
             owner = "-".join(folder.name.removeprefix(FOLDER_PREFIX).split("-")[:TOKEN_PARTS])
-            if owner in _dead_runners(token, [owner]):
+            if _is_left(owner, token):
                 clean = remove_folder(folder) and clean
     for pid in _all_pids():
         for entry in _environment(pid):
             name, _, owner = entry.partition("=")
-            if name == ENV_RUNNER and owner in _dead_runners(token, [owner]) and alive(pid):
+            if name == ENV_RUNNER and _is_left(owner, token) and alive(pid):
                 kill([pid])
                 clean = False
     return clean

@@ -1,0 +1,61 @@
+"""What the tests of the local world share: the mechanisms that work here, small jobs, and patience."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from heterotrain_operator.api import HeteroTrainingJob, parse_manifest
+from heterotrain_operator.clusters.local.detect import working
+from heterotrain_operator.core.model import WorkerKey
+
+T = TypeVar("T")
+
+MECHANISMS = {mechanism.name: mechanism for mechanism in working()}
+"""Those that work on this machine; the duty cycle always does."""
+
+LIMITING_MEMORY = [name for name in MECHANISMS if getattr(MECHANISMS[name], "memory", None)]
+
+SPIN = "while True: pass"
+SLEEP = "import time\nwhile True: time.sleep(60)"
+IGNORE_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n" + SLEEP
+
+
+def make_job(script: str, *arguments: str, replicas: int = 1, **container: Any) -> HeteroTrainingJob:
+    """A job of workers that run a Python script given as text; `container` adds or replaces its fields."""
+    fields = {"name": "t", "command": ["python", "-S", "-c", script, *arguments], **container}
+    template = {"spec": {"containers": [fields], "terminationGracePeriodSeconds": 1}}
+    return parse_manifest(
+        {
+            "apiVersion": "heterotrain.dev/v1alpha1",
+            "kind": "HeteroTrainingJob",
+            "metadata": {"name": "job"},
+            "spec": {
+                "workerGroups": [{"name": "cpu", "replicas": replicas, "template": template}],
+                "training": {"globalBatchSize": 32, "steps": 10},
+            },
+        }
+    )
+
+
+def key(index: int = 0) -> WorkerKey:
+    """The identity of a worker of that job."""
+    return WorkerKey("cpu", index, f"job-cpu-{index}")
+
+
+def eventually(condition: Callable[[], T], seconds: float = 30.0) -> T:
+    """Wait for a condition to hold and return its value; the time bounds only a test that fails."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"did not happen within {seconds} s")
+
+
+def cgroup_folders() -> list[Path]:
+    """All cgroups of workers that there are where the mechanisms make them."""
+    parents = {parent for mechanism in MECHANISMS.values() for parent in mechanism.parents}
+    return [folder for parent in parents for folder in parent.glob("heterotrain-*-job-cpu-*")]
