@@ -17,8 +17,7 @@ class Batching(Model):
         min_length=1,
         max_length=63,
         pattern=POLICY_NAME,
-        description="Who decides the split: Uniform, Static, Proportional, LBBSP, Optimal, or a registered "
-        "name.",
+        description="Who decides the split: Uniform, Static, Proportional, LBBSP, Optimal, or a registered name.",
     )
     initial: Literal["Uniform", "Static"] = Field(
         default="Uniform",
@@ -50,6 +49,4 @@ class Batching(Model):
         description="How a worker's speed is predicted: moving average, or regression on its past speed and "
         "its CPU quota.",
     )
-    dry_run: bool = Field(
-        default=False, description="Observe, decide and explain, but leave the batches as they are."
-    )
+    dry_run: bool = Field(default=False, description="Observe, decide and explain, but leave the batches as they are.")

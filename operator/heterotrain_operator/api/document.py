@@ -29,9 +29,7 @@ class _Loader(yaml.SafeLoader):
             if key_node.value in seen:
                 mark = key_node.start_mark
                 self.problems.append(
-                    Problem(
-                        f"line {mark.line + 1}, column {mark.column + 1}", f"repeated key {key_node.value!r}"
-                    )
+                    Problem(f"line {mark.line + 1}, column {mark.column + 1}", f"repeated key {key_node.value!r}")
                 )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep)
@@ -63,9 +61,7 @@ def read_document(path: Path) -> object:
     except OSError as error:
         raise ManifestError([Problem(str(path), f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:
-        raise ManifestError(
-            [Problem(str(path), f"is not UTF-8 text: {error.reason} at byte {error.start}")]
-        ) from error
+        raise ManifestError([Problem(str(path), f"is not UTF-8 text: {error.reason} at byte {error.start}")]) from error
     try:
         loader = _Loader(text)
         documents: list[Any] = []

@@ -70,23 +70,17 @@ class JobSpec(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     training: Training = Field(description="What is trained and until when.")
-    batching: Batching = Field(
-        default_factory=Batching, description="How the global batch is split over the workers."
-    )
+    batching: Batching = Field(default_factory=Batching, description="How the global batch is split over the workers.")
     stragglers: Stragglers = Field(
         default_factory=Stragglers, description="Workers that are slow by fault rather than by design."
     )
     scaling: Scaling = Field(
         default_factory=Scaling, description="When workers are added because they pay for themselves."
     )
-    membership: Membership = Field(
-        default_factory=Membership, description="When a silent worker is given up."
-    )
+    membership: Membership = Field(default_factory=Membership, description="When a silent worker is given up.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="What survives the workers.")
     metrics: Metrics = Field(default_factory=Metrics, description="Where the workers' metrics are read.")
-    run_policy: RunPolicy = Field(
-        default_factory=RunPolicy, description="How the job starts, ends and is cleaned up."
-    )
+    run_policy: RunPolicy = Field(default_factory=RunPolicy, description="How the job starts, ends and is cleaned up.")
 
     @property
     def replicas(self) -> int:
@@ -108,6 +102,4 @@ class HeteroTrainingJob(Model):
     kind: Literal["HeteroTrainingJob"] = Field(description="Kind of this object.")
     metadata: ObjectMeta = Field(description="Standard metadata of the object.")
     spec: JobSpec = Field(description="What the user wants.")
-    status: JobStatus | None = Field(
-        default=None, description="What the operator reports; users leave it out."
-    )
+    status: JobStatus | None = Field(default=None, description="What the operator reports; users leave it out.")

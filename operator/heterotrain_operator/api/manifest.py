@@ -153,18 +153,10 @@ def _problem(detail: ErrorDetails) -> Problem:
     elif kind == "string_pattern_mismatch":
         reason = f"must be {PATTERN_MEANING[context['pattern']]}, found {_shown(found)}"
     elif kind in ("string_too_short", "string_too_long"):
-        bound = (
-            f"at least {context['min_length']}"
-            if "min_length" in context
-            else f"at most {context['max_length']}"
-        )
+        bound = f"at least {context['min_length']}" if "min_length" in context else f"at most {context['max_length']}"
         reason = f"must have {bound} characters, found {len(str(found))}"
     elif kind in ("too_short", "too_long"):
-        bound = (
-            f"at least {context['min_length']}"
-            if "min_length" in context
-            else f"at most {context['max_length']}"
-        )
+        bound = f"at least {context['min_length']}" if "min_length" in context else f"at most {context['max_length']}"
         reason = f"must have {bound} entries, found {context['actual_length']}"
     return Problem(render_path(detail["loc"]), reason)
 
@@ -177,11 +169,7 @@ def _unknown_field(location: _Location) -> str:
             model = _model_of(model, part)
     names = [field.alias or name for name, field in model.model_fields.items()]
     close = difflib.get_close_matches(str(location[-1]), names, n=1)
-    return (
-        f"unknown field; did you mean {close[0]}?"
-        if close
-        else f"unknown field; known are {', '.join(names)}"
-    )
+    return f"unknown field; did you mean {close[0]}?" if close else f"unknown field; known are {', '.join(names)}"
 
 
 def _model_of(model: type[Model], alias: str) -> type[Model]:

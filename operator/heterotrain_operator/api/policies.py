@@ -78,16 +78,13 @@ class Scaling(Model):
     step: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = Field(
         default=4, description="Workers added or removed at once."
     )
-    threshold: Fraction = Field(
-        default=0.1, description="Least relative gain of speed per relative gain of workers."
-    )
+    threshold: Fraction = Field(default=0.1, description="Least relative gain of speed per relative gain of workers.")
     utility: Utility = Field(
         default_factory=Utility, description="What finishing at a time is worth; for condition Utility."
     )
     global_batch: Literal["Fixed", "Grow"] = Field(
         default="Fixed",
-        description="Whether the global batch stays as workers come and go, or grows up to "
-        "maxGlobalBatchSize.",
+        description="Whether the global batch stays as workers come and go, or grows up to maxGlobalBatchSize.",
     )
     max_global_batch_size: Batch | None = Field(
         default=None, description="Largest global batch, in samples; only with globalBatch Grow."
@@ -127,9 +124,7 @@ class KeyRef(Model):
     """One key of a Secret or ConfigMap in the job's namespace."""
 
     name: ObjectName = Field(description="Name of the object.")
-    key: Annotated[str, Field(min_length=1, max_length=253, pattern=DATA_KEY)] = Field(
-        description="Key in its data."
-    )
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=DATA_KEY)] = Field(description="Key in its data.")
 
 
 class Prometheus(Model):
@@ -138,9 +133,7 @@ class Prometheus(Model):
     url: Annotated[str, Field(max_length=MAX_TEXT, pattern=HTTP_URL)] = Field(
         default="", description="Address of the server, e.g. http://prometheus.monitoring:9090."
     )
-    secret_ref: KeyRef | None = Field(
-        default=None, description="Secret with a bearer token. Absent: no authorisation."
-    )
+    secret_ref: KeyRef | None = Field(default=None, description="Secret with a bearer token. Absent: no authorisation.")
     ca_ref: KeyRef | None = Field(
         default=None, description="ConfigMap with the authority that signed the server's certificate."
     )
@@ -153,9 +146,7 @@ class Metrics(Model):
     source: Literal["Pods", "Prometheus"] = Field(
         default="Pods", description="Read from the workers themselves, or from a Prometheus server."
     )
-    prometheus: Prometheus = Field(
-        default_factory=Prometheus, description="The server; for source Prometheus."
-    )
+    prometheus: Prometheus = Field(default_factory=Prometheus, description="The server; for source Prometheus.")
 
 
 class SchedulingPolicy(Model):
@@ -165,9 +156,7 @@ class SchedulingPolicy(Model):
         default=None, description="Workers that must be placed together. Absent: the sum of minReplicas."
     )
     queue_name: ObjectName | None = Field(default=None, description="Queue that the job waits in.")
-    priority_class_name: ObjectName | None = Field(
-        default=None, description="Priority class of the job in its queue."
-    )
+    priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the job in its queue.")
     schedule_timeout_seconds: PositiveSeconds | None = Field(
         default=None, description="The scheduler gives up placing the gang after so long."
     )
@@ -191,9 +180,7 @@ class RunPolicy(Model):
         description="The job fails once it was active for so long; starts anew when a suspended job resumes. "
         "Absent: no limit.",
     )
-    backoff_limit: Count = Field(
-        default=3, description="Restarts after a worker's own fault before the job fails."
-    )
+    backoff_limit: Count = Field(default=3, description="Restarts after a worker's own fault before the job fails.")
     startup_deadline_seconds: PositiveSeconds = Field(
         default=600, description="The job fails if its workers have not all joined after so long."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from heterotrain.contract import TrainingConfig
-
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.api.workers import WorkerGroup

@@ -82,9 +82,7 @@ def _one_batch_size(job: HeteroTrainingJob) -> Iterator[Problem]:
     training = job.spec.training
     if (training.global_batch_size is None) == (training.batch_size_per_worker is None):
         found = "neither" if training.global_batch_size is None else "both"
-        yield Problem(
-            "spec.training", f"needs exactly one of globalBatchSize and batchSizePerWorker, found {found}"
-        )
+        yield Problem("spec.training", f"needs exactly one of globalBatchSize and batchSizePerWorker, found {found}")
 
 
 def _one_end(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -96,8 +94,7 @@ def _one_end(job: HeteroTrainingJob) -> Iterator[Problem]:
 
 def _sum_in_words(spec: JobSpec, bounds: list[int]) -> str:
     return " + ".join(
-        f"{group.name} {group.replicas} x {bound}"
-        for group, bound in zip(spec.worker_groups, bounds, strict=True)
+        f"{group.name} {group.replicas} x {bound}" for group, bound in zip(spec.worker_groups, bounds, strict=True)
     )
 
 
@@ -134,9 +131,7 @@ def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
 def _growth_is_asked_for(job: HeteroTrainingJob) -> Iterator[Problem]:
     scaling = job.spec.scaling
     if scaling.max_global_batch_size is not None and scaling.global_batch != "Grow":
-        yield Problem(
-            "spec.scaling.maxGlobalBatchSize", "has a meaning only with globalBatch Grow; leave it out"
-        )
+        yield Problem("spec.scaling.maxGlobalBatchSize", "has a meaning only with globalBatch Grow; leave it out")
 
 
 def _points_in_order(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -145,8 +140,7 @@ def _points_in_order(job: HeteroTrainingJob) -> Iterator[Problem]:
         if points[index].seconds <= points[index - 1].seconds:
             yield Problem(
                 f"spec.scaling.utility.points[{index}].seconds",
-                f"must be above that of the point before, {points[index - 1].seconds}, "
-                f"found {points[index].seconds}",
+                f"must be above that of the point before, {points[index - 1].seconds}, found {points[index].seconds}",
             )
 
 
@@ -256,8 +250,7 @@ RULES = (
         (
             Cel(
                 "spec",
-                f"{_BATCH_UNCLEAR}"
-                f" || self.workerGroups.map(g, g.batchSize.min * g.replicas).sum() <= {_BATCH}",
+                f"{_BATCH_UNCLEAR} || self.workerGroups.map(g, g.batchSize.min * g.replicas).sum() <= {_BATCH}",
                 "the global batch must be at least the sum of replicas x batchSize.min",
             ),
             Cel(

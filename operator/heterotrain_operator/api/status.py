@@ -32,13 +32,10 @@ class ConditionStatus(Model):
     """One condition, in the manner of Kubernetes."""
 
     type: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(
-        description="Created, Running, Suspended, Succeeded, Failed, Balanced, Degraded or "
-        "CheckpointNotDurable."
+        description="Created, Running, Suspended, Succeeded, Failed, Balanced, Degraded or CheckpointNotDurable."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
-    reason: Annotated[str, Field(max_length=MAX_TEXT)] = Field(
-        default="", description="Why, in one CamelCase word."
-    )
+    reason: Annotated[str, Field(max_length=MAX_TEXT)] = Field(default="", description="Why, in one CamelCase word.")
     message: Annotated[str, Field(max_length=32768)] = Field(default="", description="Why, in a sentence.")
     observed_generation: Number | None = Field(
         default=None, description="Generation of the spec on which the condition rests."
@@ -93,9 +90,7 @@ class JobStatus(Model):
     restarts: Count | None = Field(
         default=None, description="Restarts after a worker's own fault, counted against backoffLimit."
     )
-    reason: Text | None = Field(
-        default=None, description="Why the last decision was taken, in words and figures."
-    )
+    reason: Text | None = Field(default=None, description="Why the last decision was taken, in words and figures.")
     start_time: Timestamp | None = Field(default=None, description="When the first worker was created.")
     completion_time: Timestamp | None = Field(default=None, description="When the job succeeded or failed.")
     conditions: Annotated[tuple[ConditionStatus, ...], Field(max_length=MAX_CONDITIONS)] = Field(

@@ -34,9 +34,7 @@ def _validator() -> Draft202012Validator:
     definitions = Resource.from_contents(schema_contents(f"{folder}/_definitions.json", version))
     address = definitions.id()
     assert address is not None
-    return Draft202012Validator(
-        {"$ref": f"{address}#/$defs/{_POD_TEMPLATE}"}, registry=definitions @ Registry()
-    )
+    return Draft202012Validator({"$ref": f"{address}#/$defs/{_POD_TEMPLATE}"}, registry=definitions @ Registry())
 
 
 def _names(value: Any) -> list[Any]:
@@ -47,7 +45,9 @@ def _names(value: Any) -> list[Any]:
 def _reasons(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What one error of the schema says, in our words; a mapping may lack several fields at once."""
     path = tuple(error.absolute_path)
-    found, wanted, schema = error.instance, error.validator_value, error.schema
+    found: Any = error.instance
+    wanted: Any = error.validator_value
+    schema = error.schema
     if error.validator == "required":
         for name in _names(wanted):
             if name not in found:

@@ -1,0 +1,111 @@
+"""The models as a structural OpenAPI schema, the only form that Kubernetes takes.
+
+pydantic writes JSON Schema with references, unions with null and numeric exclusive bounds; Kubernetes refuses all of
+them, so they are rewritten here, and whatever has no counterpart is an error of the model.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from heterotrain_operator.api.job import HeteroTrainingJob
+
+Schema = dict[str, Any]
+
+_KEPT = (
+    "type",
+    "description",
+    "format",
+    "default",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "required",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+)
+"""Keywords that mean the same in both; their order here is their order in the file."""
+
+_DROPPED = {"title", "additionalProperties", "properties", "items", "const", "exclusiveMinimum"}
+_FORMATS = {"integer": "int64", "number": "double"}
+
+
+def structural_schema() -> Schema:
+    """The schema of the whole object: self-contained, with defaults, bounds and descriptions, without rules."""
+    source = HeteroTrainingJob.model_json_schema(by_alias=True, mode="validation")
+    definitions = source.pop("$defs")
+    metadata = _without_reference(source["properties"].pop("metadata"), definitions)
+    schema = _structural(source, definitions)
+    # A cluster checks these itself, and refuses any restriction of metadata but that of names.
+    properties = {
+        name: {"type": "string", "description": schema["properties"][name]["description"]}
+        for name in ("apiVersion", "kind")
+    }
+    name = _structural(metadata["properties"]["name"], definitions)
+    properties["metadata"] = {"type": "object", "properties": {"name": name}}
+    schema["properties"] = {**properties, **{part: schema["properties"][part] for part in ("spec", "status")}}
+    schema["required"] = ["spec"]
+    return schema
+
+
+def node_at(schema: Schema, path: str) -> Schema:
+    """The part of a schema that a path such as `spec.workerGroups[].batchSize` names; empty for all of it."""
+    node = schema
+    for part in path.split(".") if path else ():
+        node = node["properties"][part.removesuffix("[]")]
+        if part.endswith("[]"):
+            node = node["items"]
+    return node
+
+
+def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    """One node, and all below it, in structural form."""
+    node = _without_reference(node, definitions)
+    optional = "anyOf" in node
+    if optional:
+        (inner,) = (choice for choice in node["anyOf"] if choice != {"type": "null"})
+        outer = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
+        node = {**_without_reference(inner, definitions), **outer}
+    unknown = set(node) - set(_KEPT) - _DROPPED
+    assert not unknown, f"keywords without a structural counterpart: {sorted(unknown)}"
+    result: Schema = {key: copy.deepcopy(node[key]) for key in _KEPT if key in node}
+    if "const" in node:
+        result["enum"] = [node["const"]]
+    if "exclusiveMinimum" in node:
+        result |= {"minimum": node["exclusiveMinimum"], "exclusiveMinimum": True}
+    if node["type"] in _FORMATS:
+        result.setdefault("format", _FORMATS[node["type"]])
+    if "items" in node:
+        result["items"] = _structural(node["items"], definitions)
+    if "properties" in node:
+        required = node.get("required", ())
+        result["properties"] = {}
+        for name, child in node["properties"].items():
+            rendered = _structural(child, definitions)
+            # Kubernetes fills in the defaults below an object only if the object itself is there.
+            if "properties" in rendered and name not in required and "anyOf" not in child:
+                rendered["default"] = {}
+            result["properties"][name] = rendered
+    elif node["type"] == "object":
+        allowed = node["additionalProperties"]
+        if allowed is True:
+            result["x-kubernetes-preserve-unknown-fields"] = True
+        else:
+            result["additionalProperties"] = _structural(allowed, definitions)
+    return result
+
+
+def _without_reference(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The node with what it refers to; what it says itself has precedence."""
+    if "$ref" not in node:
+        return node
+    target = definitions[node["$ref"].rpartition("/")[2]]
+    return {**target, **{key: value for key, value in node.items() if key != "$ref"}}
