@@ -1,0 +1,246 @@
+"""Bad manifests are refused with path and reason, by our own checks and, where it can, by the CRD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, parse_manifest
+from heterotrain_operator.api.availability import NOT_YET
+
+Document = dict[str, Any]
+Change = Callable[[dict[str, Any]], Document]
+HERE = Path(__file__).parent
+ROWS: list[dict[str, Any]] = yaml.safe_load((HERE / "bad_manifests.yaml").read_text())
+
+
+def _identity(row: dict[str, Any]) -> str:
+    return f"{row['path']}: {row['reason'][:40]}"
+
+
+def _problems(document: object) -> tuple[Problem, ...]:
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(document)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("row", ROWS, ids=_identity)
+def test_bad_manifest_is_refused_with_path_and_reason(row: dict[str, Any], changed: Change) -> None:
+    (problem,) = _problems(changed(row["change"]))
+    assert problem.path == row["path"]
+    assert row["reason"] in problem.reason
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.get("crd", True)], ids=_identity)
+def test_bad_manifest_is_refused_by_the_crd(
+    row: dict[str, Any], changed: Change, admit: Callable[..., list[str]]
+) -> None:
+    assert admit(changed(row["change"]))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.get("crd", True)], ids=_identity)
+def test_what_the_table_says_the_crd_cannot_express_it_admits(
+    row: dict[str, Any], changed: Change, admit: Callable[..., list[str]]
+) -> None:
+    document = changed(row["change"])
+    document["metadata"]["name"] = document["metadata"]["name"] or "digits"
+    assert admit(document) == []
+
+
+def test_everything_not_available_yet_is_in_the_table() -> None:
+    refused = {row["path"].replace("[1]", "[]") for row in ROWS if "not available yet" in row["reason"]}
+    assert refused == {limit.path for limit in NOT_YET}
+
+
+def test_good_manifest_is_admitted_by_both(good: Document, admit: Callable[..., list[str]]) -> None:
+    assert parse_manifest(good).spec.replicas == 3
+    assert admit(good) == []
+
+
+def test_manifest_survives_a_round_trip(good: Document) -> None:
+    job = parse_manifest(good)
+    written = job.model_dump(mode="json", by_alias=True)
+    assert parse_manifest(written) == job
+    assert HeteroTrainingJob.model_validate_json(job.model_dump_json(by_alias=True)) == job
+
+
+def test_defaults_of_the_crd_equal_those_of_the_models(
+    good: Document, defaulted: Callable[[Document], Document]
+) -> None:
+    of_models = parse_manifest(good).model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert defaulted(good)["spec"] == of_models["spec"]
+
+
+def test_all_problems_are_told_at_once(changed: Change) -> None:
+    document = changed(
+        {
+            "spec.workerGroups[0].replica": 3,
+            "spec.workerGroups[1].name": "fast",
+            "spec.workerGroups[1].minReplicas": "two",
+            "spec.workerGroups[1].batchSize": {"min": 500},
+            "spec.workerGroups[1].template.spec.containers[0].command": "python",
+            "spec.training.mode": "ASP",
+            "spec.training.steps": 3,
+            "spec.batching": {"policy": "Greedy", "interval": 0},
+        }
+    )
+    assert {problem.path for problem in _problems(document)} == {
+        "spec.workerGroups[0].replica",
+        "spec.workerGroups[1].name",
+        "spec.workerGroups[1].minReplicas",
+        "spec.workerGroups[1].template.spec.containers[0].command",
+        "spec.training.mode",
+        "spec.training.globalBatchSize",
+        "spec.training",
+        "spec.batching.policy",
+        "spec.batching.interval",
+    }
+
+
+def test_malformed_field_causes_no_problem_elsewhere(changed: Change) -> None:
+    document = changed({"spec.workerGroups[1].minReplicas": 3, "spec.workerGroups[1].replicas": "many"})
+    assert [problem.path for problem in _problems(document)] == ["spec.workerGroups[1].replicas"]
+
+
+def test_problems_are_rendered_one_per_line(changed: Change) -> None:
+    document = changed({"spec.workerGroups[1].batchSize": {"min": -1}, "spec.training.mode": "ASP"})
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(document)
+    assert str(caught.value).splitlines() == [
+        "spec.workerGroups[1].batchSize.min: must be at least 0, found -1",
+        "spec.training.mode: ASP is not available yet; use BSP",
+    ]
+
+
+def test_template_lacking_two_fields_names_each_once(changed: Change) -> None:
+    volume = {"name": "x", "iscsi": {"lun": 0}}
+    paths = [problem.path for problem in _problems(changed({"spec.workerGroups[0].template.spec.volumes": [volume]}))]
+    where = "spec.workerGroups[0].template.spec.volumes[0].iscsi"
+    assert sorted(paths) == [f"{where}.iqn", f"{where}.targetPortal"]
+
+
+@pytest.mark.parametrize("document", [None, "text", 3, [1]])
+def test_document_that_is_no_mapping_is_refused(document: object) -> None:
+    assert "must be a mapping" in _problems(document)[0].reason
+
+
+def test_other_kinds_are_refused_without_judging_their_fields() -> None:
+    problems = _problems({"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2}})
+    assert [str(problem) for problem in problems] == [
+        "apiVersion: must be heterotrain.dev/v1alpha1, found 'batch/v1'",
+        "kind: must be HeteroTrainingJob, found 'Job'",
+    ]
+
+
+def test_cyclic_document_is_refused(good: Document) -> None:
+    good["spec"]["training"] = good
+    assert "nested too deeply" in _problems(good)[0].reason
+
+
+def test_value_outside_json_is_refused(changed: Change) -> None:
+    assert "JSON cannot express" in _problems(changed({"spec.training.seed": {1, 2}}))[0].reason
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_number_that_is_not_finite_is_refused(changed: Change, number: float) -> None:
+    (problem,) = _problems(changed({"spec.batching": {"deadBand": number}}))
+    assert problem.path == "spec.batching.deadBand"
+
+
+def test_null_counts_as_absent(changed: Change, good: Document) -> None:
+    nulls = {"spec.batching": None, "spec.workerGroups[0].maxReplicas": None, "spec.workerGroups[0].device": None}
+    assert parse_manifest(changed(nulls)) == parse_manifest(good)
+
+
+def test_object_as_the_cluster_shows_it_is_accepted(changed: Change) -> None:
+    shown = changed(
+        {
+            "metadata.uid": "6f1c",
+            "metadata.generation": 3,
+            "metadata.managedFields": [{"manager": "kubectl", "operation": "Apply"}],
+            "status": {"phase": "Running", "conditions": [{"type": "Running", "status": "True"}]},
+        }
+    )
+    assert parse_manifest(shown).metadata.generation == 3
+
+
+def test_models_are_frozen(good: Document) -> None:
+    job = parse_manifest(good)
+    with pytest.raises(ValueError, match="frozen"):
+        job.spec.batching.interval = 3  # type: ignore[misc]  # that mypy refuses it as well is the point
+
+
+def test_loss_target_is_accepted(changed: Change) -> None:
+    target = parse_manifest(changed({"spec.training.target": {"value": 0.1}})).spec.training.target
+    assert target is not None
+    assert (target.metric, target.mode, target.every_steps) == ("loss", "Min", 50)
+
+
+def test_gpu_groups_are_accepted(changed: Change) -> None:
+    assert parse_manifest(changed({"spec.workerGroups[0].device": "gpu"})).spec.worker_groups[0].device == "gpu"
+
+
+# --- files
+
+
+def _load(tmp_path: Path, text: str) -> HeteroTrainingJob:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_manifest(path)
+
+
+def test_file_is_loaded() -> None:
+    assert load_manifest(str(HERE / "good_manifest.yaml")).metadata.name == "digits"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must hold exactly one document, found 0"),
+        ("a: 1\n---\nb: 2\n", "must hold exactly one document, found 2"),
+        ("- a\n", "must hold a mapping, found a list"),
+        ("just words\n", "must hold a mapping, found a str"),
+        ("a: [1\n", "is not YAML: line 2"),
+        ("a: !!python/object:os.system x\n", "is not YAML: line 1, column 4"),
+        ("a: !!binary aGk=\n", "is not YAML: line 1, column 4"),
+        ("spec:\n  seed: 1\n  seed: 2\n", "line 3, column 3: repeated key 'seed'"),
+        ("a: \x07\n", "is not YAML"),
+        ("[" * 5000, "nested too deeply"),
+    ],
+)
+def test_file_that_holds_no_manifest_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _load(tmp_path, text)
+    assert reason in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "job.yaml"))
+
+
+def test_all_repeated_keys_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _load(tmp_path, "a: 1\na: 2\nb:\n  c: 1\n  c: 1\n")
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize("name", ["absent.yaml", "."])
+def test_unreadable_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ManifestError, match="cannot be read"):
+        load_manifest(tmp_path / name)
+
+
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(b"a: \xff\xfe")
+    with pytest.raises(ManifestError, match="is not UTF-8 text"):
+        load_manifest(path)
+
+
+def test_scalars_are_read_as_a_cluster_reads_them(tmp_path: Path) -> None:
+    text = (HERE / "good_manifest.yaml").read_text()
+    text = text.replace("  name: digits\n", "  name: digits\n  labels: {since: 2026-01-01}\n")
+    job = _load(tmp_path, text.replace("    replicas: 1\n", "    flops: 1.0e12\n") + "---\n")
+    assert job.metadata.labels == {"since": "2026-01-01"}
+    assert job.spec.worker_groups[0].flops == 1.0e12

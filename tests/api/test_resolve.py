@@ -1,0 +1,141 @@
+"""A checked job becomes what the core decides on and what its trainers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from heterotrain.contract import TrainingConfig
+from heterotrain_operator.api import parse_manifest, to_core, training_config
+from heterotrain_operator.api.quantity import parse_quantity
+
+Document = dict[str, Any]
+Change = Callable[[dict[str, Any]], Document]
+LIMITS = "spec.workerGroups[1].template.spec.containers[0].resources.limits"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("500m", "0.5"),
+        ("1", "1"),
+        (2, "2"),
+        (0.25, "0.25"),
+        (".5", "0.5"),
+        ("1.", "1"),
+        ("+1.5k", "1500"),
+        ("1Ki", "1024"),
+        ("1.5Gi", "1610612736"),
+        ("2M", "2000000"),
+        ("1E", "1e18"),
+        ("1e3", "1000"),
+        ("12E-1", "1.2"),
+        ("100n", "0.0000001"),
+        ("0", "0"),
+    ],
+)
+def test_quantity_is_exact(text: object, number: str) -> None:
+    assert parse_quantity(text) == Decimal(number)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1 core", "m", "1mi", "1KI", "0x10", "1e", "\u0661", "1\n", True, None, float("nan"), [1]]
+)
+def test_what_is_no_quantity_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="must be a quantity"):
+        parse_quantity(text)
+
+
+def test_negative_quantity_is_refused() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        parse_quantity("-1")
+
+
+def test_core_sees_groups_with_their_limits(good: Document) -> None:
+    job = to_core(parse_manifest(good))
+    assert [(group.name, group.replicas, group.cpu_limit) for group in job.groups] == [
+        ("fast", 1, 1.0),
+        ("slow", 2, 0.25),
+    ]
+    assert [(group.batch_min, group.batch_max) for group in job.groups] == [(1, 512), (1, None)]
+    assert (job.name, job.global_batch, job.policy, job.initial) == ("digits", 192, "Optimal", "Uniform")
+
+
+def test_batch_per_worker_becomes_a_global_batch(changed: Change) -> None:
+    job = to_core(parse_manifest(changed({"spec.training": {"batchSizePerWorker": 32, "steps": 10}})))
+    assert job.global_batch == 3 * 32
+
+
+@pytest.mark.parametrize("limits", [{}, {"memory": "1Gi"}, {"cpu": 0}, None])
+def test_group_without_cpu_limit_has_none(changed: Change, limits: Document | None) -> None:
+    assert to_core(parse_manifest(changed({LIMITS: limits}))).groups[1].cpu_limit is None
+
+
+def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
+    job = to_core(
+        parse_manifest(
+            changed(
+                {
+                    "spec.batching": {
+                        "policy": "Static",
+                        "initial": "Static",
+                        "interval": 7,
+                        "applyAt": "epoch",
+                        "fixedGlobalBatch": False,
+                        "deadBand": 0.1,
+                        "smoothing": 0.3,
+                        "dryRun": True,
+                    },
+                    "spec.runPolicy": {
+                        "suspend": True,
+                        "backoffLimit": 1,
+                        "startupDeadlineSeconds": 9,
+                        "activeDeadlineSeconds": 99,
+                    },
+                    "spec.membership": {"heartbeatTimeoutSeconds": 2, "progressTimeoutSeconds": 20},
+                }
+            )
+        )
+    )
+    assert (job.policy, job.initial, job.interval, job.apply_at) == ("Static", "Static", 7, "epoch")
+    assert (job.fixed_global_batch, job.dead_band, job.smoothing, job.dry_run) == (False, 0.1, 0.3, True)
+    assert (job.suspend, job.backoff_limit) == (True, 1)
+    assert (job.startup_deadline_seconds, job.active_deadline_seconds) == (9.0, 99.0)
+    assert (job.heartbeat_timeout_seconds, job.progress_timeout_seconds) == (2.0, 20.0)
+
+
+def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
+    job = parse_manifest(
+        changed(
+            {
+                "spec.training.seed": 7,
+                "spec.training.target": {"value": 0.25, "everySteps": 20},
+                "spec.checkpoint": {"path": "/checkpoints", "everySteps": 30, "keep": 2},
+                "spec.workerGroups[1].onMissingDevice": "UseCPU",
+            }
+        )
+    )
+    config = training_config(job, "slow")
+    assert config == TrainingConfig(
+        epochs=5,
+        seed=7,
+        on_missing_device="UseCPU",
+        checkpoint_path="/checkpoints",
+        checkpoint_every_steps=30,
+        checkpoint_keep=2,
+        target_loss=0.25,
+        target_every_steps=20,
+    )
+    assert TrainingConfig.from_json(config.to_json()) == config
+
+
+def test_defaults_of_the_resource_are_those_of_the_contract(good: Document) -> None:
+    assert training_config(parse_manifest(good), "fast") == TrainingConfig(epochs=5)
+
+
+def test_unknown_group_is_named(good: Document) -> None:
+    with pytest.raises(ValueError, match="no worker group 'gpu'; it has fast, slow"):
+        training_config(parse_manifest(good), "gpu")
