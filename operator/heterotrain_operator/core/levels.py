@@ -16,6 +16,8 @@ def feasibility(total: int, bounds: Sequence[Bounds], names: Sequence[str] = ())
     """
     if not bounds:
         return f"there is no worker to take the global batch of {total} samples"
+    if total < 1:
+        return f"the global batch of {total} samples is no batch"
     for rank, (low, high) in enumerate(bounds):
         if low < 0 or high < low:
             name = names[rank] if names else f"worker {rank}"

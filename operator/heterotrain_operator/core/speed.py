@@ -38,6 +38,12 @@ LEAST_VARIATION = 0.01
 ABSURD_SECONDS = 86_400.0
 """A step of more own time than a day is a fault of measurement."""
 
+LEAST_SECONDS = 1e-7
+"""So is one of less than this."""
+
+ABSURD_STEPS = 1e12
+"""And more steps than these in one window."""
+
 FEIGNED_CHANCE = 0.001
 """Chance per decision that noise alone would be taken for an imbalance, over all workers together."""
 
@@ -84,10 +90,10 @@ def window_of(memory: WorkerMemory, metrics: WorkerMetrics) -> Estimate | str:
     steps = metrics.steps - base.counted_steps
     seconds = metrics.own_seconds - base.counted_seconds
     squares = metrics.own_seconds_squared - base.counted_squares
-    if steps < 1:
+    if not 1 <= steps <= ABSURD_STEPS:
         return f"it counted {steps:g} steps"
     mean = seconds / steps
-    if not 0 < mean <= ABSURD_SECONDS:
+    if not LEAST_SECONDS <= mean <= ABSURD_SECONDS:
         return f"{mean:g} s of own time per step is no plausible figure"
     rounding = 1e-6 * steps * mean**2
     excess = squares - steps * mean**2

@@ -59,12 +59,13 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
 
 
 def _bounds(job: Job, seats: Sequence[Seat]) -> list[Bounds]:
-    """The user's bounds, narrowed to the learned ones unless those could not hold the global batch."""
+    """The user's bounds, narrowed to the learned ones and to at least one sample, unless infeasible then."""
     users = [seat.bounds for seat in seats]
-    narrowed = [
-        (low, min(high, max(seat.memory.learned_max, low)) if seat.memory.learned_max > 0 else high)
-        for seat, (low, high) in zip(seats, users, strict=True)
-    ]
+    narrowed = []
+    for seat, (low, high) in zip(seats, users, strict=True):
+        least = max(low, min(1, high))
+        learned = seat.memory.learned_max
+        narrowed.append((least, min(high, max(learned, least)) if learned > 0 else high))
     if job.fixed_global_batch and feasibility(job.global_batch, narrowed) is not None:
         return users
     return narrowed

@@ -1,0 +1,151 @@
+"""The decision about one job: from what is wanted, seen and remembered to what is done now, and why.
+
+Pure and total: any observation has an answer, the same observation always the same one, and time is an
+argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core import progress
+from heterotrain_operator.core.facts import Facts, ended, listed, resized, survey
+from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
+from heterotrain_operator.core.outcomes import Health, decision, ending, over
+from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
+from heterotrain_operator.core.restarts import after_failures, restart, still_draining
+from heterotrain_operator.core.startup import start
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.steering import SETTLE_SECONDS, Steered, aligned, steer
+
+
+def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """What to do about a job now, and what to remember; `now` in Unix seconds.
+
+    Acting on the decision and storing the memory are one act: with the memory that it returns, the same
+    observation publishes no second plan and creates nothing twice.
+    """
+    facts = survey(job, seen)
+    if memory.created_at is None:
+        memory = replace(memory, created_at=now)
+    decided, memory = _decide(job, facts, memory, now)
+    return decided, memory.rounded()
+
+
+def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    if memory.outcome:
+        return over(job, facts, memory)
+    if not memory.draining and _all_finished(job, facts):
+        message = f"all {len(facts.finished)} workers finished the job's last step"
+        return ending(job, facts, memory, outcome="Succeeded", code="JobSucceeded", message=message)
+    if job.suspend:
+        return _suspended(job, facts, memory, now)
+    if memory.started_at is None:
+        memory = replace(memory, started_at=now)
+    if _outlived(job, memory, now):
+        message = f"the job ran longer than its active deadline of {job.active_deadline_seconds:g} s"
+        return ending(job, facts, memory, outcome="Failed", code="ActiveDeadlineExceeded", message=message)
+    if memory.draining:
+        draining = still_draining(job, facts, memory, now)
+        if draining is not None:
+            return draining
+        memory = replace(memory, draining=False, restart_at=None, starting_at=now)
+    if facts.failed:
+        return after_failures(job, facts, memory, now, facts.failed)
+    if memory.plan_version > (facts.plan.version if facts.plan is not None else 0):
+        since = now - (memory.published_at if memory.published_at is not None else now)
+        if 0 <= since < SETTLE_SECONDS:
+            reason = f"plan {memory.plan_version} was published and is not visible yet"
+            return decision(job, "Running", "PlanPublished", reason), memory
+    members = tuple(worker for worker in facts.members if worker is not None)
+    if facts.plan is None or not members:
+        return start(job, facts, memory, now)
+    if len(members) < len(facts.members):
+        present = {worker.name for worker in members}
+        gone = [member.name for member in facts.plan.members if member.name not in present]
+        message = f"{listed(gone)} vanished"
+        return restart(job, facts, memory, now, code="WorkerVanished", message=message, counts=False)
+    return _running(job, facts, members, memory, now)
+
+
+def _running(
+    job: Job, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
+) -> tuple[Decision, Memory]:
+    """The plan in force names exactly the workers that are there: watch over them and steer."""
+    assert facts.plan is not None
+    plan = facts.plan
+    version = next_version(facts, memory)
+    finishing = [worker.name for worker in members if ended(worker)]
+    change = resized(job, facts)
+    if change is not None and not finishing:
+        return restart(job, facts, memory, now, code="WorkersResized", message=change, counts=False)
+    memory = progress.observed(members, aligned(memory, plan, now), now)
+    hanging = progress.hung(job, members, memory, now)
+    if hanging is not None:
+        return restart(job, facts, memory, now, code="WorkerHung", message=hanging, counts=True)
+    silent = progress.silent(job, members, memory, now)
+    strangers = tuple(name for name in facts.names if name not in {member.name for member in plan.members})
+    if finishing:
+        rest = [worker.name for worker in members if not ended(worker)]
+        reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
+        health = Health(degraded=silent)
+        return decision(job, "Running", "Finishing", reason, health=health, delete=strangers), memory
+    steered = steer(job, plan, members, memory, now)
+    steered = replace(
+        steered,
+        health=replace(steered.health, degraded="; ".join(filter(None, [silent, steered.health.degraded]))),
+    )
+    return _carried_out(job, plan, steered, version, delete=strangers, now=now)
+
+
+def _carried_out(
+    job: Job, plan: Plan, steered: Steered, version: int, *, delete: tuple[str, ...], now: float
+) -> tuple[Decision, Memory]:
+    """Publish what steering asks for, or in an observe-only job only say it."""
+    memory, reason, health = steered.memory, steered.reason, steered.health
+    if steered.batches is None:
+        return decision(job, "Running", "Training", reason, health=health, delete=delete), memory
+    stranded = steered.batches == plan.batch_sizes
+    if job.dry_run and not stranded:
+        reason = f"dry run, nothing changes: {reason}"
+        events = (Event("Normal", "DryRun", reason),) if steered.decided else ()
+        return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
+    after = rebalanced_plan(memory, plan, version, job.apply_at, steered.batches)
+    memory = adjusted(memory, plan, after, now, stage=steered.stage)
+    code = "PlanPublished" if stranded else "BatchRebalanced"
+    event = Event("Normal", code, f"plan {version}: {reason}")
+    return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=(event,)), memory
+
+
+def _all_finished(job: Job, facts: Facts) -> bool:
+    """Every member of the plan in force ended well; without one of them there, every worker wanted."""
+    if facts.failed or facts.live or not facts.finished:
+        return False
+    members = [worker for worker in facts.members if worker is not None]
+    if members:
+        return len(members) == len(facts.members)
+    return len(facts.finished) >= sum(group.replicas for group in job.groups)
+
+
+def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """No pods at all; the active deadline begins anew when the job resumes."""
+    reason = f"suspended; deleting {listed(facts.names)}" if facts.names else "suspended"
+    first = memory.reason != "Suspended"
+    memory = replace(
+        memory,
+        draining=True,
+        restart_at=now,
+        started_at=None,
+        starting_at=now,
+        pods_created_at=None,
+        reason="Suspended",
+        message="the job was suspended",
+    )
+    events = (Event("Normal", "JobSuspended", reason),) if first else ()
+    return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names, events=events), memory
+
+
+def _outlived(job: Job, memory: Memory, now: float) -> bool:
+    deadline = job.active_deadline_seconds
+    return deadline is not None and memory.started_at is not None and now - memory.started_at > deadline

@@ -1,0 +1,137 @@
+"""An observation sorted out: which workers live, finished or failed, and who of the plan in force is there.
+
+Level-triggered: everything is derived anew from what is seen now, so no missed event can mislead a decision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.levels import Bounds
+from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen
+
+NAMED = 8
+"""Workers that a message names before it only counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One observation, sorted: `workers` of the job's groups in plan order (group, then index), each name
+    once.
+
+    `strangers` are pods of groups that the job does not have. `members` are the workers of the plan in force
+    by rank, None where the very worker (name and UID) is not there.
+    """
+
+    workers: tuple[WorkerSeen, ...]
+    strangers: tuple[str, ...]
+    plan: Plan | None
+    members: tuple[WorkerSeen | None, ...]
+
+    @property
+    def live(self) -> tuple[WorkerSeen, ...]:
+        """Workers that have not ended."""
+        return tuple(worker for worker in self.workers if not ended(worker))
+
+    @property
+    def finished(self) -> tuple[WorkerSeen, ...]:
+        """Workers that ended well: the job's last step was committed."""
+        return tuple(worker for worker in self.workers if ended(worker) and not failed(worker))
+
+    @property
+    def failed(self) -> tuple[WorkerSeen, ...]:
+        """Workers that ended in any other way."""
+        return tuple(worker for worker in self.workers if failed(worker))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All pods that are there, strangers last."""
+        return (*(worker.name for worker in self.workers), *self.strangers)
+
+
+def survey(job: Job, seen: Seen) -> Facts:
+    """Sort an observation out."""
+    order = {group.name: position for position, group in enumerate(job.groups)}
+    by_name: dict[str, WorkerSeen] = {}
+    for worker in seen.workers:
+        by_name.setdefault(worker.name, worker)
+    workers = sorted(
+        (worker for worker in by_name.values() if worker.group in order),
+        key=lambda worker: (order[worker.group], worker.index, worker.name),
+    )
+    members: tuple[WorkerSeen | None, ...] = ()
+    if seen.plan is not None and len({member.name for member in seen.plan.members}) == len(seen.plan.members):
+        known = {(worker.name, worker.uid, worker.group): worker for worker in workers}
+        members = tuple(known.get((m.name, m.uid, m.group)) for m in seen.plan.members)
+    return Facts(
+        workers=tuple(workers),
+        strangers=tuple(name for name, worker in by_name.items() if worker.group not in order),
+        plan=seen.plan,
+        members=members,
+    )
+
+
+def ended(worker: WorkerSeen) -> bool:
+    """Whether its process is over."""
+    return worker.phase in ("Succeeded", "Failed") or worker.exit_code is not None
+
+
+def failed(worker: WorkerSeen) -> bool:
+    """Whether it ended without having finished the job, or with an error; exit code 0 alone says nothing."""
+    return ended(worker) and not (worker.finished and worker.phase != "Failed" and worker.exit_code in (None, 0))
+
+
+def missing(job: Job, facts: Facts) -> tuple[WorkerKey, ...]:
+    """Workers to create so that every group has its replicas: the smallest indices with no pod."""
+    keys = []
+    names = set(facts.names)
+    for group in job.groups:
+        there = sum(worker.group == group.name for worker in facts.workers)
+        index = 0
+        while there < group.replicas:
+            name = f"{job.name}-{group.name}-{index}"
+            if name not in names:
+                keys.append(WorkerKey(group.name, index, name))
+                there += 1
+            index += 1
+    return tuple(keys)
+
+
+def surplus(job: Job, facts: Facts) -> tuple[WorkerSeen, ...]:
+    """Live workers beyond their group's replicas: the greatest indices."""
+    over: list[WorkerSeen] = []
+    for group in job.groups:
+        mine = [worker for worker in facts.workers if worker.group == group.name]
+        living = [worker for worker in mine if not ended(worker)]
+        over += living[max(len(living) - max(len(mine) - group.replicas, 0), 0) :]
+    return tuple(over)
+
+
+def resized(job: Job, facts: Facts) -> str | None:
+    """How the plan in force differs from the replicas wanted, in words; None if it does not."""
+    counts = Counter(worker.group for worker in facts.members if worker is not None)
+    changes = [
+        f"group {group.name} wants {group.replicas} workers and has {counts[group.name]}"
+        for group in job.groups
+        if counts[group.name] != group.replicas
+    ]
+    return ", ".join(changes) or None
+
+
+def group_of(job: Job, name: str) -> Group:
+    """The group of that name; it must be one of the job's."""
+    return next(group for group in job.groups if group.name == name)
+
+
+def bounds_of(job: Job, group: Group) -> Bounds:
+    """Batch bounds of a worker of the group; without an upper one, the global batch is it."""
+    return group.batch_min, job.global_batch if group.batch_max is None else group.batch_max
+
+
+def listed(names: tuple[str, ...] | list[str]) -> str:
+    """Names in words, of many only the first."""
+    if len(names) <= NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"

@@ -1,0 +1,89 @@
+"""Decisions in full: the phase, its seven conditions and its events, built in one place so that they always
+agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.model import Condition, Decision, Event, Job, JobPhase, WorkerKey
+from heterotrain_operator.core.state import Memory
+
+LONGEST_MESSAGE = 600
+"""Characters of a final message that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the conditions Balanced and Degraded say: `balanced` None if not measured; `degraded` empty if
+    well.
+    """
+
+    balanced: bool | None = None
+    balance: str = "not measured yet"
+    degraded: str = ""
+
+
+def decision(
+    job: Job,
+    phase: JobPhase,
+    code: str,
+    reason: str,
+    *,
+    health: Health | None = None,
+    plan: Plan | None = None,
+    create: tuple[WorkerKey, ...] = (),
+    delete: tuple[str, ...] = (),
+    events: tuple[Event, ...] = (),
+) -> Decision:
+    """A decision with its conditions; `code` is the CamelCase reason of the phase's own condition."""
+    health = health or Health()
+    phases: tuple[Literal["Running", "Suspended", "Succeeded", "Failed"], ...] = (
+        "Running",
+        "Suspended",
+        "Succeeded",
+        "Failed",
+    )
+    conditions = (
+        Condition("Created", True, "JobCreated", f"job {job.name} is known"),
+        *(
+            Condition(name, True, code, reason)
+            if name == phase
+            else Condition(name, False, f"Not{name}", f"the job is {phase}")
+            for name in phases
+        ),
+        Condition(
+            "Balanced",
+            health.balanced is True,
+            {None: "NotMeasured", True: "WithinTolerance", False: "Unbalanced"}[health.balanced],
+            health.balance,
+        ),
+        Condition(
+            "Degraded",
+            bool(health.degraded),
+            "WorkersImpaired" if health.degraded else "Healthy",
+            health.degraded or "nothing is wrong",
+        ),
+    )
+    return Decision(phase, reason, plan, create, delete, conditions, events)
+
+
+def ending(
+    job: Job, facts: Facts, memory: Memory, *, outcome: Literal["Succeeded", "Failed"], code: str, message: str
+) -> tuple[Decision, Memory]:
+    """The job is over, for good: live workers go, ended ones stay for their logs."""
+    message = message[:LONGEST_MESSAGE]
+    memory = replace(memory, outcome=outcome, reason=code, message=message, draining=False)
+    kind: Literal["Normal", "Warning"] = "Normal" if outcome == "Succeeded" else "Warning"
+    final, memory = over(job, facts, memory)
+    return replace(final, events=(Event(kind, code, message),)), memory
+
+
+def over(job: Job, facts: Facts, memory: Memory) -> tuple[Decision, Memory]:
+    """The job ended before: only leftovers remain to be deleted."""
+    phase: JobPhase = "Succeeded" if memory.outcome == "Succeeded" else "Failed"
+    leftovers = (*(worker.name for worker in facts.live), *facts.strangers)
+    return decision(job, phase, memory.reason or phase, memory.message, delete=leftovers), memory

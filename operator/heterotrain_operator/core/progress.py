@@ -1,0 +1,113 @@
+"""Is the job getting anywhere: who is silent, who hangs, and for how long that is borne.
+
+A worker that waits in a collective is held up, not hung; whoever is not in one holds the others up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
+from heterotrain_operator.core.facts import ended, listed
+from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.speed import ABSURD_SECONDS
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+SLOW_STEPS = 20
+"""Slow steps (about the 99th percentile) without progress before a worker counts as hung. Source: mechanisms.
+"""
+
+NORMAL_99TH = 2.33
+"""Standard deviations above the mean of the 99th percentile of a normal distribution."""
+
+STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
+"""Phases in which steps are due. All others are declared pauses, bounded by the startup deadline."""
+
+
+def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
+    """Remember the newest committed step, pauses, the time of a slow step, and since when whom nothing is
+    heard of.
+    """
+    readable = [m.metrics for m in members if m.metrics is not None and not ended(m)]
+    step = max((metrics.step for metrics in readable), default=-1)
+    pausing = any(metrics.phase not in STEPPING_PHASES for metrics in readable)
+    slow = max((_slow_step_seconds(metrics) for metrics in readable), default=0.0)
+    progress_at = memory.progress_at if memory.progress_at is not None else now
+    advanced_at = memory.advanced_at if memory.advanced_at is not None else now
+    if step > memory.progress_step:
+        progress_at = advanced_at = now
+    elif memory.between_steps and not pausing:
+        # The pause itself was no lack of progress; the next step gets its whole time.
+        progress_at = now
+    workers = tuple(_heard(worker, known, now) for worker, known in zip(members, memory.workers, strict=True))
+    return replace(
+        memory,
+        progress_step=max(step, memory.progress_step),
+        progress_at=progress_at,
+        advanced_at=advanced_at,
+        between_steps=pausing,
+        slow_step_seconds=slow or memory.slow_step_seconds,
+        workers=workers,
+    )
+
+
+def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
+    """Who has answered before and does not any more, in words; empty if all do."""
+    quiet = [
+        f"{worker.name} ({now - known.silent_since:.0f} s)"
+        for worker, known in zip(members, memory.workers, strict=True)
+        if known.silent_since > 0 and now - known.silent_since >= job.heartbeat_timeout_seconds
+    ]
+    return f"metrics cannot be read of {listed(quiet)}" if quiet else ""
+
+
+def hung(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str | None:
+    """Who hangs and for how long, in words; None while the patience lasts.
+
+    Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a
+    declared pause it is the startup deadline if that is longer; and pauses altogether cannot stretch it
+    beyond their sum. Source: mechanisms, membership (three states of a silent worker).
+    """
+    if memory.progress_at is None or memory.advanced_at is None:
+        return None
+    patience = max(job.progress_timeout_seconds, SLOW_STEPS * memory.slow_step_seconds)
+    limit = max(patience, job.startup_deadline_seconds) if memory.between_steps else patience
+    idle, stalled = now - memory.progress_at, now - memory.advanced_at
+    if idle <= limit and stalled <= patience + job.startup_deadline_seconds:
+        return None
+    alive = [worker for worker in members if not ended(worker)]
+    culprits = [worker for worker in alive if _holds_up(worker)]
+    told = [_last_known(worker) for worker in culprits or alive]
+    waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
+    return f"{waited}: {listed(told)} {'hangs' if len(told) == 1 else 'hang'}"
+
+
+def _holds_up(worker: WorkerSeen) -> bool:
+    metrics = worker.metrics
+    return metrics is None or not (metrics.in_collective or metrics.phase == PHASE_FINISHED)
+
+
+def _last_known(worker: WorkerSeen) -> str:
+    if worker.metrics is None:
+        return f"{worker.name} (metrics unreadable)"
+    return f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, step {worker.metrics.step})"
+
+
+def _heard(worker: WorkerSeen, known: WorkerMemory, now: float) -> WorkerMemory:
+    if ended(worker) or worker.metrics is not None:
+        return replace(known, silent_since=0.0) if known.silent_since else known
+    return known if known.silent_since > 0 else replace(known, silent_since=now)
+
+
+def _slow_step_seconds(metrics: WorkerMetrics) -> float:
+    """About the 99th percentile of this worker's step; 0 if its counters cannot tell."""
+    if not metrics.steps >= 1 or not math.isfinite(metrics.steps):
+        return 0.0
+    mean = (metrics.own_seconds + metrics.wait_seconds) / metrics.steps
+    own = metrics.own_seconds / metrics.steps
+    spread = metrics.own_seconds_squared / metrics.steps - own * own
+    if not (0 < mean <= ABSURD_SECONDS and math.isfinite(spread)):
+        return 0.0
+    return min(mean + NORMAL_99TH * math.sqrt(max(spread, 0.0)), ABSURD_SECONDS)

@@ -1,0 +1,85 @@
+"""The next plan's number, and what is remembered when a plan takes another's place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.learned import raised
+from heterotrain_operator.core.shape import remember
+from heterotrain_operator.core.speed import estimate_of
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+
+def next_version(facts: Facts, memory: Memory) -> int:
+    """Greater than any plan seen: the one in force, the one remembered, and every one that a worker follows.
+
+    So a deleted plan never strands workers, which ignore older ones.
+    """
+    versions = [memory.plan_version, *(w.metrics.plan_version for w in facts.workers if w.metrics is not None)]
+    if facts.plan is not None:
+        versions.append(facts.plan.version)
+    return max(versions) + 1
+
+
+def rebalanced_plan(memory: Memory, before: Plan, version: int, apply_at: str, batches: Sequence[int]) -> Plan:
+    """The same members under a new version with other batches; the generation stays."""
+    return replace(
+        before,
+        version=version,
+        generation=max(before.generation, memory.generation),
+        apply_at=apply_at,
+        members=tuple(replace(member, batch_size=batch) for member, batch in zip(before.members, batches, strict=True)),
+    )
+
+
+def adjusted(memory: Memory, before: Plan, after: Plan, now: float, *, stage: int | None) -> Memory:
+    """Memory once `after` replaces `before` with the same members: what was measured becomes a point of the
+    shapes.
+    """
+    workers = tuple(
+        _ended_plan(known, old.batch_size, new.batch_size)
+        for known, old, new in zip(memory.workers, before.members, after.members, strict=True)
+    )
+    return replace(
+        memory,
+        plan_version=after.version,
+        generation=after.generation,
+        published_at=now,
+        workers=workers,
+        adjustments=memory.adjustments + (before.batch_sizes != after.batch_sizes),
+        stage=memory.stage if stage is None else stage,
+    )
+
+
+def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -> Memory:
+    """Memory once a new generation starts: knowledge of workers of the same name stays, measurements begin
+    anew.
+    """
+    known: dict[str, WorkerMemory] = {}
+    if before is not None and before.version == memory.plan_version and len(before.members) == len(memory.workers):
+        for member, worker in zip(before.members, memory.workers, strict=True):
+            known[member.name] = _ended_plan(worker, member.batch_size, member.batch_size)
+    return replace(
+        memory,
+        plan_version=after.version,
+        generation=after.generation,
+        published_at=now,
+        starting_at=None,
+        pods_created_at=None,
+        progress_step=-1,
+        progress_at=now,
+        advanced_at=now,
+        between_steps=False,
+        reason="",
+        message="",
+        workers=tuple(known.get(member.name, WorkerMemory()) for member in after.members),
+    )
+
+
+def _ended_plan(known: WorkerMemory, old_batch: int, new_batch: int) -> WorkerMemory:
+    estimate = estimate_of(known) if old_batch > 0 else None
+    remembered = remember(known, old_batch, estimate)
+    return raised(remembered, old_batch, new_batch, estimate).unmeasured()

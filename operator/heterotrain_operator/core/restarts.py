@@ -1,0 +1,117 @@
+"""What a worker's end means: all start anew from the checkpoint, later each time, and not for ever.
+
+All of them, because the trainers re-join only at their start; one plan, one generation, one set of processes.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.model import Decision, Event, Job, WorkerSeen
+from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
+from heterotrain_operator.core.state import Memory
+
+GREATEST_DELAY_SECONDS = 60.0
+"""Longest wait before workers are created anew."""
+
+SIGNAL_EXIT_BASE = 128
+"""Exit codes above this tell a signal, by the convention of shells and container runtimes."""
+
+
+def how_it_ended(worker: WorkerSeen) -> str:
+    """One worker's end in words: its name, exit code or signal, and last words."""
+    code = worker.exit_code
+    if code is None:
+        how = "failed without an exit code"
+    elif (name := _signal_name(code)) is not None:
+        how = f"was killed by {name}"
+    elif code == 0 and not worker.finished:
+        how = "exited with code 0 before the job's last step"
+    else:
+        how = f"exited with code {code}"
+    if worker.disrupted:
+        how += " (disrupted from outside)"
+    words = worker.message.strip()
+    return f"{worker.name} {how}: {words}" if words else f"{worker.name} {how}"
+
+
+def delay_seconds(restarts: int) -> float:
+    """Wait before the workers of the n-th restart are created: 0, 1, 2, 4, ... s, at most a minute."""
+    if restarts <= 1:
+        return 0.0
+    return min(2.0 ** min(restarts - 2, 10), GREATEST_DELAY_SECONDS)
+
+
+def after_failures(
+    job: Job, facts: Facts, memory: Memory, now: float, failures: tuple[WorkerSeen, ...]
+) -> tuple[Decision, Memory]:
+    """Workers ended that should not have: start all anew.
+
+    It counts as a restart unless any of them was disrupted: what the others died of is then a consequence.
+    """
+    # A signal is likelier the cause than an exit, which may be a survivor's of a broken collective.
+    causes = sorted(failures, key=lambda worker: (not worker.disrupted, _signal_name(worker.exit_code) is None))
+    descriptions = [how_it_ended(worker) for worker in causes]
+    message = "; ".join(descriptions[:3]) + (f"; and {len(descriptions) - 3} more" if len(descriptions) > 3 else "")
+    code = "WorkerDisrupted" if causes[0].disrupted else "WorkerFailed"
+    return restart(job, facts, memory, now, code=code, message=message, counts=not causes[0].disrupted)
+
+
+def restart(
+    job: Job, facts: Facts, memory: Memory, now: float, *, code: str, message: str, counts: bool
+) -> tuple[Decision, Memory]:
+    """Delete all workers, to be created anew after a delay; beyond `backoff_limit` the job fails instead."""
+    message = message[:LONGEST_MESSAGE]
+    cause = Event("Warning" if counts else "Normal", code, message)
+    if counts and memory.restarts >= job.backoff_limit:
+        plural = "" if job.backoff_limit == 1 else "s"
+        why = f"{message} (after {memory.restarts} of {job.backoff_limit} restart{plural})"
+        final, memory = ending(job, facts, memory, outcome="Failed", code="BackoffLimitExceeded", message=why)
+        return replace(final, events=(cause, *final.events)), memory
+    restarts = memory.restarts + counts
+    delay = delay_seconds(restarts) if counts else 0.0
+    number = f"restart {restarts} of {job.backoff_limit}" if counts else "not counted as a restart"
+    reason = f"{message}; all workers start anew in {delay:g} s ({number})"
+    memory = replace(
+        memory,
+        restarts=restarts,
+        draining=True,
+        restart_at=now + delay,
+        starting_at=now + delay,
+        pods_created_at=None,
+        reason=code,
+        message=message,
+    )
+    restarting = Event("Normal", "RestartingWorkers", reason)
+    return decision(job, "Restarting", code, reason, delete=facts.names, events=(cause, restarting)), memory
+
+
+def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+    """Go on deleting, or wait for the moment to create anew; None once that has come."""
+    starting_at = memory.starting_at if memory.starting_at is not None else now
+    if facts.names:
+        if now - starting_at > job.startup_deadline_seconds:
+            why = (
+                f"{listed(facts.names)} did not go away within {job.startup_deadline_seconds:g} s of being "
+                f"deleted ({memory.message})"
+            )
+            return ending(job, facts, memory, outcome="Failed", code="StartupDeadlineExceeded", message=why)
+        reason = f"{memory.message}; waiting for {listed(facts.names)} to go away"
+        return decision(job, "Restarting", memory.reason, reason, delete=facts.names), memory
+    if memory.restart_at is not None and now < memory.restart_at:
+        reason = f"{memory.message}; workers start anew in {memory.restart_at - now:.1f} s"
+        return decision(job, "Restarting", memory.reason, reason), memory
+    return None
+
+
+def _signal_name(exit_code: int | None) -> str | None:
+    """The signal that an exit code tells: negative of a child process, 128 and more of a container."""
+    if exit_code is None:
+        return None
+    number = -exit_code if exit_code < 0 else exit_code - SIGNAL_EXIT_BASE
+    try:
+        return signal.Signals(number).name if number > 0 else None
+    except ValueError:
+        return None

@@ -1,0 +1,239 @@
+"""One look at a training job whose plan is in force: measure, ask the policy, and say what should change.
+
+A plan is not superseded before its members follow it: two switches under way at once would leave nobody
+knowing what was measured under which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.allocation import split_proportionally
+from heterotrain_operator.core.batching import POLICIES, Proposal, Seat
+from heterotrain_operator.core.batching.words import duration, percent
+from heterotrain_operator.core.facts import bounds_of, group_of, listed
+from heterotrain_operator.core.learned import forgotten
+from heterotrain_operator.core.levels import feasibility
+from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.outcomes import Health
+from heterotrain_operator.core.speed import (
+    Estimate,
+    counted,
+    estimate_of,
+    feed_forward,
+    follow,
+    steps_since,
+    window_of,
+)
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+SETTLE_SECONDS = 10.0
+"""For so long a plan not yet followed is left in force, and what was just asked for may still be under way.
+"""
+
+BALANCE_TOLERANCE = 0.10
+"""Own time of the slowest above the mean, relative, up to which the job counts as balanced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """What one look says: batches to publish (None: leave the plan), why, how healthy it is, what to
+    remember.
+
+    `kind` tells what a new plan is: "policy" moves by measurement, "repair" restores what the plan in force
+    violates. `decided`: a policy was asked, so an observe-only job has something new to tell.
+    """
+
+    batches: tuple[int, ...] | None
+    reason: str
+    memory: Memory
+    health: Health
+    decided: bool = False
+    stage: int | None = None
+
+
+def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
+    """The memory of exactly the plan in force: of another version the measurements do not hold, of another
+    membership nothing does.
+    """
+    if memory.plan_version == plan.version and len(memory.workers) == len(plan.members):
+        return memory
+    if memory.generation == plan.generation and len(memory.workers) == len(plan.members):
+        workers = tuple(worker.unmeasured() for worker in memory.workers)
+    else:
+        workers = (WorkerMemory(),) * len(plan.members)
+    return replace(memory, plan_version=plan.version, generation=plan.generation, published_at=now, workers=workers)
+
+
+def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Steered:
+    """Look once. `members` and `memory.workers` are those of `plan`, by rank."""
+    unsettled = _unfollowed(plan, members)
+    repair = _stranded(plan, members)
+    if repair is None and (not unsettled or _settled(memory, now)):
+        repair = _broken(job, plan)
+    if repair is not None:
+        batches, why = repair
+        health = Health(*_balance(plan, memory), degraded="" if batches else why)
+        return Steered(batches, why, memory, health)
+    if unsettled:
+        return Steered(None, unsettled, memory, Health(*_balance(plan, memory)))
+    metrics = [worker.metrics for worker in members if worker.metrics is not None]
+    workers = tuple(
+        _fed_forward(job, known, worker, counters)
+        for known, worker, counters in zip(memory.workers, members, metrics, strict=True)
+    )
+    memory = replace(memory, workers=workers)
+    waiting = _too_few_steps(job, plan, metrics, memory)
+    if waiting:
+        return Steered(None, waiting, memory, Health(*_balance(plan, memory)))
+    memory, windows, remarks = _measured(job, plan, metrics, memory)
+    proposal = _ask_policy(job, plan, memory, windows)
+    if proposal.memories:
+        memory = replace(memory, workers=proposal.memories)
+    batches = proposal.batches if proposal.batches != plan.batch_sizes else None
+    reason = "; ".join([proposal.reason, *remarks])
+    return Steered(batches, reason, memory, Health(*_balance(plan, memory)), decided=True, stage=proposal.stage)
+
+
+def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
+    """Who does not follow the plan in force yet, in words; empty if all do."""
+    unreadable = [worker.name for worker in members if worker.metrics is None]
+    if unreadable:
+        return f"plan {plan.version} is in force; metrics cannot be read of {listed(unreadable)}"
+    behind = [
+        f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, plan {worker.metrics.plan_version})"
+        for worker in members
+        if worker.metrics is not None and worker.metrics.plan_version != plan.version
+    ]
+    return f"plan {plan.version} is not followed yet by {listed(behind)}" if behind else ""
+
+
+def _settled(memory: Memory, now: float) -> bool:
+    return memory.published_at is not None and now - memory.published_at >= SETTLE_SECONDS
+
+
+def _stranded(plan: Plan, members: Sequence[WorkerSeen]) -> tuple[tuple[int, ...], str] | None:
+    """Workers ignore older plans: one that was lost and written anew must be numbered beyond what they
+    follow.
+    """
+    followed = [(w.metrics.plan_version, w.name) for w in members if w.metrics is not None]
+    newest, name = max(followed, default=(0, ""))
+    if newest <= plan.version:
+        return None
+    return plan.batch_sizes, f"{name} follows plan {newest}, newer than plan {plan.version} in force"
+
+
+def _broken(job: Job, plan: Plan) -> tuple[tuple[int, ...] | None, str] | None:
+    """Batches that mend what the plan violates since the job was edited, and why; no batches if nothing can."""
+    bounds = [bounds_of(job, group_of(job, member.group)) for member in plan.members]
+    policy = POLICIES.get(job.policy)
+    total = plan.global_batch_size
+    if job.fixed_global_batch and (policy is None or policy.keeps_global_batch):
+        total = job.global_batch
+    broken = [
+        f"{member.name} has {member.batch_size} samples, bounds are [{low}, {high}]"
+        for member, (low, high) in zip(plan.members, bounds, strict=True)
+        if not low <= member.batch_size <= high
+    ]
+    if total != plan.global_batch_size:
+        broken.append(f"the batches add up to {plan.global_batch_size}, not to {total}")
+    if not broken:
+        return None
+    if total != job.global_batch:
+        total = min(max(total, sum(low for low, _ in bounds)), max(sum(high for _, high in bounds), 1))
+    why_not = feasibility(total, bounds, [member.name for member in plan.members])
+    if why_not is not None:
+        return None, f"plan {plan.version} stays in force, although {listed(broken)}: {why_not}"
+    return split_proportionally(plan.batch_sizes, total, bounds), listed(broken)
+
+
+def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:
+    limit = worker.cpu_limit if worker.cpu_limit is not None else metrics.cpu_limit
+    fed = feed_forward(known, limit, metrics, job.interval)
+    # A speed that changes with the limit says nothing about the batch.
+    return forgotten(fed) if known.cpu_limit > 0 and fed.cpu_limit != known.cpu_limit else fed
+
+
+def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory) -> str:
+    """Whose steps are too few for a decision, in words; empty if enough. Workers without samples need none."""
+    counts = [
+        (steps_since(known, counters), member.name)
+        for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
+        if member.batch_size > 0
+    ]
+    steps, name = min(counts, default=(0.0, ""))
+    if steps >= max(job.interval, 1):
+        return ""
+    return f"plan {plan.version}: {name} has {steps:.0f} of {job.interval} measured steps for the next decision"
+
+
+def _measured(
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory
+) -> tuple[Memory, list[Estimate | None], list[str]]:
+    """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
+    jumped.
+    """
+    workers: list[WorkerMemory] = []
+    windows: list[Estimate | None] = []
+    remarks: list[str] = []
+    for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True):
+        window = window_of(known, counters) if member.batch_size > 0 else None
+        if isinstance(window, str):
+            remarks.append(f"ignored the window of {member.name}: {window}")
+        if not isinstance(window, Estimate):
+            workers.append(counted(known, counters))
+            windows.append(None)
+            continue
+        followed, jumped = follow(known, window, job.smoothing)
+        if jumped:
+            remarks.append(f"{member.name} went from {duration(known.mean_seconds)} to {duration(window.mean_seconds)}")
+            followed = forgotten(followed)
+        workers.append(counted(followed, counters))
+        windows.append(window)
+    return replace(memory, workers=tuple(workers)), windows, remarks
+
+
+def _ask_policy(job: Job, plan: Plan, memory: Memory, windows: Sequence[Estimate | None]) -> Proposal:
+    policy = POLICIES.get(job.policy)
+    if policy is None:
+        return Proposal(None, f"policy {job.policy!r} is not known; known are {', '.join(POLICIES)}")
+    seats = seats_of(job, plan, memory.workers, windows)
+    unmeasured = [seat.name for seat in seats if seat.batch > 0 and seat.estimate is None]
+    if unmeasured:
+        return Proposal(None, f"batches stay: no usable own time of {listed(unmeasured)}")
+    try:
+        return policy.propose(job, seats, memory.stage)
+    except ValueError as error:
+        return Proposal(None, f"batches stay: {error}")
+
+
+def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Sequence[Estimate | None]) -> list[Seat]:
+    """The members of a plan as policies see them. A worker without samples has no estimate: it runs no user
+    code.
+    """
+    seats = []
+    for member, known, window in zip(plan.members, workers, windows, strict=True):
+        group = group_of(job, member.group)
+        estimate = estimate_of(known) if member.batch_size > 0 else None
+        seats.append(Seat(member.name, group, member.batch_size, bounds_of(job, group), estimate, window, known))
+    return seats
+
+
+def _balance(plan: Plan, memory: Memory) -> tuple[bool | None, str]:
+    """Whether the slowest own time is near the mean, and in which words."""
+    measured = [
+        (known.mean_seconds, member.name)
+        for member, known in zip(plan.members, memory.workers, strict=True)
+        if member.batch_size > 0 and known.estimate_steps > 0
+    ]
+    if not measured:
+        return None, f"no own time is measured under plan {plan.version} yet"
+    mean = sum(seconds for seconds, _ in measured) / len(measured)
+    seconds, name = max(measured)
+    excess = seconds / mean - 1
+    return (
+        excess <= BALANCE_TOLERANCE,
+        f"the slowest, {name}, takes {duration(seconds)}, {percent(excess)} above the mean of {duration(mean)}",
+    )
