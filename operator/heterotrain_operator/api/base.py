@@ -58,7 +58,6 @@ class Model(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=False,
     )
 
 

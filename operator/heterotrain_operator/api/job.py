@@ -21,8 +21,6 @@ from heterotrain_operator.api.status import JobStatus
 from heterotrain_operator.api.training import Training
 from heterotrain_operator.api.workers import WorkerGroup
 
-GROUP = "heterotrain.dev"
-VERSION = "v1alpha1"
 API_VERSION = "heterotrain.dev/v1alpha1"
 KIND = "HeteroTrainingJob"
 

@@ -100,6 +100,6 @@ class JobStatus(Model):
     )
     workers: Annotated[tuple[WorkerStatus, ...], Field(max_length=MAX_WORKERS_SHOWN)] = Field(
         default=(),
-        description="The workers, at most 256 of them.",
+        description=f"The workers, at most {MAX_WORKERS_SHOWN} of them.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
