@@ -13,6 +13,8 @@ import pytest
 from unit.local.worlds import MECHANISMS, SLEEP, SPIN, eventually
 
 from heterotrain_operator.clusters.local import cgroup, duty_cycle, leftovers
+from heterotrain_operator.clusters.local.cgroup_v1 import CageV1
+from heterotrain_operator.clusters.local.cgroup_v2 import CageV2
 from heterotrain_operator.clusters.local.detect import MECHANISMS as KNOWN
 from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import (
@@ -146,6 +148,30 @@ def test_removing_twice_is_harmless(mechanism: Mechanism) -> None:
 def test_a_refused_cgroup_names_the_worker(name: str) -> None:
     with pytest.raises(LimitError, match="worker no/folder"):
         MECHANISMS[name].create("no/folder", 0.5, None, leftovers.new_token())
+
+
+def test_version_2_is_told_quota_and_period_at_once(tmp_path: Path) -> None:
+    cage = CageV2("worker", tmp_path)
+    cage.set_cores(0.25)
+    assert (tmp_path / "cpu.max").read_text() == "2500 10000"
+    assert cage.cores() == 0.25
+    cage.set_cores(None)
+    assert (tmp_path / "cpu.max").read_text() == "max"
+    assert cage.cores() is None
+    (tmp_path / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
+    assert cage.cpu_seconds() == 1.5
+    (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+    assert cage.out_of_memory()
+
+
+def test_version_1_sets_no_limit_that_the_cgroup_around_it_would_refuse(tmp_path: Path) -> None:
+    (tmp_path / "cpu.cfs_period_us").write_text("100000")
+    cage = CageV1("worker", tmp_path, None, None, ceiling_cores=0.5)
+    cage.set_cores(0.25)
+    assert cage.cores() == 0.25
+    assert (tmp_path / "cpu.cfs_period_us").read_text() == "10000"
+    cage.set_cores(0.75)
+    assert cage.cores() is None
 
 
 def test_mounts_and_memberships_are_read_as_the_kernel_writes_them() -> None:

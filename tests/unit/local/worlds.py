@@ -55,7 +55,7 @@ def eventually(condition: Callable[[], T], seconds: float = 30.0) -> T:
     raise AssertionError(f"did not happen within {seconds} s")
 
 
-def cgroup_folders() -> list[Path]:
-    """All cgroups of workers that there are where the mechanisms make them."""
+def cgroup_folders(pid: int) -> list[Path]:
+    """The cgroups of workers of one runner; those of others may come and go meanwhile."""
     parents = {parent for mechanism in MECHANISMS.values() for parent in mechanism.parents}
-    return [folder for parent in parents for folder in parent.glob("heterotrain-*-job-cpu-*")]
+    return [folder for parent in parents for folder in parent.glob(f"heterotrain-{pid}-*-job-cpu-*")]

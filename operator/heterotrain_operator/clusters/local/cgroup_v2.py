@@ -87,9 +87,11 @@ class CgroupV2:
             cage.set_cores(cores)
             if memory_bytes is not None and self.memory:
                 (cage.folder / "memory.max").write_text(str(memory_bytes))
-                (cage.folder / "memory.oom.group").write_text("1")
-                if (cage.folder / "memory.swap.max").exists():  # else a worker swaps instead of failing
-                    (cage.folder / "memory.swap.max").write_text("0")
+                # All of a worker is killed, not one process that the others wait for; and it must not swap instead
+                # of failing. Old kernels lack the first file, kernels without swap the second.
+                for file, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
+                    if (cage.folder / file).exists():
+                        (cage.folder / file).write_text(text)
         except (OSError, LimitError) as error:
             cage.remove()
             raise LimitError(f"worker {worker}: no cgroup could be made: {error}") from error
@@ -119,11 +121,12 @@ def find() -> CgroupV2:
         for folder in cgroup.upwards(cgroup.own_folder(mount, membership), mount.point):
             if not _enable(folder, "cpu"):
                 continue
-            mechanism = CgroupV2(folder, memory=_enable(folder, "memory"))
-            try:
-                cgroup.try_out(mechanism, TRIAL_MEMORY_BYTES if mechanism.memory else None)
-            except LimitError as error:
-                problem = error
-            else:
-                return mechanism
+            for memory in dict.fromkeys((_enable(folder, "memory"), False)):
+                mechanism = CgroupV2(folder, memory)
+                try:
+                    cgroup.try_out(mechanism, TRIAL_MEMORY_BYTES if memory else None)
+                except LimitError as error:
+                    problem = error
+                else:
+                    return mechanism
     raise problem

@@ -86,6 +86,7 @@ class LocalCluster:
         self._ports = Ports()
         self._pods: dict[str, _Pod] = {}
         self._history: dict[str, list[WorkerFiles]] = {}
+        self._reported: set[str] = set()
         self._closed = False
         if not leftovers.sweep(self.mechanism.parents):
             logger.warning("some processes of an earlier run that was killed could not be removed")
@@ -110,18 +111,15 @@ class LocalCluster:
     # --- the port -------------------------------------------------------------------------------------------
 
     def observe(self) -> tuple[Seen, Memory | None]:
-        """Processes, plan and metrics as they are now, and the memory beside the plan.
-
-        Raises ValueError if somebody else damaged plan or memory.
-        """
+        """Processes, plan and metrics as they are now, and the memory beside the plan."""
         self._tend()
         stored = self._volume.read()
         self._version = stored.version
         alive = {name: pod.metrics_address for name, pod in self._pods.items() if pod.process.exit_code() is None}
         metrics = self._scraper.scrape(alive)
         workers = tuple(self._seen(pod, metrics.get(name)) for name, pod in self._pods.items())
-        memory = None if stored.memory is None else Memory.from_json(stored.memory)
-        return Seen(workers, stored.plan), memory
+        self._reported = {worker.uid for worker in workers if worker.exit_code is not None}
+        return Seen(workers, stored.plan), _memory(stored.memory)
 
     def act(self, decision: Decision, memory: Memory) -> None:
         """Publish, delete, create; what is done already is not done again.
@@ -152,13 +150,10 @@ class LocalCluster:
         pod.cores = cores
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, but no longer than until the next worker ends."""
+        """Let time pass, but no longer than until there is an end of a worker that was not observed yet."""
         deadline = time.monotonic() + seconds
-        running = [pod.process for pod in self._pods.values() if pod.process.exit_code() is None]
-        while (left := deadline - time.monotonic()) > 0:
+        while not self._tend() and not self._unreported() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(POLL_SECONDS, left))
-            if self._tend() or any(process.exit_code() is not None for process in running):
-                return
 
     def interrupt(self, grace_seconds: float) -> bool:
         """Ask all workers to end, and wait; kill those left. Returns whether all ended by themselves."""
@@ -218,6 +213,10 @@ class LocalCluster:
 
     def _running(self) -> bool:
         return any(pod.process.exit_code() is None for pod in self._pods.values())
+
+    def _unreported(self) -> bool:
+        pods = self._pods.values()
+        return any(pod.uid not in self._reported and pod.process.exit_code() is not None for pod in pods)
 
     def _tend(self) -> bool:
         """Do what is due for all processes. Returns whether a deleted one went."""
@@ -302,6 +301,17 @@ class LocalCluster:
             message=message,
             metrics=metrics,
         )
+
+
+def _memory(text: str | None) -> Memory | None:
+    """The stored memory; None, hence a fresh start, if there is none or it cannot be understood."""
+    if text is None:
+        return None
+    try:
+        return Memory.from_json(text)
+    except ValueError as error:
+        logger.warning("what was remembered of earlier decisions is lost: %s", error)
+        return None
 
 
 def _usable(cores: float | None) -> float | None:

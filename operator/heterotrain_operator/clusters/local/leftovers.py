@@ -66,11 +66,13 @@ def runner_is_dead(token: str) -> bool:
     return not fields or fields[0] == "Z" or int(fields[19]) != int(parts[1])
 
 
-def _all_pids() -> list[int]:
+def all_pids() -> list[int]:
+    """All processes that can be seen here."""
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 
 
-def _environment(pid: int) -> list[str]:
+def environment(pid: int) -> list[str]:
+    """A process' environment as `NAME=value`, as it was at its start; empty if it may not be read."""
     try:
         return (PROC / str(pid) / "environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -89,11 +91,11 @@ def session_pids(session: int, mark: str) -> set[int]:
     Neither alone is enough: a child may open a session of its own, or overwrite its environment with a title.
     """
     found = set()
-    for pid in _all_pids():
+    for pid in all_pids():
         fields = _stat_fields(pid)
         if not fields or fields[0] in "ZX":
             continue
-        if int(fields[3]) == session or mark in _environment(pid):
+        if int(fields[3]) == session or mark in environment(pid):
             found.add(pid)
     return found
 
@@ -143,8 +145,8 @@ def _round(parents: Sequence[Path], token: str | None) -> bool:
             owner = "-".join(folder.name.removeprefix(FOLDER_PREFIX).split("-")[:TOKEN_PARTS])
             if _is_left(owner, token):
                 clean = remove_folder(folder) and clean
-    for pid in _all_pids():
-        for entry in _environment(pid):
+    for pid in all_pids():
+        for entry in environment(pid):
             name, _, owner = entry.partition("=")
             if name == ENV_RUNNER and _is_left(owner, token) and alive(pid):
                 kill([pid])

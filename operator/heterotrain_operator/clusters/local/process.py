@@ -140,7 +140,10 @@ class WorkerProcess:
             name = signal.Signals(code - SIGNAL_EXIT_BASE).name
         except ValueError:
             return lines
-        return f"ended by {name}" + (f"; the end of its log: {lines}" if lines else "")
+        text = f"ended by {name}"
+        if name == "SIGKILL" and self._memory_bytes:
+            text += f" (perhaps for want of memory: its limit is {self._memory_bytes / MEBIBYTE:g} MiB)"
+        return text + (f"; the end of its log: {lines}" if lines else "")
 
     def _tail(self) -> str:
         """The last lines of this incarnation's log."""

@@ -80,11 +80,8 @@ class CageScope:
         return int(nanoseconds) / 1e9 if nanoseconds.isdigit() else 0.0
 
     def out_of_memory(self) -> bool:
-        """As told by systemd, for as long as it remembers the scope."""
-        try:
-            return _systemctl("show", "--property=Result", "--value", self.unit) == "oom-kill"
-        except LimitError:
-            return False
+        """Never known: what the scope counted is gone with its last process."""
+        return False
 
     def pids(self) -> set[int]:
         """Those of the worker's session."""
@@ -120,7 +117,7 @@ class Scope:
         unit = f"{cgroup.folder_name(owner, worker)}.scope"
         properties = [*_cpu_properties(cores), "CPUAccounting=yes"]
         if memory_bytes is not None:
-            properties += [f"MemoryMax={memory_bytes}", "MemorySwapMax=0", "OOMPolicy=kill"]
+            properties += [f"MemoryMax={memory_bytes}", "MemorySwapMax=0"]
         words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"]
         words += [word for entry in properties for word in ("--property", entry)]
         return CageScope(worker, unit, (*words, "--"), effective_cores(cores))

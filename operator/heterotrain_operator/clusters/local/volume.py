@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from heterotrain.contract import PLAN_FILE, Plan, parse_plan
+from heterotrain.contract import PLAN_FILE, Plan, PlanError, parse_plan
 from heterotrain_operator.clusters.port import PlanConflictError
+
+logger = logging.getLogger(__name__)
 
 DATA = "..data"
 NEXT_DATA = "..data_tmp"
@@ -44,10 +47,7 @@ class PlanVolume:
         directory.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> Stored:
-        """Plan and memory, of one version.
-
-        Raises PlanError if the plan is malformed: only this class writes it, so nobody should have.
-        """
+        """Plan and memory, of one version. A plan that somebody else damaged counts as none."""
         while True:
             version = self._version()
             if version is None:
@@ -55,7 +55,7 @@ class PlanVolume:
             folder = self.directory / version
             plan, memory = _text(folder / PLAN_FILE), _text(folder / STATE_FILE)
             if version == self._version():  # else it was replaced, and perhaps removed, while it was read
-                return Stored(version, None if plan is None else parse_plan(plan), memory)
+                return Stored(version, _plan(plan), memory)
 
     def write(self, expected: str | None, plan: Plan | None, memory: str) -> str:
         """Replace plan (None: keep the one there is) and memory at once. Returns the new version.
@@ -105,6 +105,16 @@ class PlanVolume:
         with (self.directory / LOCK).open("a", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _plan(text: str | None) -> Plan | None:
+    if text is None:
+        return None
+    try:
+        return parse_plan(text)
+    except PlanError as error:
+        logger.warning("the published plan is malformed and counts as none: %s", error)
+        return None
 
 
 def _text(path: Path) -> str | None:

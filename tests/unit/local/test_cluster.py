@@ -1,0 +1,360 @@
+"""The local world with real processes: they start limited, end as told, say why they ended, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from unit.local.worlds import IGNORE_TERM, MECHANISMS, SLEEP, cgroup_folders, eventually, key, make_job
+
+from heterotrain import contract
+from heterotrain.contract import Member, Plan, TrainingConfig
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.cluster import LocalCluster
+from heterotrain_operator.clusters.local.limits import Mechanism
+from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.core.model import Decision, WorkerSeen
+from heterotrain_operator.core.state import Memory
+
+pytestmark = pytest.mark.processes
+
+Start = Callable[..., LocalCluster]
+PLAN = Plan(1, 1, "step", (Member("job-cpu-0", "u", "127.0.0.1:1", "cpu", 32),))
+SAY_ENVIRONMENT = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv, sys.executable, os.getcwd()]))"
+
+
+def only(cluster: LocalCluster) -> WorkerSeen:
+    [worker] = cluster.observe()[0].workers
+    return worker
+
+
+def ended(cluster: LocalCluster) -> WorkerSeen:
+    eventually(lambda: only(cluster).exit_code is not None)
+    return only(cluster)
+
+
+def log_says(cluster: LocalCluster, text: str, name: str = "job-cpu-0") -> None:
+    eventually(lambda: text in cluster.log_file(name).read_text())
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    """After every test: no cgroup of ours, no process that carries the mark of a cluster of this process."""
+    yield
+    assert not cgroup_folders(os.getpid())
+    mark = f"{leftovers.ENV_RUNNER}={os.getpid()}-"
+    left = [pid for pid in leftovers.all_pids() for entry in leftovers.environment(pid) if entry.startswith(mark)]
+    assert not [pid for pid in left if leftovers.alive(pid)]
+
+
+def test_a_worker_is_told_the_contract(start: Start) -> None:
+    job = make_job(
+        SAY_ENVIRONMENT,
+        "$(HETEROTRAIN_WORKER)",
+        "$$(X)",
+        env=[{"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        workingDir="/",
+        resources={"limits": {"cpu": "250m"}},
+    )
+    cluster = start(job)
+    worker = ended(cluster)
+    environment, arguments, executable, folder = json.loads(cluster.log_file(worker.name).read_text())
+    files = cluster.directory / "workers" / worker.name
+    assert arguments[1:] == [worker.name, "$(X)"]
+    assert executable == sys.executable
+    assert folder == "/"
+    assert environment["ME"] == worker.name
+    assert environment["PYTHONUNBUFFERED"] == "1"
+    assert environment[contract.ENV_JOB] == "job"
+    assert environment[contract.ENV_WORKER] == worker.name
+    assert environment[contract.ENV_UID] == worker.uid
+    assert environment[contract.ENV_GROUP] == "cpu"
+    assert environment[contract.ENV_ADDRESS] == worker.address
+    assert environment[contract.ENV_METRICS_PORT] != worker.address.rpartition(":")[2]
+    assert environment[contract.ENV_PLAN_DIR] == str(cluster.directory / "plan")
+    assert environment[contract.ENV_CPU_LIMIT] == "0.25"
+    assert environment[contract.ENV_SERIES] == str(files / f"{worker.uid}.jsonl")
+    config = TrainingConfig.from_json(environment[contract.ENV_CONFIG])
+    assert config.steps == 10
+    assert config.checkpoint_path is None
+
+
+def test_the_run_decides_where_checkpoints_go(tmp_path: Path) -> None:
+    with LocalCluster(make_job(SAY_ENVIRONMENT), tmp_path, "/somewhere") as cluster:
+        cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+        environment = json.loads(cluster.log_file(ended(cluster).name).read_text())[0]
+    assert TrainingConfig.from_json(environment[contract.ENV_CONFIG]).checkpoint_path == "/somewhere"
+
+
+def test_limits_bind_before_the_command_begins(mechanism: Mechanism, start: Start) -> None:
+    if not mechanism.parents:
+        pytest.skip("only cgroups can be looked at from inside")
+    script = "print(open('/proc/self/cgroup').read())"
+    cluster = start(make_job(script, resources={"limits": {"cpu": "500m"}}), mechanism)
+    ended(cluster)
+    assert f"{leftovers.FOLDER_PREFIX}{os.getpid()}-" in cluster.log_file("job-cpu-0").read_text()
+
+
+def test_limits_are_reported_and_can_be_changed(mechanism: Mechanism, start: Start) -> None:
+    cluster = start(make_job(SLEEP, resources={"limits": {"cpu": "250m"}}), mechanism)
+    assert only(cluster).cpu_limit == 0.25
+    cluster.set_cpu_limit("job-cpu-0", 0.5)
+    assert only(cluster).cpu_limit == 0.5
+    with pytest.raises(ValueError, match="no worker 'nobody'"):
+        cluster.set_cpu_limit("nobody", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("script", "phase", "code"),
+    [
+        ("", "Succeeded", 0),
+        ("raise SystemExit(3)", "Failed", 3),
+        ("import os; os.kill(os.getpid(), 9)", "Failed", 137),
+        ("import os; os.kill(os.getpid(), 15)", "Failed", 143),
+    ],
+)
+def test_exit_codes_are_those_of_kubernetes(start: Start, script: str, phase: str, code: int) -> None:
+    worker = ended(start(make_job(script)))
+    assert (worker.phase, worker.exit_code, worker.finished) == (phase, code, False)
+
+
+def test_last_words_are_heard(start: Start) -> None:
+    words = contract.Termination(finished=True, step=10, message="all well")
+    script = f"import os; open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words.to_json()!r})"
+    worker = ended(start(make_job(script)))
+    assert (worker.finished, worker.message) == (True, "all well")
+
+
+def test_a_worker_that_fails_without_a_word_is_quoted_from_its_log(start: Start) -> None:
+    message = ended(start(make_job("print('ready'); 1 / 0"))).message
+    assert "ZeroDivisionError" in message
+    message = ended(start(make_job("import os; print('so far', flush=True); os.kill(os.getpid(), 11)"))).message
+    assert "SIGSEGV" in message
+    assert "so far" in message
+
+
+def test_a_command_that_does_not_exist_is_named(start: Start) -> None:
+    worker = ended(start(make_job("", command=["no-such-program"])))
+    assert worker.exit_code == 127
+    assert "no-such-program" in worker.message
+
+
+def test_a_folder_that_does_not_exist_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"template\.spec\.containers\[0\]\.workingDir: /no/folder"):
+        LocalCluster(make_job("", workingDir="/no/folder"), tmp_path, None)
+
+
+def test_memory_limit_kills_and_is_named(memory_mechanism: Mechanism, start: Start) -> None:
+    script = "b = bytearray(200 << 20); b[::4096] = b'x' * len(b[::4096])\n" + SLEEP
+    cluster = start(make_job(script, resources={"limits": {"memory": "64Mi"}}), memory_mechanism)
+    worker = ended(cluster)
+    assert worker.exit_code == 137
+    assert "out of memory" in worker.message
+    assert "64 MiB" in worker.message
+
+
+def test_a_deleted_worker_is_asked_to_leave(start: Start) -> None:
+    script = (
+        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(143)))\n"
+        "print('here', flush=True)\n"
+    ) + SLEEP
+    cluster = start(make_job(script))
+    log_says(cluster, "here")
+    cluster.act(Decision("Running", "", delete=("job-cpu-0",)), Memory.initial())
+    eventually(lambda: not cluster.observe()[0].workers)
+    log_says(cluster, "asked")
+
+
+def test_a_deaf_worker_is_killed_after_its_grace_without_holding_up_the_loop(
+    mechanism: Mechanism, start: Start
+) -> None:
+    cluster = start(make_job(IGNORE_TERM), mechanism)
+    log_says(cluster, "deaf")
+    cluster.act(Decision("Running", "", delete=("job-cpu-0",)), Memory.initial())
+    assert only(cluster).exit_code is None  # the call came back while it was still there
+    eventually(lambda: not cluster.observe()[0].workers)
+
+
+def test_a_created_again_worker_has_another_identity_and_the_same_log(start: Start) -> None:
+    cluster = start(make_job("print('hello'); raise SystemExit(1)"))
+    first = ended(cluster)
+    cluster.act(Decision("Running", "", delete=(first.name,)), Memory.initial())
+    eventually(lambda: not cluster.observe()[0].workers)
+    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    second = ended(cluster)
+    assert first.uid != second.uid
+    assert first.address != second.address
+    assert second.message == "hello"  # not what its predecessor wrote
+    assert cluster.log_file(first.name).read_text() == "hello\nhello\n"
+
+
+def test_series_are_listed_by_worker_oldest_first(start: Start) -> None:
+    cluster = start(make_job(f"import os; open(os.environ[{contract.ENV_SERIES!r}], 'w').close()"))
+    first = ended(cluster)
+    cluster.act(Decision("Running", "", delete=(first.name,)), Memory.initial())
+    cluster.observe()
+    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    second = ended(cluster)
+    assert [file.stem for file in cluster.series_files()["job-cpu-0"]] == [first.uid, second.uid]
+
+
+def test_plan_and_memory_come_back_as_published(start: Start) -> None:
+    cluster = start(make_job(SLEEP))
+    memory = Memory(plan_version=1, restarts=2)
+    cluster.act(Decision("Running", "", plan=PLAN), memory)
+    seen, remembered = cluster.observe()
+    assert seen.plan == PLAN
+    assert remembered == memory
+    cluster.act(Decision("Running", ""), Memory(restarts=3))
+    seen, remembered = cluster.observe()
+    assert seen.plan == PLAN
+    assert remembered == Memory(restarts=3)
+
+
+def test_nothing_is_done_upon_an_outdated_observation(start: Start, tmp_path: Path) -> None:
+    cluster = start(make_job(SLEEP))
+    with LocalCluster(cluster.job, cluster.directory, None) as other:
+        other.observe()
+        other.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    with pytest.raises(PlanConflictError):
+        cluster.act(Decision("Running", "", delete=("job-cpu-0",), create=(key(1),)), Memory.initial())
+    assert [worker.name for worker in cluster.observe()[0].workers] == ["job-cpu-0"]
+
+
+def test_creating_twice_starts_one_process(start: Start) -> None:
+    cluster = start(make_job(SLEEP))
+    before = only(cluster).uid
+    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    assert only(cluster).uid == before
+
+
+def test_an_interrupt_lets_workers_end_in_order(mechanism: Mechanism, start: Start) -> None:
+    script = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\nprint('here', flush=True)\n"
+    cluster = start(make_job(script + SLEEP, replicas=2, resources={"limits": {"cpu": "500m"}}), mechanism)
+    for name in ("job-cpu-0", "job-cpu-1"):
+        log_says(cluster, "here", name)
+    assert cluster.interrupt(30)
+    assert [worker.exit_code for worker in cluster.observe()[0].workers] == [143, 143]
+
+
+def test_an_interrupt_kills_the_deaf(start: Start) -> None:
+    cluster = start(make_job(IGNORE_TERM))
+    log_says(cluster, "deaf")
+    assert not cluster.interrupt(0.1)
+    assert only(cluster).exit_code == 137
+
+
+def test_damaged_memory_and_plan_count_as_none(start: Start) -> None:
+    cluster = start(make_job(SLEEP))
+    cluster.act(Decision("Running", "", plan=PLAN), Memory(restarts=2))
+    folder = cluster.directory / "plan" / "..data"
+    (folder / contract.PLAN_FILE).write_text('{"schema": 1')
+    (folder / "state.json").write_text("[]")
+    seen, memory = cluster.observe()
+    assert (seen.plan, memory) == (None, None)
+
+
+def test_waiting_ends_when_a_worker_ends(start: Start) -> None:
+    cluster = start(make_job("import sys; sys.stdin.read()"))
+    cluster.wait(3600)
+    assert only(cluster).exit_code == 0
+
+
+def test_closing_removes_grandchildren_and_limits(mechanism: Mechanism, start: Start) -> None:
+    script = (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}], start_new_session=True)\n"
+        "print('child', p.pid, flush=True)\n"
+    )
+    cluster = start(make_job(script + SLEEP, resources={"limits": {"cpu": "500m"}}), mechanism)
+    log_says(cluster, "child")
+    pid = int(cluster.log_file("job-cpu-0").read_text().split()[1])
+    assert leftovers.alive(pid)
+    cluster.close()
+    cluster.close()
+    assert not leftovers.alive(pid)
+    assert not cgroup_folders(os.getpid())
+
+
+def test_grandchildren_go_with_a_worker_that_ends_by_itself(mechanism: Mechanism, start: Start) -> None:
+    script = (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])\nprint(p.pid, flush=True)\n"
+    )
+    cluster = start(make_job(script), mechanism)
+    ended(cluster)
+    pid = int(cluster.log_file("job-cpu-0").read_text())
+    eventually(lambda: cluster.observe() and not leftovers.alive(pid))
+
+
+def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+    job = make_job(SLEEP)
+    with pytest.raises(RuntimeError, match="on purpose"), LocalCluster(job, tmp_path, None) as cluster:
+        cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+        raise RuntimeError("on purpose")
+
+
+def test_two_jobs_of_one_runner_do_not_touch_each_other(start: Start) -> None:
+    first, second = start(make_job(SLEEP)), start(make_job(SLEEP))
+    first.close()
+    assert only(second).exit_code is None
+
+
+RUNNER = """
+import sys, time
+from pathlib import Path
+from unit.local.worlds import MECHANISMS, make_job, key
+from heterotrain_operator.clusters.local.cluster import LocalCluster
+from heterotrain_operator.core.model import Decision
+from heterotrain_operator.core.state import Memory
+script = (
+    "import os, subprocess, sys, time\\n"
+    "p = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'], start_new_session=True)\\n"
+    "print(os.getpid(), p.pid, flush=True)\\n"
+    "time.sleep(600)"
+)
+job = make_job(script, resources={"limits": {"cpu": "500m"}})
+cluster = LocalCluster(job, Path(sys.argv[1]), None, mechanism=MECHANISMS[sys.argv[2]])
+cluster.observe()
+cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+time.sleep(600)
+"""
+
+
+def test_a_killed_runner_leaves_neither_processes_nor_cgroups(mechanism: Mechanism, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(tmp_path), mechanism.name], env=environment)
+    log = tmp_path / "workers" / "job-cpu-0" / "log"
+    eventually(lambda: log.exists() and len(log.read_text().split()) == 2)
+    worker, grandchild = map(int, log.read_text().split())
+    assert leftovers.alive(worker)
+    assert leftovers.alive(grandchild)
+    runner.send_signal(signal.SIGKILL)
+    runner.wait()
+    eventually(lambda: not leftovers.alive(worker) and not leftovers.alive(grandchild))
+    eventually(lambda: not cgroup_folders(runner.pid))
+
+
+def test_what_a_dead_runner_left_is_swept_at_the_next_start(tmp_path: Path) -> None:
+    mechanism = next(iter(MECHANISMS.values()))
+    token = leftovers.new_token().split("-")
+    dead = "-".join([token[0], "1", *token[2:]])
+    cage = mechanism.create("job-cpu-0", 0.5, None, dead)
+    environment = {**os.environ, leftovers.ENV_RUNNER: dead}
+    orphan = subprocess.Popen([sys.executable, "-S", "-c", SLEEP], env=environment)
+    LocalCluster(make_job(""), tmp_path, None, mechanism=mechanism).close()
+    assert orphan.wait() == -signal.SIGKILL
+    assert not any(join.exists() for join in cage.joins)
+
+
+def test_fields_that_mean_nothing_here_are_named(tmp_path: Path) -> None:
+    job: HeteroTrainingJob = make_job("", image="x")
+    with LocalCluster(job, tmp_path, None) as cluster:
+        assert cluster.ignored == ("spec.workerGroups[0].template.spec.containers[0].image",)
