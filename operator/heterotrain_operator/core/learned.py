@@ -19,8 +19,12 @@ FALLS = 2
 EXPIRES_INTERVALS = 50
 """Decisions for which a learned bound holds; then the worker may show again what it can do."""
 
-FALL_DEVIATIONS = 2.0
-"""Standard errors by which a window's throughput must be lower to count as a fall."""
+FALL_DEVIATIONS = 4.0
+"""Standard errors by which a window's throughput must be lower to count as a fall; both windows of a false alarm are
+compared with one and the same throughput before the raise, so they are not independent."""
+
+LEAST_FALL = 0.02
+"""Relative fall below which a throughput counts as unchanged."""
 
 
 def raised(memory: WorkerMemory, old_batch: int, new_batch: int, estimate: Estimate | None) -> WorkerMemory:
@@ -48,7 +52,7 @@ def watched(memory: WorkerMemory, batch: int, window: Estimate | None) -> Worker
     if memory.raised_from <= 0 or window is None or batch <= memory.raised_from:
         return memory
     # The throughput before the raise was measured about as well as this window: hence the root of two.
-    noise = FALL_DEVIATIONS * math.sqrt(2) * window.relative_error
+    noise = max(FALL_DEVIATIONS * math.sqrt(2) * window.relative_error, LEAST_FALL)
     if batch / window.mean_seconds >= memory.raised_throughput * (1 - noise):
         return replace(memory, falls=0)
     if memory.falls + 1 < FALLS:

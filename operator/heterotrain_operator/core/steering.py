@@ -70,7 +70,7 @@ def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
 def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Steered:
     """Look once. `members` and `memory.workers` are those of `plan`, by rank."""
     unsettled = _unfollowed(plan, members)
-    repair = _stranded(plan, members)
+    repair: tuple[tuple[int, ...] | None, str] | None = _stranded(plan, members)
     if repair is None and (not unsettled or _settled(memory, now)):
         repair = _broken(job, plan)
     if repair is not None:
@@ -92,9 +92,9 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     proposal = _ask_policy(job, plan, memory, windows)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
-    batches = proposal.batches if proposal.batches != plan.batch_sizes else None
+    moved = proposal.batches if proposal.batches != plan.batch_sizes else None
     reason = "; ".join([proposal.reason, *remarks])
-    return Steered(batches, reason, memory, Health(*_balance(plan, memory)), decided=True, stage=proposal.stage)
+    return Steered(moved, reason, memory, Health(*_balance(plan, memory)), decided=True, stage=proposal.stage)
 
 
 def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
