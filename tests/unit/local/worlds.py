@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +23,10 @@ SLEEP = "import time\nwhile True: time.sleep(60)"
 IGNORE_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n" + SLEEP
 
 
-def make_job(script: str, *arguments: str, replicas: int = 1, **container: Any) -> HeteroTrainingJob:
-    """A job of workers that run a Python script given as text; `container` adds or replaces its fields."""
+def make_job(
+    script: str, *arguments: str, replicas: int = 1, spec: Mapping[str, Any] | None = None, **container: Any
+) -> HeteroTrainingJob:
+    """A job of workers that run a Python script given as text; `container` and `spec` add or replace fields."""
     fields = {"name": "t", "command": ["python", "-S", "-c", script, *arguments], **container}
     template = {"spec": {"containers": [fields], "terminationGracePeriodSeconds": 1}}
     return parse_manifest(
@@ -35,6 +37,7 @@ def make_job(script: str, *arguments: str, replicas: int = 1, **container: Any) 
             "spec": {
                 "workerGroups": [{"name": "cpu", "replicas": replicas, "template": template}],
                 "training": {"globalBatchSize": 32, "steps": 10},
+                **(spec or {}),
             },
         }
     )

@@ -143,11 +143,13 @@ class LocalCluster:
 
     def set_cpu_limit(self, name: str, cores: float | None) -> None:
         """Change a worker's CPU limit. Raises ValueError without such a worker, LimitError if refused."""
-        pod = self._pods.get(name)
-        if pod is None:
-            raise ValueError(f"there is no worker {name!r}; there are {', '.join(self._pods) or 'none'}")
+        pod = self._pod(name)
         pod.process.cage.set_cores(cores)
         pod.cores = cores
+
+    def pid(self, name: str) -> int:
+        """A worker's first process. Raises ValueError without such a worker."""
+        return self._pod(name).process.pid
 
     def wait(self, seconds: float) -> None:
         """Let time pass, but no longer than until there is an end of a worker that was not observed yet."""
@@ -200,6 +202,11 @@ class LocalCluster:
         self.close()
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _pod(self, name: str) -> _Pod:
+        if name not in self._pods:
+            raise ValueError(f"there is no worker {name!r}; there are {', '.join(self._pods) or 'none'}")
+        return self._pods[name]
 
     def _check_working_dirs(self) -> None:
         problems = []

@@ -16,7 +16,7 @@ from heterotrain_operator.clusters.local.limits import Cage
 
 SIGNAL_EXIT_BASE = 128  # how shells and Kubernetes report an end by a signal
 TAIL_BYTES = 4096
-TAIL_LINES = 12
+TAIL_LINES = 5  # the error and where it arose; the log itself has the rest
 MEBIBYTE = 1024**2
 POLL_SECONDS = 0.01
 
