@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, StepRecord, Termination, TrainingConfig
-from prometheus_client.parser import text_string_to_metric_families
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
@@ -164,9 +165,26 @@ class Gang:
     def logs(self) -> str:
         return "\n".join(f"--- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def saved(self, rank: int = 0) -> dict[str, Any]:
-        """What the worker's script saved at its end."""
+    def saved(self, rank: int = 0, name: str = "") -> dict[str, Any]:
+        """The weights that a worker's script saved at its end (or, under a name, before)."""
         import torch
 
-        loaded: dict[str, Any] = torch.load(self.folder / f"{self.plan.members[rank].name}.pt", weights_only=True)
+        loaded: dict[str, Any] = torch.load(self.folder / f"{self.plan.members[rank].name}{name}.pt", weights_only=True)
         return loaded
+
+
+def run_alone(folder: Path, command: Sequence[str]) -> dict[str, Any]:
+    """Run a script outside any job; the weights that it saved."""
+    import torch
+
+    folder.mkdir()
+    path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
+    subprocess.run(
+        [sys.executable, *command, "--out", str(folder)],
+        check=True,
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        timeout=PATIENCE_SECONDS,
+    )
+    loaded: dict[str, Any] = torch.load(folder / "alone.pt", weights_only=True)
+    return loaded

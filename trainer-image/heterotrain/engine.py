@@ -98,6 +98,7 @@ class Engine:
         self._target_reached = False
         self._mark = "first"
         self._replays = 0
+        self._saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
     # --- what the session and the iterator ask ------------------------------------------------------------------
 
@@ -480,20 +481,23 @@ class Engine:
 
     def _checkpoint_if_due(self) -> None:
         every = self._config.checkpoint_every_steps
-        if self._config.checkpoint_path and self.position.step and self.position.step % every == 0:
+        step = self.position.step
+        if self._config.checkpoint_path and step != self._saved_step and step % every == 0:
             self._save()
+            self._saved_step = step
             # Everybody's next step holds the leader's writing, as own time there and as waiting elsewhere.
             self._mark = self._mark or "checkpoint"
 
     def _save(self) -> None:
         """The leader writes a checkpoint of what it has committed. Raises CheckpointError."""
         folder = self._config.checkpoint_path
-        if self._worker is None or folder is None or self.rank != 0 or self.position.step == 0:
+        if self._worker is None or folder is None or self.rank != 0 or self.position.step == self._saved_step:
             return
         state, phase = self._metrics.state, self._metrics.state.phase
         state.phase = contract.PHASE_CHECKPOINTING
         data = checkpoint.pack(self._state())
         checkpoint.write(Path(folder), self.position.step, data, self._config.checkpoint_keep)
+        self._saved_step = self.position.step
         log.info("checkpoint of step %d written", self.position.step)
         state.phase = phase
 
@@ -530,4 +534,5 @@ class Engine:
         data = broadcast_document(data if self.rank == 0 else None, 0, generation.control)
         if data:
             self._load(checkpoint.unpack(data))
+            self._saved_step = self.position.step
             log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)

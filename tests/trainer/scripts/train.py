@@ -4,11 +4,12 @@ import argparse
 import os
 from pathlib import Path
 
-import heterotrain
 import torch
-from heterotrain.workloads.digits import DigitsCNN, digits
 from torch import nn
 from torch.utils.data import Dataset
+
+import heterotrain
+from heterotrain.workloads.digits import DigitsCNN, digits
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
@@ -16,8 +17,9 @@ parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
 parser.add_argument("--loss", choices=["mean", "sum"], default="mean")
-parser.add_argument("--width", type=int, default=4)
+parser.add_argument("--width", type=int, default=8)
 parser.add_argument("--alone", type=int, default=0, help="global batch of a run alone")
+parser.add_argument("--early", type=int, default=0, help="save the weights after that many steps too")
 parser.add_argument("--epochs", type=int, default=1)
 options = parser.parse_args()
 torch.set_default_dtype(getattr(torch, options.dtype))
@@ -29,7 +31,7 @@ class Noted(Dataset):
 
     def __init__(self) -> None:
         self.data = digits()
-        self.notes = (options.out / f"{name}.samples").open("a", buffering=1)
+        self.notes = (options.out / f"{os.environ.get('HETEROTRAIN_UID', name)}.samples").open("a", buffering=1)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -53,4 +55,6 @@ for images, labels in batches:
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    if session.step == options.early:
+        torch.save(model.state_dict(), options.out / f"{name}early.pt")
 torch.save(model.state_dict(), options.out / f"{name}.pt")

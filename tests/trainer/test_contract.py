@@ -1,0 +1,98 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from heterotrain import contract
+from heterotrain.contract import Member, Plan, PlanError, StepRecord, Termination, TrainingConfig, parse_plan
+from trainer.gang import REPOSITORY
+
+PLAN = Plan(
+    7,
+    2,
+    "step",
+    (Member("a", "u1", "10.0.0.7:29500", "cpu", 96), Member("b", "u2", "10.0.0.8:29500", "gpu", 160)),
+)
+
+
+def test_a_plan_survives_its_document() -> None:
+    assert parse_plan(PLAN.to_json()) == PLAN
+    assert PLAN.global_batch_size == 256
+    assert PLAN.leader == "a"
+
+
+def test_a_recreated_worker_is_not_its_predecessor() -> None:
+    assert PLAN.rank_of("b", "u2") == 1
+    assert PLAN.rank_of("b", "u3") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"schema": 2}, "schema: 2 is newer"),
+        ({"version": "7"}, "version: expected int"),
+        ({"version": True}, "version: expected int"),
+        ({"applyAt": "never"}, "applyAt"),
+        ({"leader": "b"}, "leader: 'b' is not the first member"),
+        ({"globalBatchSize": 255}, "globalBatchSize: 255, but the members' batches add up to 256"),
+        ({"members": []}, "at least one member"),
+        ({"members": [{"name": "a"}]}, r"members\[0\]"),
+        ({"members": ["a"]}, r"members\[0\]: expected an object"),
+    ],
+)
+def test_a_plan_that_must_not_be_followed_says_why(change: dict[str, object], reason: str) -> None:
+    with pytest.raises(PlanError, match=reason):
+        parse_plan(json.dumps(json.loads(PLAN.to_json()) | change))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}'])
+def test_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(PlanError):
+        parse_plan(text)
+
+
+def test_negative_batches_and_repeated_names_are_refused() -> None:
+    for member in ({"batchSize": -1}, {"name": "b"}):
+        document = json.loads(PLAN.to_json())
+        document["members"][0] |= member
+        document["leader"] = document["members"][0]["name"]
+        document["globalBatchSize"] = sum(each["batchSize"] for each in document["members"])
+        with pytest.raises(PlanError, match=r"negative|twice"):
+            parse_plan(json.dumps(document))
+
+
+def test_a_config_survives_the_environment_and_foreign_fields_are_named() -> None:
+    config = TrainingConfig(epochs=3, seed=9, checkpoint_path="/checkpoints", target_loss=0.1)
+    assert TrainingConfig.from_json(config.to_json()) == config
+    with pytest.raises(ValueError, match="colour"):
+        TrainingConfig.from_json('{"colour": 1}')
+
+
+def test_last_words_of_any_kind_are_understood() -> None:
+    words = Termination(finished=True, step=12, message="done")
+    assert Termination.from_text(words.to_json()) == words
+    assert Termination.from_text("Killed\n") == Termination(finished=False, message="Killed")
+    assert len(Termination(finished=False, message="x" * 9000).to_json().encode()) <= 4096
+
+
+def test_a_torn_line_is_no_step_record() -> None:
+    record = StepRecord(1.0, 2, 0, 3, 4, 4, 0.1, 0.2, None, "")
+    assert StepRecord.from_json(record.to_json()) == record
+    for line in (record.to_json()[:-5], '{"step": 1}'):
+        with pytest.raises(ValueError):
+            StepRecord.from_json(line)
+
+
+def test_the_contract_imports_without_torch() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; import heterotrain.contract, heterotrain; print(heterotrain.__all__)"
+    )
+    path = str(REPOSITORY / "trainer-image")
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
+
+
+def test_metric_names_share_their_prefix() -> None:
+    names = [value for key, value in vars(contract).items() if key.startswith("METRIC_") and key != "METRIC_PREFIX"]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith(contract.METRIC_PREFIX) for name in names)
