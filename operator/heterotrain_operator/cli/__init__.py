@@ -1,0 +1,1 @@
+"""The command line: runs a job here and says what came of it; needs neither torch nor Kubernetes."""

@@ -1,0 +1,223 @@
+"""Run a job on this machine under one policy after the other, each arm in a world of its own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from heterotrain.contract import StepRecord
+from heterotrain_operator.api import HeteroTrainingJob, to_core
+from heterotrain_operator.api.base import MAX_STEPS
+from heterotrain_operator.cli.checkpoints import newest_step
+from heterotrain_operator.cli.journal import Entry, entry_of
+from heterotrain_operator.cli.live import View
+from heterotrain_operator.cli.series import align, read_series
+from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.cli.summary import Arm
+from heterotrain_operator.clusters.local.cluster import LocalCluster
+from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
+from heterotrain_operator.core.facts import missing, survey
+from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.steer import steer
+
+logger = logging.getLogger(__name__)
+
+PROFILE = "Profile"
+INTERRUPTED = "Interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One arm to run; `round` counts from 1. The profile runs before (0) and after (1) all others."""
+
+    policy: str
+    round: int
+
+    @property
+    def is_profile(self) -> bool:
+        """True if it only measures the workers."""
+        return self.policy == PROFILE
+
+    @property
+    def slug(self) -> str:
+        """Its name in file names."""
+        return f"{self.policy.lower()}-{self.round}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a leg: the arm, the decisions taken, every worker's records, and the signal that ended
+    it.
+    """
+
+    leg: Leg
+    arm: Arm
+    entries: tuple[Entry, ...]
+    series: dict[str, tuple[StepRecord, ...]]
+    stopped_by: Interrupted | None = None
+
+
+def legs(policies: Sequence[str], rounds: int, profile: bool) -> tuple[Leg, ...]:
+    """What to run, in order: the policies in each round, reversed from one to the next.
+
+    A machine that warms up or slows down meanwhile then favours none (mechanisms, section 4).
+    """
+    arms = []
+    for number in range(1, rounds + 1):
+        order = policies if number % 2 else tuple(reversed(policies))
+        arms += [Leg(policy, number) for policy in order]
+    return (Leg(PROFILE, 0), *arms, Leg(PROFILE, 1)) if profile else tuple(arms)
+
+
+def worker_names(job: Job) -> tuple[str, ...]:
+    """Names of the job's workers in the order of their ranks."""
+    return tuple(key.name for key in missing(job, survey(job, Seen())))
+
+
+def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
+    """Least and most samples per step of every worker."""
+    names = iter(worker_names(job))
+    return {
+        next(names): (group.batch_min, job.global_batch if group.batch_max is None else group.batch_max)
+        for group in job.groups
+        for _ in range(group.replicas)
+    }
+
+
+def endless(job: HeteroTrainingJob) -> HeteroTrainingJob:
+    """The same job without an end and without checkpoints: it is stopped once it has been measured."""
+    training = job.spec.training.model_copy(update={"epochs": None, "steps": MAX_STEPS, "target": None})
+    checkpoint = job.spec.checkpoint.model_copy(update={"every_steps": MAX_STEPS})
+    spec = job.spec.model_copy(update={"training": training, "checkpoint": checkpoint})
+    return job.model_copy(update={"spec": spec})
+
+
+def measured(job: Job) -> Callable[[Seen, Decision], bool]:
+    """Whether the policy has nothing more to try: everybody is measured under the plan in force, and it
+    stays.
+    """
+
+    def done(seen: Seen, decision: Decision) -> bool:
+        if seen.plan is None or decision.plan is not None or decision.phase != "Running":
+            return False
+        metrics = {worker.name: worker.metrics for worker in seen.workers}
+        return all(
+            (known := metrics.get(member.name)) is not None
+            and known.plan_version == seen.plan.version
+            and (known.steps >= job.interval or member.batch_size == 0)
+            for member in seen.plan.members
+        )
+
+    return done
+
+
+class Runner:
+    """Runs legs of one job, showing each to the user."""
+
+    def __init__(
+        self, job: HeteroTrainingJob, *, mechanism: Mechanism, view: View, stop: StopSignals, grace_seconds: float
+    ) -> None:
+        self._job = job
+        self._mechanism = mechanism
+        self._view = view
+        self._stop = stop
+        self._grace_seconds = grace_seconds
+
+    def run(self, leg: Leg, title: str, folder: Path, checkpoints: Path) -> Result:
+        """Run one leg in `folder` to its end, its failure, or a signal; nothing of it is left running.
+
+        Raises ManifestError if the job cannot run here.
+        """
+        job = endless(self._job) if leg.is_profile else self._job
+        core = replace(to_core(job), policy=leg.policy)
+        if leg.is_profile:
+            core = replace(core, dry_run=False)
+        names = worker_names(core)
+        with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism) as cluster:
+            self._view.begin(title, core, endless=leg.is_profile)
+            round_of = _Rounds(self._view)
+            wish: Interrupted | None = None
+            phase: str
+            try:
+                decision = steer(
+                    core,
+                    cluster,
+                    now=time.time,
+                    pause=self._pause_in(cluster),
+                    on_round=round_of.note,
+                    until=measured(core) if leg.is_profile else None,
+                )
+                phase, message = decision.phase, decision.reason
+            except Interrupted as interrupted:
+                wish = interrupted
+                phase, message = INTERRUPTED, str(interrupted)
+                if not leg.is_profile:
+                    self._leave(cluster)
+            except (LimitError, OSError) as error:
+                phase, message = "Failed", str(error)
+            self._view.clear()
+            adjustments, restarts = _counted(cluster)
+            files = cluster.series_files()
+        series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in names}
+        arm = Arm(leg.policy, leg.round, align(series), adjustments, phase, message, restarts)
+        if wish is not None and not leg.is_profile:
+            self._say_where_it_ended(arm, checkpoints)
+        return Result(leg, arm, tuple(round_of.entries), series, wish)
+
+    def _pause_in(self, cluster: LocalCluster) -> Callable[[float], None]:
+        def pause(seconds: float) -> None:
+            self._stop.check()
+            cluster.wait(seconds)
+            self._stop.check()
+
+        return pause
+
+    def _leave(self, cluster: LocalCluster) -> None:
+        """Let the workers write a checkpoint and end; a second signal cuts that short."""
+        self._view.say(
+            f"stopping: the workers finish their step and write a checkpoint, within {self._grace_seconds:g} s "
+            "(ask again to kill them)",
+            style="yellow",
+        )
+        try:
+            with self._stop.insistable():
+                if not cluster.interrupt(self._grace_seconds):
+                    self._view.say("some workers did not end in time and were killed", style="yellow")
+        except Insisted:
+            self._view.say("killing the workers", style="yellow")
+
+    def _say_where_it_ended(self, arm: Arm, checkpoints: Path) -> None:
+        trained = arm.steps[-1].number + 1 if arm.steps else 0
+        saved = newest_step(checkpoints)
+        kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
+        self._view.say(f"{arm.title}: stopped after {trained} steps; {kept}", style="yellow")
+
+
+def _counted(cluster: LocalCluster) -> tuple[int, int]:
+    """Adjustments and restarts, as the job's memory has counted them."""
+    try:
+        _, memory = cluster.observe()
+    except (OSError, ValueError) as error:
+        logger.warning("adjustments and restarts are not known: %s", error)
+        return 0, 0
+    return (memory.adjustments, memory.restarts) if memory is not None else (0, 0)
+
+
+class _Rounds:
+    """Listens to the loop: keeps what was decided, and shows it."""
+
+    def __init__(self, view: View) -> None:
+        self.entries: list[Entry] = []
+        self._view = view
+        self._began = time.monotonic()
+
+    def note(self, seen: Seen, decision: Decision) -> None:
+        """One round of the loop."""
+        entry = entry_of(time.monotonic() - self._began, seen, decision)
+        if entry is not None:
+            self.entries.append(entry)
+        self._view.show(seen, decision, entry)

@@ -1,0 +1,50 @@
+"""Where a job's checkpoints lie on this machine, and what is there already; nothing is lost by accident."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from heterotrain_operator.api import HeteroTrainingJob
+
+VOLUMES = Path(".heterotrain") / "volumes"
+"""Stands for a cluster's persistent volumes, below the current folder."""
+
+_NAME = re.compile(r"step-(\d+)\.pt")
+
+
+def local_folder(job: HeteroTrainingJob, here: Path) -> Path | None:
+    """The folder for `spec.checkpoint`, None if the job has no durable one.
+
+    A claim is a folder below `here` by its name; a path without a claim is taken as it stands.
+    """
+    checkpoint = job.spec.checkpoint
+    if checkpoint.persistent_volume_claim is not None:
+        return here / VOLUMES / checkpoint.persistent_volume_claim
+    return Path(checkpoint.path) if checkpoint.path is not None else None
+
+
+def steps_in(folder: Path) -> dict[int, Path]:
+    """The checkpoints in a folder by step, ascending; none if there is no such folder."""
+    found = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def newest_step(folder: Path) -> int | None:
+    """The number of steps in the newest checkpoint, None if there is none."""
+    return max(steps_in(folder), default=None)
+
+
+def set_aside(folder: Path, now: datetime | None = None) -> Path:
+    """Move the checkpoints in `folder` into a new folder inside it, and return that. Raises OSError."""
+    moment = datetime.now(UTC) if now is None else now
+    aside = folder / f"before-{moment:%Y%m%dT%H%M%S%f}"
+    aside.mkdir()
+    for path in steps_in(folder).values():
+        path.rename(aside / path.name)
+    return aside

@@ -1,0 +1,47 @@
+"""What was decided, when and why; kept for the terminal and the report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from heterotrain_operator.core.model import Decision, Event, Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One decision that did or said something.
+
+    `seconds` since the arm began; `step` counts the steps committed by then; `version` and `batches` (by
+    rank) are those of the plan it published, None and empty if it published none.
+    """
+
+    seconds: float
+    step: int
+    version: int | None
+    batches: tuple[int, ...]
+    reason: str
+    events: tuple[Event, ...]
+
+    def to_json(self) -> str:
+        """One line, without the newline."""
+        return json.dumps(asdict(self))
+
+
+def committed_steps(seen: Seen) -> int:
+    """The most steps that any worker reports as committed; 0 before the first."""
+    return max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=0)
+
+
+def entry_of(seconds: float, seen: Seen, decision: Decision) -> Entry | None:
+    """What is worth keeping of a decision; None if it did and said nothing."""
+    if decision.plan is None and not decision.events:
+        return None
+    return Entry(
+        seconds=seconds,
+        step=committed_steps(seen),
+        version=decision.plan.version if decision.plan else None,
+        batches=decision.plan.batch_sizes if decision.plan else (),
+        reason=decision.reason,
+        events=decision.events,
+    )

@@ -1,0 +1,214 @@
+"""Show a job while it runs: a live table on a terminal, plain lines elsewhere; always on standard error.
+
+Plain lines come at every decision and now and then between, so that a log stays readable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from heterotrain_operator.cli import wording
+from heterotrain_operator.cli.journal import Entry, committed_steps
+from heterotrain_operator.core.facts import survey
+from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
+
+PLAIN_EVERY_SECONDS = 10.0
+RATE_OVER_SECONDS = 20.0
+
+
+class Pace:
+    """Committed steps per second over the last seconds, from (moment, step) pairs."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+
+    def note(self, moment: float, step: int) -> None:
+        """A step was seen as the newest at a moment; going back (a restart) begins anew."""
+        if self._points and step < self._points[-1][1]:
+            self._points.clear()
+        if step > 0:
+            self._points.append((moment, step))
+        while len(self._points) > 2 and self._points[1][0] < moment - RATE_OVER_SECONDS:
+            self._points.popleft()
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """None until two steps have been seen."""
+        if len(self._points) < 2:
+            return None
+        (first, low), (last, high) = self._points[0], self._points[-1]
+        return (high - low) / (last - first) if last > first and high > low else None
+
+
+def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
+    """Mean own seconds, and the share of waiting, since the plan in force began."""
+    if metrics.steps <= 0:
+        return None, None
+    total = metrics.own_seconds + metrics.wait_seconds
+    return metrics.own_seconds / metrics.steps, metrics.wait_seconds / total if total > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Committed steps, those of the whole job (0: unknown or endless), and the seconds left."""
+
+    steps: int
+    total: int
+    seconds_left: float | None
+
+    def __str__(self) -> str:
+        return f"step {self.steps}/{self.total}" if self.total else f"step {self.steps}"
+
+
+def progress(seen: Seen, pace: Pace, *, endless: bool = False) -> Progress:
+    """How far a job has come."""
+    steps = committed_steps(seen)
+    total = max((w.metrics.total_steps for w in seen.workers if w.metrics is not None), default=0)
+    if endless:
+        total = 0
+    rate = pace.steps_per_second
+    return Progress(steps, total, (total - steps) / rate if rate and total >= steps > 0 else None)
+
+
+def by_rank(job: Job, seen: Seen) -> tuple[WorkerSeen, ...]:
+    """The job's workers in the order of its groups."""
+    return survey(job, seen).workers
+
+
+def workers_table(job: Job, seen: Seen, pace: Pace) -> Table:
+    """One row per worker, by group and index."""
+    table = Table(expand=False)
+    table.add_column("worker")
+    table.add_column("device")
+    for heading in ("CPU limit", "batch", "own time", "waiting", "samples/s", "plan"):
+        table.add_column(heading, justify="right")
+    table.add_column("phase")
+    devices = {group.name: group.device for group in job.groups}
+    for worker in by_rank(job, seen):
+        table.add_row(*_row(worker, devices.get(worker.group, ""), pace.steps_per_second))
+    return table
+
+
+def _row(worker: WorkerSeen, device: str, rate: float | None) -> tuple[str, ...]:
+    limit = "none" if worker.cpu_limit is None else f"{worker.cpu_limit:g}"
+    metrics = worker.metrics
+    if metrics is None:
+        blank = wording.UNKNOWN
+        return (worker.name, device, limit, blank, blank, blank, blank, blank, worker.phase.lower())
+    own, waiting = own_and_wait(metrics)
+    return (
+        worker.name,
+        device,
+        limit,
+        str(metrics.batch_size),
+        wording.seconds(own),
+        wording.percent(waiting),
+        wording.rate(rate * metrics.batch_size if rate else None),
+        str(metrics.plan_version),
+        metrics.phase or worker.phase.lower(),
+    )
+
+
+def plain_line(title: str, job: Job, seen: Seen, pace: Pace, *, endless: bool = False) -> str:
+    """The state of a job in one line."""
+    reached = progress(seen, pace, endless=endless)
+    metrics = [worker.metrics for worker in by_rank(job, seen) if worker.metrics is not None]
+    parts = [f"{title}: {reached}" if reached.steps else f"{title}: starting"]
+    if metrics and reached.steps:
+        rate = pace.steps_per_second
+        samples = rate * sum(m.batch_size for m in metrics) if rate else None
+        parts.append(f"{wording.rate(samples)} samples/s")
+        parts.append(f"batches {wording.batches(m.batch_size for m in metrics)}")
+        parts.append("own time " + " / ".join(wording.seconds(own_and_wait(m)[0]) for m in metrics))
+        if reached.seconds_left is not None:
+            parts.append(f"{wording.clock(reached.seconds_left)} left")
+    return ", ".join(parts)
+
+
+class View:
+    """What the user sees of a run. Use it as a context manager; `now` is a monotonic clock in seconds."""
+
+    def __init__(self, console: Console, now: Callable[[], float]) -> None:
+        self._console = console
+        self._now = now
+        self._live = Live(console=console, transient=True) if console.is_terminal else None
+        self._job: Job | None = None
+        self._title = ""
+        self._endless = False
+        self._pace = Pace()
+        self._said_at = float("-inf")
+
+    def __enter__(self) -> View:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.clear()
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line that stays."""
+        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def begin(self, title: str, job: Job, *, endless: bool = False) -> None:
+        """A new arm starts; an endless one shows no end."""
+        self._title, self._job, self._endless, self._pace = title, job, endless, Pace()
+        self._said_at = self._now()
+        self.say(f"{title}: starting {sum(group.replicas for group in job.groups)} workers", style="bold")
+
+    def clear(self) -> None:
+        """Nothing runs now."""
+        if self._live is not None:
+            self._live.update(Text(""), refresh=True)
+
+    def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
+        """One round of the loop: what was seen and decided; `entry` if it is worth a line that stays."""
+        moment = self._now()
+        self._pace.note(moment, committed_steps(seen))
+        if entry is not None:
+            self._tell(entry)
+        if self._live is not None:
+            self._live.update(self._render(seen, decision))
+        elif self._job is not None and moment - self._said_at >= PLAIN_EVERY_SECONDS:
+            self._said_at = moment
+            self.say(plain_line(self._title, self._job, seen, self._pace, endless=self._endless))
+
+    def _tell(self, entry: Entry) -> None:
+        where = f"{self._title}, step {entry.step}"
+        for event in entry.events:
+            style = "yellow" if event.kind == "Warning" else "cyan"
+            self.say(f"{where}: {event.reason}: {event.message}", style=style)
+        if entry.version is not None and not entry.events:
+            batches = wording.batches(entry.batches)
+            self.say(f"{where}: plan {entry.version}, batches {batches}: {entry.reason}", style="cyan")
+
+    def _render(self, seen: Seen, decision: Decision) -> RenderableType:
+        if self._job is None:
+            return Text("")
+        reached = progress(seen, self._pace, endless=self._endless)
+        left = reached.seconds_left
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            Text(self._title, style="bold"),
+            ProgressBar(total=reached.total or 1, completed=reached.steps if reached.total else 0, width=40),
+            str(reached),
+            f"{wording.clock(left)} left" if left is not None else "",
+        )
+        reason = Text(decision.reason, style="dim", overflow="ellipsis", no_wrap=True)
+        return Group(workers_table(self._job, seen, self._pace), bar, reason)

@@ -1,0 +1,316 @@
+"""`heterotrain run`: check everything first, run the arms, then say what came of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, to_core
+from heterotrain_operator.api.availability import known_policies
+from heterotrain_operator.cli import checkpoints
+from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, legs, worker_names
+from heterotrain_operator.cli.live import View
+from heterotrain_operator.cli.stop import StopSignals, stop_signals
+from heterotrain_operator.cli.summary import WELL, Summary, Target, summarize
+from heterotrain_operator.cli.table import print_summary
+from heterotrain_operator.clusters.local.detect import detect
+from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
+
+SUCCEEDED = 0
+FAILED = 1
+BAD_INPUT = 2
+
+MARKER = ".heterotrain-run"
+"""In a folder that an earlier run made; only such a one is ever replaced."""
+
+WRITTEN = ("*.png", "*.jsonl", "summary.json", "manifest.yaml", "report.html")
+PLAIN_WIDTH = 120
+"""Columns of the tables where standard error is no terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asks of a run."""
+
+    manifest: Path
+    compare: tuple[str, ...] = ()
+    rounds: int = 1
+    as_json: bool = False
+    out: Path | None = None
+    resume: bool = False
+    fresh: bool = False
+    policy: str | None = None
+    ceiling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that may begin: everything about it has been checked. `durable` is None: checkpoints are
+    temporary.
+    """
+
+    job: HeteroTrainingJob
+    policy: str
+    legs: tuple[Leg, ...]
+    templates: dict[str, ProcessTemplate]
+    durable: Path | None
+
+    @property
+    def arms(self) -> int:
+        """How many arms there are besides the profile."""
+        return sum(not leg.is_profile for leg in self.legs)
+
+
+def package_version() -> str:
+    """The installed version; "unknown" in a checkout that is not installed."""
+    try:
+        return version("heterotrain")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def policy_problems(options: Options, policy: str) -> Iterator[Problem]:
+    """What is wrong with the policies named on the command line."""
+    known = known_policies()
+    named = [("--policy", options.policy)] if options.policy is not None else []
+    named += [("--compare", name) for name in options.compare]
+    for option, name in named:
+        if name not in known:
+            yield Problem(option, f"{name!r} is no policy; known are {', '.join(known)}")
+    for name in dict.fromkeys(options.compare):
+        if options.compare.count(name) > 1 or name == policy:
+            yield Problem("--compare", f"{name} would run twice; name each policy besides {policy} once")
+
+
+def _templates(job: HeteroTrainingJob, problems: list[Problem]) -> dict[str, ProcessTemplate]:
+    try:
+        return read_templates(job)
+    except ManifestError as error:
+        problems += error.problems
+        return {}
+
+
+def prepare(options: Options, here: Path) -> Prepared:
+    """Check a run without starting or changing anything; `here` is the current folder.
+
+    Raises ManifestError with all that is wrong.
+    """
+    problems: list[Problem] = []
+    try:
+        job = load_manifest(options.manifest)
+    except ManifestError as error:
+        raise ManifestError([*error.problems, *policy_problems(options, "")]) from None
+    policy = options.policy or job.spec.batching.policy
+    problems += policy_problems(options, policy)
+    templates = _templates(job, problems)
+    if job.spec.run_policy.suspend:
+        problems.append(Problem("spec.runPolicy.suspend", "a suspended job does not run; set it to false"))
+    if options.rounds < 1:
+        problems.append(Problem("--rounds", f"must be at least 1, found {options.rounds}"))
+    several = bool(options.compare) or options.rounds > 1
+    durable = None if several else checkpoints.local_folder(job, here)
+    if several and options.resume:
+        problems.append(Problem("--resume", "several arms each start from the beginning; there is none to resume"))
+    if durable is not None and not (options.resume or options.fresh):
+        saved = checkpoints.newest_step(durable)
+        if saved is not None:
+            reason = f"{durable} holds a checkpoint of {saved} steps; go on with --resume or start with --fresh"
+            problems.append(Problem("spec.checkpoint", reason))
+    if options.out is not None:
+        problems += _out_problems(options.out, options.fresh)
+    if problems:
+        raise ManifestError(problems)
+    wanted = legs((policy, *options.compare), options.rounds, bool(options.compare) or options.ceiling)
+    return Prepared(job, policy, wanted, templates, durable)
+
+
+def _out_problems(out: Path, fresh: bool) -> Iterator[Problem]:
+    try:
+        if not out.exists() or not any(out.iterdir()):
+            return
+    except OSError as error:
+        yield Problem("--out", f"{out}: {error.strerror}")
+        return
+    if not (out / MARKER).exists():
+        yield Problem("--out", f"{out} is not empty; name a new folder")
+    elif not fresh:
+        yield Problem("--out", f"{out} holds an earlier run; name another folder, or replace it with --fresh")
+
+
+@contextmanager
+def _run_folder(out: Path | None) -> Iterator[Path]:
+    """The folder of a run: the user's, emptied of an earlier run, or one that is gone in the end."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="heterotrain-") as folder:
+            yield Path(folder)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).touch()
+    shutil.rmtree(out / "arms", ignore_errors=True)
+    for pattern in WRITTEN:
+        for path in out.glob(pattern):
+            path.unlink()
+    yield out.absolute()
+
+
+def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mechanism) -> None:
+    job = prepared.job
+    replicas = job.spec.replicas
+    view.say(
+        f"{job.metadata.name}: {replicas} {'worker' if replicas == 1 else 'workers'}, global batch "
+        f"{job.spec.global_batch_size}, policy {prepared.policy}",
+        style="bold",
+    )
+    view.say(f"Limits: {mechanism.describe()}")
+    ignored = [path for template in prepared.templates.values() for path in template.ignored]
+    if ignored:
+        view.say(f"Ignored on this machine: {', '.join(ignored)}")
+    if prepared.arms > 1:
+        view.say("Every arm starts from the beginning; its checkpoints stay in the run's folder")
+        return
+    if prepared.durable is None:
+        where = "in the run's folder" if options.out is not None else "temporary: nothing can be resumed"
+        view.say(f"Checkpoints are {where} (the job has no spec.checkpoint.path)")
+        return
+    claim = job.spec.checkpoint.persistent_volume_claim
+    stands = f", which stands for the claim {claim}" if claim is not None else ""
+    view.say(f"Checkpoints: {prepared.durable}{stands}")
+    if options.fresh and checkpoints.steps_in(prepared.durable):
+        view.say(f"--fresh: earlier checkpoints were moved to {checkpoints.set_aside(prepared.durable)}")
+    if options.resume:
+        saved = checkpoints.newest_step(prepared.durable)
+        view.say(
+            f"Resuming after {saved} steps" if saved is not None else "There is no checkpoint yet: starting anew",
+        )
+
+
+def _title(leg: Leg, prepared: Prepared, position: int) -> str:
+    if leg.is_profile:
+        return "Profile before the arms" if leg.round == 0 else "Profile after the arms"
+    rounds = max(each.round for each in prepared.legs)
+    name = f"{leg.policy} (round {leg.round})" if rounds > 1 else leg.policy
+    return f"{name}, arm {position} of {prepared.arms}" if prepared.arms > 1 else name
+
+
+def _run_legs(runner: Runner, prepared: Prepared, folder: Path) -> list[Result]:
+    """Run leg after leg, until one does not end well."""
+    results: list[Result] = []
+    position = 0
+    for leg in prepared.legs:
+        position += not leg.is_profile
+        place = folder / "arms" / leg.slug
+        single = prepared.durable is not None and not leg.is_profile
+        saved = prepared.durable if single and prepared.durable else place / "checkpoints"
+        results.append(runner.run(leg, _title(leg, prepared, position), place, saved))
+        if results[-1].arm.phase not in WELL:
+            break
+    return results
+
+
+def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism) -> Summary:
+    job = prepared.job
+    core = to_core(job)
+    arms = [result.arm for result in results if not result.leg.is_profile]
+    target = job.spec.training.target
+    return summarize(
+        core.name,
+        # The job's own policy first in each round, whatever the order they ran in.
+        sorted(arms, key=lambda arm: (arm.round, arm.policy != prepared.policy)),
+        worker_names(core),
+        bounds=bounds_of(core),
+        profiled=[result.arm for result in results if result.leg.is_profile],
+        target=None if target is None else Target(target.value, target.every_steps),
+        limits=mechanism.describe(),
+    )
+
+
+def _report(prepared: Prepared, options: Options, results: Sequence[Result], summary: Summary, folder: Path) -> Path:
+    # Drawing costs a second of imports that a run without a report does not need.
+    from heterotrain_operator.cli import report  # noqa: PLC0415
+
+    told = [(result, report.Told(result.arm, result.leg.slug, result.entries, result.series)) for result in results]
+    return report.write(
+        folder,
+        report.Run(
+            summary=summary,
+            told=tuple(each for result, each in told if not result.leg.is_profile),
+            profiles=tuple(each for result, each in told if result.leg.is_profile),
+            names=worker_names(to_core(prepared.job)),
+            manifest=options.manifest.read_text(encoding="utf-8"),
+            facts=report.Facts(machine_cores(), summary.limits, package_version()),
+        ),
+    )
+
+
+def _exit_code(results: Sequence[Result]) -> int:
+    wish = next((result.stopped_by for result in results if result.stopped_by is not None), None)
+    if wish is not None:
+        return wish.exit_code
+    return SUCCEEDED if all(result.arm.phase in WELL for result in results) else FAILED
+
+
+def run(options: Options, here: Path) -> int:
+    """Do what the user asks, and return the exit code.
+
+    Raises ManifestError (nothing was started) with all that is wrong with the input.
+    """
+    prepared = prepare(options, here)
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console = Console(stderr=True, width=PLAIN_WIDTH)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=console, show_path=False)]
+    )
+    try:
+        with stop_signals() as stop:
+            return _run(options, prepared, console, stop)
+    except OSError as error:
+        console.print(f"the run failed: {error}", style="red", markup=False, highlight=False)
+        return FAILED
+
+
+def _run(options: Options, prepared: Prepared, console: Console, stop: StopSignals) -> int:
+    mechanism = detect()
+    with _run_folder(options.out) as folder:
+        with View(console, time.monotonic) as view:
+            _introduce(view, prepared, options, mechanism)
+            runner = Runner(
+                prepared.job,
+                mechanism=mechanism,
+                view=view,
+                stop=stop,
+                grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
+            )
+            results = _run_legs(runner, prepared, folder)
+        summary = _summary(prepared, results, mechanism)
+        print_summary(console, summary)
+        if summary.message:
+            colour = "yellow" if summary.phase == "Interrupted" else "red"
+            _say(console, f"{summary.job} {summary.phase.lower()}: {summary.message}", colour)
+        if options.out is not None:
+            _say(console, f"Report: {_report(prepared, options, results, summary, folder)}")
+        elif results[-1].stopped_by is not None and prepared.durable is None:
+            _say(console, "The checkpoints were temporary and are removed: nothing can be resumed", "yellow")
+        if results[-1].stopped_by is not None and prepared.durable is not None:
+            _say(console, f"Go on with: heterotrain run {options.manifest} --resume", "yellow")
+        if options.as_json:
+            sys.stdout.write(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
+            sys.stdout.flush()
+        return _exit_code(results)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

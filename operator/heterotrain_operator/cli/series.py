@@ -1,0 +1,164 @@
+"""Turn the workers' accounts of their steps into one history of the job; pure but for reading the files.
+
+Workers write what they committed, each for itself. After a restart the steps since the last checkpoint are
+trained again, so a history keeps of every step the last account, and nothing of what was trained in vain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+from heterotrain.contract import StepRecord
+
+BALANCED_WITHIN = 0.10
+"""Own times that differ by at most this fraction of the longest count as balanced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One committed step. `seconds` is the leader's moment of commitment (Unix time); `records` is by
+    worker.
+    """
+
+    number: int
+    seconds: float
+    records: Mapping[str, StepRecord]
+
+    @property
+    def marked(self) -> bool:
+        """True if any worker found the step unfit for measuring."""
+        return any(record.mark for record in self.records.values())
+
+    @property
+    def partial(self) -> bool:
+        """True if the step held fewer samples than the global batch: the last one of an epoch."""
+        return self.samples < sum(record.batch for record in self.records.values())
+
+    @property
+    def samples(self) -> int:
+        """Samples trained in this step, over all workers."""
+        return sum(record.samples for record in self.records.values())
+
+    @property
+    def batches(self) -> dict[str, int]:
+        """The plan's batch size of every worker, in samples."""
+        return {name: record.batch for name, record in self.records.items()}
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss over the global batch: the sum of the workers' shares; None if it is unknown or not
+        finite.
+        """
+        shares = [record.loss for record in self.records.values() if record.loss is not None]
+        return math.fsum(shares) if shares and all(map(math.isfinite, shares)) else None
+
+    @property
+    def imbalance(self) -> float | None:
+        """(longest - shortest) / longest own time of the workers that had samples; None if nobody had any."""
+        own = [record.own for record in self.records.values() if record.samples > 0]
+        longest = max(own, default=0.0)
+        return (longest - min(own)) / longest if longest > 0 else None
+
+    @property
+    def allreduce_seconds(self) -> float:
+        """The least wait of any worker: the last to arrive waits for the reduction alone."""
+        return min(record.wait for record in self.records.values())
+
+
+def read_series(path: Path) -> tuple[StepRecord, ...]:
+    """The records in a worker's file, in the order written; torn lines (a worker was killed) are passed
+    over.
+    """
+    records = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                records.append(StepRecord.from_json(line))
+            except ValueError:
+                continue
+    return tuple(records)
+
+
+def last_accounts(records: Iterable[StepRecord]) -> dict[int, StepRecord]:
+    """Of every step the last record. Going back to a step voids it and all that came after it."""
+    kept: dict[int, StepRecord] = {}
+    newest = 0
+    for record in records:
+        if record.step <= newest:
+            kept = {step: old for step, old in kept.items() if step < record.step}
+        kept[record.step] = record
+        newest = record.step
+    return kept
+
+
+def align(series: Mapping[str, Sequence[StepRecord]]) -> tuple[Step, ...]:
+    """The job's history in the order of steps, from every worker's records.
+
+    The first worker in `series` is the leader: a step is committed at the time it says (the latest that any
+    worker says, where the leader's own record is missing).
+    """
+    accounts = {name: last_accounts(records) for name, records in series.items()}
+    leader = next(iter(accounts), None)
+    steps = []
+    for number in sorted(set().union(*accounts.values())):
+        records = {name: account[number] for name, account in accounts.items() if number in account}
+        seconds = records[leader].time if leader in records else max(record.time for record in records.values())
+        steps.append(Step(number, seconds, records))
+    return tuple(steps)
+
+
+def iteration_seconds(steps: Sequence[Step]) -> tuple[float, ...]:
+    """Seconds from one commit to the next, where both steps follow each other and neither is marked."""
+    return tuple(
+        after.seconds - before.seconds
+        for before, after in pairwise(steps)
+        if after.number == before.number + 1 and not before.marked and not after.marked
+    )
+
+
+def since_last_adjustment(steps: Sequence[Step]) -> Sequence[Step]:
+    """The steps at the end that were all trained with the same batches."""
+    for index in range(len(steps) - 1, 0, -1):
+        if _adjusted(steps[index - 1], steps[index]):
+            return steps[index:]
+    return steps
+
+
+def _adjusted(before: Step, after: Step) -> bool:
+    # Only workers that both steps know: a killed worker's last account may be missing, which changes nothing.
+    known = before.records.keys() & after.records.keys()
+    return any(before.records[name].batch != after.records[name].batch for name in known)
+
+
+def balanced(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The unmarked steps whose own times are balanced (mechanisms: within 10 %)."""
+    return tuple(
+        step for step in steps if not step.marked and step.imbalance is not None and step.imbalance <= BALANCED_WITHIN
+    )
+
+
+def mean_loss(steps: Sequence[Step], count: int) -> float | None:
+    """Mean of the global loss over the last `count` steps that have one."""
+    losses = [loss for step in steps[-count:] if (loss := step.loss) is not None]
+    return fmean(losses) if losses else None
+
+
+def seconds_to_target(steps: Sequence[Step], target_loss: float | None, every_steps: int) -> float | None:
+    """Seconds from the first commit until the mean loss of the last `every_steps` steps was at most the
+    target.
+
+    The trainers look at it after every step, once there are so many. None if there is no target or it was
+    not reached.
+    """
+    if target_loss is None:
+        return None
+    for count in range(every_steps, len(steps) + 1):
+        mean = mean_loss(steps[count - every_steps : count], every_steps)
+        if mean is not None and mean <= target_loss:
+            return steps[count - 1].seconds - steps[0].seconds
+    return None

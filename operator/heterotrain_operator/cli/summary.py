@@ -1,0 +1,324 @@
+"""What came of a run, as numbers; pure, so that the table, the report and `--json` all say the same.
+
+Every figure comes from the workers' own records of their steps (see `series`), none from the command line's
+clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+from heterotrain_operator.cli.ceiling import FAULT_ABOVE, Ceiling, Profile, ceiling_of, profile_of
+from heterotrain_operator.cli.series import (
+    Step,
+    iteration_seconds,
+    mean_loss,
+    seconds_to_target,
+    since_last_adjustment,
+)
+
+WELL = ("Succeeded", "Running")
+"""Phases in which an arm may end well; a profile is stopped while it runs."""
+
+FINAL_LOSS_STEPS = 10
+"""The final loss is the mean over this many last steps: one step's loss is mostly its samples' luck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One run of the job under one policy, as it happened. `round` counts from 1.
+
+    `adjustments` is the number of plans that changed a batch; `message` says how the arm ended.
+    """
+
+    policy: str
+    round: int
+    steps: tuple[Step, ...]
+    adjustments: int
+    phase: str
+    message: str = ""
+    restarts: int = 0
+
+    @property
+    def title(self) -> str:
+        """For people: the policy, and the round from the second on."""
+        return self.policy if self.round == 1 else f"{self.policy} (round {self.round})"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The loss that ends the job: the mean over `every_steps` steps must reach it."""
+
+    loss: float
+    every_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSummary:
+    """One worker in one arm. `batch` is its final one, in samples; times are means over measured steps, in
+    seconds.
+
+    The `settled` times are those since the last adjustment, at `batch`.
+    """
+
+    name: str
+    batch: int
+    samples: int
+    own_seconds: float | None
+    wait_seconds: float | None
+    settled_own_seconds: float | None
+    settled_wait_seconds: float | None
+
+    @property
+    def wait_share(self) -> float | None:
+        """Share of its time that the worker waited since the last adjustment."""
+        if self.settled_own_seconds is None or self.settled_wait_seconds is None:
+            return None
+        total = self.settled_own_seconds + self.settled_wait_seconds
+        return self.settled_wait_seconds / total if total > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """One arm in numbers.
+
+    `seconds` runs from the first to the last committed step, so `samples_per_second` counts the samples of
+    all steps but the first. `iteration_seconds` is the median since the last adjustment, `settled_at_step`
+    the first step of that time. `ceiling_fraction` is the ceiling's iteration over it;
+    `ceiling_fraction_all` is the same over all full steps, everything that happened between them included.
+    """
+
+    policy: str
+    round: int
+    phase: str
+    message: str
+    steps: int
+    samples: int
+    seconds: float
+    samples_per_second: float | None
+    final_loss: float | None
+    target_seconds: float | None
+    adjustments: int
+    restarts: int
+    settled_at_step: int | None
+    iteration_seconds: float | None
+    global_batch: int
+    ceiling_seconds: float | None
+    ceiling_fraction: float | None
+    ceiling_fraction_all: float | None
+    fault: str | None
+    worker: tuple[WorkerSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times faster, one figure per round: their median, the least and the greatest."""
+
+    median: float
+    least: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """The job's own policy over another, over `rounds` rounds.
+
+    `samples_per_second` compares whole arms, `iteration` the median iterations after the last adjustments.
+    """
+
+    policy: str
+    over: str
+    rounds: int
+    samples_per_second: Ratio | None
+    iteration: Ratio | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole run."""
+
+    job: str
+    phase: str
+    message: str
+    limits: str
+    arms: tuple[ArmSummary, ...]
+    speedup: tuple[Speedup, ...]
+    profile: Profile | None
+    ceilings: tuple[Ceiling, ...]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it: finite numbers, null where a figure is unknown."""
+        document: dict[str, Any] = _finite(asdict(self))
+        return document
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _worker(name: str, steps: Sequence[Step], settled: Sequence[Step]) -> WorkerSummary:
+    records = [step.records[name] for step in steps if name in step.records]
+    measured = [s.records[name] for s in steps if name in s.records and not s.marked]
+    last = [s.records[name] for s in settled if name in s.records and not s.marked]
+    return WorkerSummary(
+        name=name,
+        batch=records[-1].batch if records else 0,
+        samples=sum(record.samples for record in records),
+        own_seconds=fmean(record.own for record in measured) if measured else None,
+        wait_seconds=fmean(record.wait for record in measured) if measured else None,
+        settled_own_seconds=fmean(record.own for record in last) if last else None,
+        settled_wait_seconds=fmean(record.wait for record in last) if last else None,
+    )
+
+
+def _global_batch(steps: Sequence[Step]) -> int:
+    return sum(steps[-1].batches.values()) if steps else 0
+
+
+def _fraction_all(steps: Sequence[Step], ceilings: Mapping[int, Ceiling]) -> float | None:
+    """Ceiling over mean iteration of all full steps, each against its own global batch's ceiling."""
+    best = taken = 0.0
+    for before, after in pairwise(steps):
+        if after.number == before.number + 1 and not after.partial:
+            ceiling = ceilings.get(sum(after.batches.values()))
+            if ceiling is not None:
+                best += ceiling.iteration_seconds
+                taken += after.seconds - before.seconds
+    return best / taken if taken > 0 else None
+
+
+def _fault(arm: Arm, fractions: Sequence[float | None]) -> str | None:
+    worst = max((fraction for fraction in fractions if fraction is not None), default=0.0)
+    if worst <= FAULT_ABOVE:
+        return None
+    return (
+        f"{arm.title}: {worst:.3f} of the ceiling cannot be: above {FAULT_ABOVE}, profile and arm were "
+        "not measured under the same conditions"
+    )
+
+
+def summarize_arm(
+    arm: Arm, names: Sequence[str], ceilings: Mapping[int, Ceiling], target: Target | None = None
+) -> ArmSummary:
+    """One arm in numbers; `ceilings` by global batch (empty: none was measured)."""
+    steps = arm.steps
+    settled = since_last_adjustment(steps)
+    iterations = iteration_seconds(settled)
+    iteration = median(iterations) if iterations else None
+    seconds = steps[-1].seconds - steps[0].seconds if steps else 0.0
+    samples = sum(step.samples for step in steps)
+    ceiling = ceilings.get(_global_batch(steps))
+    fraction = ceiling.iteration_seconds / iteration if ceiling and iteration else None
+    fraction_all = _fraction_all(steps, ceilings)
+    return ArmSummary(
+        policy=arm.policy,
+        round=arm.round,
+        phase=arm.phase,
+        message=arm.message,
+        steps=len(steps),
+        samples=samples,
+        seconds=seconds,
+        samples_per_second=(samples - steps[0].samples) / seconds if seconds > 0 else None,
+        final_loss=mean_loss(steps, FINAL_LOSS_STEPS),
+        target_seconds=seconds_to_target(steps, target.loss, target.every_steps) if target else None,
+        adjustments=arm.adjustments,
+        restarts=arm.restarts,
+        settled_at_step=settled[0].number if settled else None,
+        iteration_seconds=iteration,
+        global_batch=_global_batch(steps),
+        ceiling_seconds=ceiling.iteration_seconds if ceiling else None,
+        ceiling_fraction=fraction,
+        ceiling_fraction_all=fraction_all,
+        fault=_fault(arm, (fraction, fraction_all)),
+        worker=tuple(_worker(name, steps, settled) for name in names),
+    )
+
+
+def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> Ratio | None:
+    ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
+    return Ratio(median(ratios), min(ratios), max(ratios)) if ratios else None
+
+
+def speedups(arms: Sequence[ArmSummary]) -> tuple[Speedup, ...]:
+    """How many times faster the first arm's policy was than each other, round by round."""
+    if not arms:
+        return ()
+    own = arms[0].policy
+    ours = {arm.round: arm for arm in arms if arm.policy == own}
+    found = []
+    for other in dict.fromkeys(arm.policy for arm in arms if arm.policy != own):
+        pairs = [(ours[arm.round], arm) for arm in arms if arm.policy == other and arm.round in ours]
+        found.append(
+            Speedup(
+                policy=own,
+                over=other,
+                rounds=len(pairs),
+                samples_per_second=_ratio([(a.samples_per_second, b.samples_per_second) for a, b in pairs]),
+                iteration=_ratio([(b.iteration_seconds, a.iteration_seconds) for a, b in pairs]),
+            )
+        )
+    return tuple(found)
+
+
+def summarize(
+    job: str,
+    arms: Sequence[Arm],
+    names: Sequence[str],
+    *,
+    bounds: Mapping[str, tuple[int, int]],
+    profiled: Sequence[Arm] = (),
+    target: Target | None = None,
+    limits: str = "",
+) -> Summary:
+    """The whole run in numbers.
+
+    `names` are the workers by rank; `bounds` each one's least and most samples per step; `profiled` the
+    steps of the profile before and (if it came to that) after the arms; `limits` says how CPU limits were
+    imposed.
+    """
+    profile, ceilings, warnings = _measure_ceilings(arms, names, bounds, profiled)
+    summaries = tuple(summarize_arm(arm, names, ceilings, target) for arm in arms)
+    ended = [arm for arm in (*profiled, *arms) if arm.phase not in WELL]
+    return Summary(
+        job=job,
+        phase=ended[0].phase if ended else "Succeeded",
+        message=ended[0].message if ended else "",
+        limits=limits,
+        arms=summaries,
+        speedup=speedups(summaries),
+        profile=profile,
+        ceilings=tuple(ceilings[size] for size in sorted(ceilings)),
+        warnings=(*warnings, *(arm.fault for arm in summaries if arm.fault)),
+    )
+
+
+def _measure_ceilings(
+    arms: Sequence[Arm],
+    names: Sequence[str],
+    bounds: Mapping[str, tuple[int, int]],
+    profiled: Sequence[Arm],
+) -> tuple[Profile | None, dict[int, Ceiling], list[str]]:
+    if not profiled:
+        return None, {}, []
+    before = profiled[0].steps
+    after = profiled[1].steps if len(profiled) > 1 else ()
+    trained = [step for arm in arms for step in arm.steps]
+    try:
+        profile = profile_of(names, before, after, trained)
+        sizes = {sum(step.batches.values()) for step in trained if len(step.records) == len(names)}
+        return profile, {size: ceiling_of(profile, size, bounds) for size in sizes}, list(profile.warnings)
+    except ValueError as error:
+        return None, {}, [f"no ceiling: {error}"]

@@ -1,0 +1,92 @@
+"""How figures are worded for people, once for the terminal and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from heterotrain_operator.cli.ceiling import LEAST_SIZES
+from heterotrain_operator.cli.summary import ArmSummary, Ratio, Speedup, Summary
+
+UNKNOWN = "-"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that suits it."""
+    if value is None:
+        return UNKNOWN
+    if value < 1:
+        return f"{value * 1e3:.0f} ms" if value >= 0.01 else f"{value * 1e3:.2g} ms"
+    return f"{value:.1f} s" if value < 60 else clock(value)
+
+
+def clock(value: float) -> str:
+    """A duration as minutes and seconds, or hours."""
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def percent(value: float | None) -> str:
+    """A share."""
+    return UNKNOWN if value is None else f"{value:.0%}"
+
+
+def rate(value: float | None) -> str:
+    """Samples per second."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def loss(value: float | None) -> str:
+    """A loss."""
+    return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def title(arm: ArmSummary, rounds: int) -> str:
+    """The arm's name: its policy, and the round where there are several."""
+    return f"{arm.policy} {arm.round}" if rounds > 1 else arm.policy
+
+
+def factor(ratio: Ratio | None) -> str:
+    """How many times faster, with the spread over rounds where there is one."""
+    if ratio is None:
+        return UNKNOWN
+    if ratio.least == ratio.greatest:
+        return f"{ratio.median:.2f}x"
+    return f"{ratio.median:.2f}x (median; {ratio.least:.2f} to {ratio.greatest:.2f})"
+
+
+def speedup(found: Speedup) -> str:
+    """One sentence per compared policy."""
+    rounds = f" over {found.rounds} rounds" if found.rounds > 1 else ""
+    return (
+        f"{found.policy} trained {factor(found.samples_per_second)} as many samples per second as "
+        f"{found.over}{rounds}; after the last adjustment its iterations were {factor(found.iteration)} "
+        "as fast."
+    )
+
+
+def ceilings(summary: Summary) -> tuple[str, ...]:
+    """What the best possible split would have been, in words, one sentence per global batch."""
+    if summary.profile is None:
+        return ()
+    allreduce = summary.profile.allreduce
+    sizes = min(len(worker.points) for worker in summary.profile.workers)
+    doubt = f" (only {sizes} sizes for some worker)" if sizes < LEAST_SIZES else ""
+    return tuple(
+        f"Ceiling for a global batch of {found.global_batch}: {seconds(found.iteration_seconds)} an iteration, "
+        f"with batches {batches(found.batches.values())} ({seconds(found.own_seconds)} of own time and "
+        f"{seconds(allreduce.seconds)} of all-reduce){doubt}."
+        for found in summary.ceilings
+    )
+
+
+def batches(sizes: Iterable[int]) -> str:
+    """Batch sizes by rank."""
+    return " / ".join(str(size) for size in sizes)
+
+
+def rounds_of(arms: Sequence[ArmSummary]) -> int:
+    """How many rounds were run."""
+    return max((arm.round for arm in arms), default=0)
