@@ -38,7 +38,8 @@ def _systemctl(*words: str) -> str:
     return done.stdout.strip()
 
 
-def _cpu_properties(cores: float | None) -> list[str]:
+def cpu_properties(cores: float | None) -> list[str]:
+    """The unit's properties for a CPU limit; None lifts it."""
     wish = effective_cores(cores)
     if wish is None:
         return ["CPUQuota="]
@@ -64,7 +65,7 @@ class CageScope:
 
     def set_cores(self, cores: float | None) -> None:
         """Raises LimitError if systemd refuses it."""
-        _systemctl("set-property", "--runtime", self.unit, *_cpu_properties(cores))
+        _systemctl("set-property", "--runtime", self.unit, *cpu_properties(cores))
         self.limit_cores = effective_cores(cores)
 
     def cores(self) -> float | None:
@@ -115,7 +116,7 @@ class Scope:
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageScope:
         """The scope itself comes to be with the worker's process."""
         unit = f"{cgroup.folder_name(owner, worker)}.scope"
-        properties = [*_cpu_properties(cores), "CPUAccounting=yes"]
+        properties = [*cpu_properties(cores), "CPUAccounting=yes"]
         if memory_bytes is not None:
             properties += [f"MemoryMax={memory_bytes}", "MemorySwapMax=0"]
         words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"]
