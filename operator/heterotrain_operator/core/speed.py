@@ -23,8 +23,9 @@ ASSUMED_VARIATION = 0.15
 JUMP = 0.08
 """Relative difference of a window below which it is never taken for a change of speed."""
 
-JUMP_DEVIATIONS = 4.0
-"""Standard errors by which a window must differ to be taken for a change of speed."""
+JUMP_DEVIATIONS = 5.0
+"""Standard errors by which a window must differ to be taken for a change of speed; the error of ten steps is itself
+uncertain, so that four would give a false alarm in 500 windows."""
 
 HISTORY_WINDOWS = 30
 """Older windows fade out of the average, so that it follows drifts too slow to be seen as a jump."""
