@@ -1,0 +1,55 @@
+# What a newcomer and a developer type. `make` alone lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SOURCES := operator trainer-image tests examples hack
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-unit verify manifests format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "HeteroTrain needs Python 3.11 to 3.13; name one with PYTHON=python3.11 make ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[operator,trainer]'
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) --editable '.[operator,trainer,dev]'
+	@touch $@
+
+install: $(VENV)/installed ## set up .venv with the command line and the training library
+
+demo: $(VENV)/installed ## watch three unequal workers converge, against uniform batches (about 4 minutes)
+	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo
+
+test: $(VENV)/installed-dev ## run all tests
+	$(BIN)/python -m pytest -q --durations=10
+
+test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
+	$(BIN)/python -m pytest -q -m "not processes"
+
+manifests: $(VENV)/installed-dev ## regenerate the CRD and its reference page
+	$(BIN)/python -m heterotrain_operator.api.crd
+	$(BIN)/python -m heterotrain_operator.api.reference
+
+verify: $(VENV)/installed-dev manifests ## run the linters and regenerate all that is generated; nothing may differ
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	git diff --exit-code
+
+format: $(VENV)/installed-dev ## format the code
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean: ## remove the environment and what runs have left
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
