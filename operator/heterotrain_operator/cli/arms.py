@@ -13,7 +13,7 @@ from heterotrain.contract import StepRecord
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.api.base import MAX_STEPS
 from heterotrain_operator.cli.checkpoints import newest_step
-from heterotrain_operator.cli.journal import Entry, entry_of
+from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.series import align, read_series
 from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
@@ -127,7 +127,7 @@ class Runner:
         self._stop = stop
         self._grace_seconds = grace_seconds
 
-    def run(self, leg: Leg, title: str, folder: Path, checkpoints: Path) -> Result:
+    def run(self, leg: Leg, title: str, folder: Path, checkpoints: Path, *, position: str = "") -> Result:
         """Run one leg in `folder` to its end, its failure, or a signal; nothing of it is left running.
 
         Raises ManifestError if the job cannot run here.
@@ -138,7 +138,7 @@ class Runner:
             core = replace(core, dry_run=False)
         names = worker_names(core)
         with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism) as cluster:
-            self._view.begin(title, core, endless=leg.is_profile)
+            self._view.begin(title, core, position=position, endless=leg.is_profile)
             round_of = _Rounds(self._view)
             wish: Interrupted | None = None
             phase: str
@@ -213,11 +213,14 @@ class _Rounds:
     def __init__(self, view: View) -> None:
         self.entries: list[Entry] = []
         self._view = view
+        self._steps = 0
         self._began = time.monotonic()
 
     def note(self, seen: Seen, decision: Decision) -> None:
         """One round of the loop."""
-        entry = entry_of(time.monotonic() - self._began, seen, decision)
+        # Workers that have ended say nothing any more.
+        self._steps = committed_steps(seen) or self._steps
+        entry = entry_of(time.monotonic() - self._began, self._steps, decision)
         if entry is not None:
             self.entries.append(entry)
         self._view.show(seen, decision, entry)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 from heterotrain_operator.cli.series import Step, balanced
-from heterotrain_operator.core.oracle import oracle_split
+from heterotrain_operator.core.oracle import ProfiledTime, oracle_split
 
 LEAST_SIZES = 4
 """Batch sizes per worker below which a profile does not carry a ceiling well."""
@@ -113,13 +113,13 @@ def _worker_profile(name: str, before: Sequence[Step], after: Sequence[Step]) ->
 
 
 def _drift(worker: WorkerProfile) -> float | None:
-    """The median change of own time from before to after, as a fraction."""
-    changes = [
-        point.after_seconds / point.before_seconds - 1
-        for point in worker.points
-        if point.before_seconds and point.after_seconds is not None
-    ]
-    return median(changes) if changes else None
+    """The median change of own time from before to after, as a fraction; sizes in between are interpolated."""
+    before = {point.batch: point.before_seconds for point in worker.points if point.before_seconds is not None}
+    after = {point.batch: point.after_seconds for point in worker.points if point.after_seconds is not None}
+    if not before or not after:
+        return None
+    expected = ProfiledTime(before)
+    return median(seconds / expected(batch) - 1 for batch, seconds in after.items() if expected(batch) > 0)
 
 
 def _warnings(worker: WorkerProfile) -> list[str]:

@@ -33,13 +33,13 @@ def committed_steps(seen: Seen) -> int:
     return max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=0)
 
 
-def entry_of(seconds: float, seen: Seen, decision: Decision) -> Entry | None:
+def entry_of(seconds: float, step: int, decision: Decision) -> Entry | None:
     """What is worth keeping of a decision; None if it did and said nothing."""
     if decision.plan is None and not decision.events:
         return None
     return Entry(
         seconds=seconds,
-        step=committed_steps(seen),
+        step=step,
         version=decision.plan.version if decision.plan else None,
         batches=decision.plan.batch_sizes if decision.plan else (),
         reason=decision.reason,

@@ -118,17 +118,17 @@ def _row(worker: WorkerSeen, device: str, rate: float | None) -> tuple[str, ...]
     )
 
 
-def plain_line(title: str, job: Job, seen: Seen, pace: Pace, *, endless: bool = False) -> str:
-    """The state of a job in one line."""
+def plain_line(title: str, job: Job, seen: Seen, pace: Pace, *, reason: str, endless: bool = False) -> str:
+    """The state of a job in one line; `reason` stands where there is no step yet, or no longer."""
     reached = progress(seen, pace, endless=endless)
     metrics = [worker.metrics for worker in by_rank(job, seen) if worker.metrics is not None]
-    parts = [f"{title}: {reached}" if reached.steps else f"{title}: starting"]
-    if metrics and reached.steps:
+    parts = [f"{title}: {reached}" if reached.steps else f"{title}: {reason}"]
+    if reached.steps:
         rate = pace.steps_per_second
         samples = rate * sum(m.batch_size for m in metrics) if rate else None
         parts.append(f"{wording.rate(samples)} samples/s")
         parts.append(f"batches {wording.batches(m.batch_size for m in metrics)}")
-        parts.append("own time " + " / ".join(wording.seconds(own_and_wait(m)[0]) for m in metrics))
+        parts.append("own time " + wording.listed(wording.seconds(own_and_wait(m)[0]) for m in metrics))
         if reached.seconds_left is not None:
             parts.append(f"{wording.clock(reached.seconds_left)} left")
     return ", ".join(parts)
@@ -166,11 +166,12 @@ class View:
         """One line that stays."""
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def begin(self, title: str, job: Job, *, endless: bool = False) -> None:
-        """A new arm starts; an endless one shows no end."""
+    def begin(self, title: str, job: Job, *, position: str = "", endless: bool = False) -> None:
+        """A new arm starts, in a `position` among several; an endless one shows no end."""
         self._title, self._job, self._endless, self._pace = title, job, endless, Pace()
         self._said_at = self._now()
-        self.say(f"{title}: starting {sum(group.replicas for group in job.groups)} workers", style="bold")
+        place = f" ({position})" if position else ""
+        self.say(f"{title}{place}", style="bold")
 
     def clear(self) -> None:
         """Nothing runs now."""
@@ -187,7 +188,9 @@ class View:
             self._live.update(self._render(seen, decision))
         elif self._job is not None and moment - self._said_at >= PLAIN_EVERY_SECONDS:
             self._said_at = moment
-            self.say(plain_line(self._title, self._job, seen, self._pace, endless=self._endless))
+            self.say(
+                plain_line(self._title, self._job, seen, self._pace, reason=decision.reason, endless=self._endless)
+            )
 
     def _tell(self, entry: Entry) -> None:
         where = f"{self._title}, step {entry.step}"

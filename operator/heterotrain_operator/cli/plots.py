@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from io import BytesIO
-from statistics import fmean, median
+from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,9 +26,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DOTS_PER_INCH = 130
 WIDTH_INCHES = 9.0
 SMOOTHED_OVER = 11
-"""Steps in the running median (own time) and mean (loss) that the strong lines show; faint dots are single
-steps.
-"""
+"""Steps in the running median that the strong lines show; faint dots are single steps."""
+
+THIN, THICK_BY = 1.6, 1.3
+"""Line widths in points: where lines lie on each other, the lower ones stay visible."""
 
 LEGEND_UP_TO = 16
 """Workers up to which a legend can be read."""
@@ -60,9 +61,12 @@ def running_median(values: Sequence[float], over: int) -> list[float]:
     return [median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
 
 
-def running_mean(values: Sequence[float], over: int) -> list[float]:
-    """The mean of the last `over` values up to each one (fewer at the beginning)."""
-    return [fmean(values[max(0, i + 1 - over) : i + 1]) for i in range(len(values))]
+def _width(index: int, count: int) -> float:
+    return THIN + THICK_BY * min(count - 1 - index, 3)
+
+
+def _dots(axes: Axes, xs: Sequence[float], ys: Sequence[float], tint: str) -> None:
+    axes.plot(xs, ys, ".", color=tint, alpha=0.3, markersize=4, markeredgewidth=0)
 
 
 def _above_most(values: Sequence[float]) -> float:
@@ -85,7 +89,7 @@ def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
             where="mid",
             color=tint,
             linestyle=line,
-            linewidth=1.8,
+            linewidth=_width(index, len(names)),
             label=name,
         )
         measured = [
@@ -96,8 +100,8 @@ def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
         numbers = [number for number, _ in measured]
         own = [milliseconds for _, milliseconds in measured]
         shown.extend(own)
-        below.plot(numbers, own, ".", color=tint, alpha=0.25, markersize=3, markeredgewidth=0)
-        below.plot(numbers, running_median(own, SMOOTHED_OVER), line, color=tint, linewidth=1.8)
+        _dots(below, numbers, own, tint)
+        below.plot(numbers, running_median(own, SMOOTHED_OVER), line, color=tint, linewidth=THIN)
     _dress(above, "batch size (samples)")
     _dress(below, "own time (ms)")
     below.set_xlabel("step")
@@ -128,8 +132,8 @@ def losses(arms: Sequence[Arm]) -> bytes:
         seconds, values = _timeline(arm.steps)
         everything.extend(values)
         line = LINES[(arm.round - 1) % len(LINES)]
-        axes.plot(seconds, values, ".", color=tint, alpha=0.15, markersize=3, markeredgewidth=0)
-        axes.plot(seconds, running_mean(values, SMOOTHED_OVER), line, color=tint, linewidth=1.8, label=arm.title)
+        _dots(axes, seconds, values, tint)
+        axes.plot(seconds, running_median(values, SMOOTHED_OVER), line, color=tint, linewidth=THIN, label=arm.title)
     _dress(axes, "training loss")
     if everything and min(everything) > 0:
         axes.set_yscale("log")

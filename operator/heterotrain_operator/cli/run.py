@@ -197,15 +197,13 @@ def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mech
         )
 
 
-def _title(leg: Leg, prepared: Prepared, position: int) -> str:
+def _title(leg: Leg, rounds: int) -> str:
     if leg.is_profile:
         return "Profile before the arms" if leg.round == 0 else "Profile after the arms"
-    rounds = max(each.round for each in prepared.legs)
-    name = f"{leg.policy} (round {leg.round})" if rounds > 1 else leg.policy
-    return f"{name}, arm {position} of {prepared.arms}" if prepared.arms > 1 else name
+    return f"{leg.policy} (round {leg.round})" if rounds > 1 else leg.policy
 
 
-def _run_legs(runner: Runner, prepared: Prepared, folder: Path) -> list[Result]:
+def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path) -> list[Result]:
     """Run leg after leg, until one does not end well."""
     results: list[Result] = []
     position = 0
@@ -214,7 +212,8 @@ def _run_legs(runner: Runner, prepared: Prepared, folder: Path) -> list[Result]:
         place = folder / "arms" / leg.slug
         single = prepared.durable is not None and not leg.is_profile
         saved = prepared.durable if single and prepared.durable else place / "checkpoints"
-        results.append(runner.run(leg, _title(leg, prepared, position), place, saved))
+        arm = f"arm {position} of {prepared.arms}" if prepared.arms > 1 and not leg.is_profile else ""
+        results.append(runner.run(leg, _title(leg, options.rounds), place, saved, position=arm))
         if results[-1].arm.phase not in WELL:
             break
     return results
@@ -294,7 +293,7 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 stop=stop,
                 grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
             )
-            results = _run_legs(runner, prepared, folder)
+            results = _run_legs(runner, prepared, options, folder)
         summary = _summary(prepared, results, mechanism)
         print_summary(console, summary)
         if summary.message:

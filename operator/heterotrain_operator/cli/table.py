@@ -62,8 +62,8 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(arms_table(summary))
         console.print(workers_table(summary))
     for found in summary.speedup:
-        console.print(wording.speedup(found), style="bold", highlight=False)
+        console.print(wording.speedup(found), style="bold", highlight=False, soft_wrap=True)
     for line in wording.ceilings(summary):
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for warning in summary.warnings:
-        console.print(f"Doubtful: {warning}", style="yellow", markup=False, highlight=False)
+        console.print(f"Doubtful: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)

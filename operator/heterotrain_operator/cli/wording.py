@@ -8,6 +8,8 @@ from heterotrain_operator.cli.ceiling import LEAST_SIZES
 from heterotrain_operator.cli.summary import ArmSummary, Ratio, Speedup, Summary
 
 UNKNOWN = "-"
+NAMED = 16
+"""Workers in one line before it only counts them."""
 
 
 def seconds(value: float | None) -> str:
@@ -60,11 +62,12 @@ def factor(ratio: Ratio | None) -> str:
 def speedup(found: Speedup) -> str:
     """One sentence per compared policy."""
     rounds = f" over {found.rounds} rounds" if found.rounds > 1 else ""
-    return (
-        f"{found.policy} trained {factor(found.samples_per_second)} as many samples per second as "
-        f"{found.over}{rounds}; after the last adjustment its iterations were {factor(found.iteration)} "
-        "as fast."
+    whole = (
+        f"{found.policy} trained {factor(found.samples_per_second)} as many samples per second as {found.over}{rounds}"
     )
+    if found.iteration is None:
+        return f"{whole}."
+    return f"{whole}; after the last adjustment its iterations were {factor(found.iteration)} as fast."
 
 
 def ceilings(summary: Summary) -> tuple[str, ...]:
@@ -84,7 +87,14 @@ def ceilings(summary: Summary) -> tuple[str, ...]:
 
 def batches(sizes: Iterable[int]) -> str:
     """Batch sizes by rank."""
-    return " / ".join(str(size) for size in sizes)
+    return listed(str(size) for size in sizes)
+
+
+def listed(words: Iterable[str]) -> str:
+    """One word per worker, by rank; of many workers the first ones."""
+    known = list(words)
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return " / ".join(known[:NAMED]) + more
 
 
 def rounds_of(arms: Sequence[ArmSummary]) -> int:
