@@ -48,6 +48,13 @@ ABSURD_STEPS = 1e12
 FEIGNED_CHANCE = 0.001
 """Chance per decision that noise alone would be taken for an imbalance, over all workers together."""
 
+CAUTION = 2.5
+"""Times what noise could feign that a difference must be; in simulated traces, fewer made a third adjustment common
+and more made changes of speed be followed late."""
+
+LARGE = 0.25
+"""A difference that is worth a second correction, hence acted on as soon as it is no noise."""
+
 GREATEST_FEED_FORWARD = 16.0
 """Factor of a CPU limit's change that is believed at most before it is measured."""
 
@@ -188,13 +195,14 @@ class Noise:
         self._deviations = sure_deviations(len(estimates))
 
     def feigned(self, estimate: Estimate) -> float:
-        """Relative difference between one worker and all that noise could feign, doubled.
+        """Relative difference between one worker and all others that must be exceeded to be worth acting on.
 
-        Doubled, because a move made on figures of some error leaves an imbalance of about that error: it is
-        repaid only if the gain is clearly larger, and otherwise one waits for the error to shrink with more
-        steps.
+        It is what noise could feign, with caution: a move made on figures of some error leaves an imbalance of about
+        that error, so a small gain waits for the error to shrink with more steps, and only a large one is taken at
+        once.
         """
-        return 2 * self._deviations * math.sqrt(estimate.relative_error**2 + self._shared)
+        noise = self._deviations * math.sqrt(estimate.relative_error**2 + self._shared)
+        return min(CAUTION * noise, max(noise, LARGE))
 
 
 def _baseline(memory: WorkerMemory, metrics: WorkerMetrics) -> WorkerMemory:

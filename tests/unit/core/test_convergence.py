@@ -1,0 +1,94 @@
+"""Whole traces: from equal batches to balance in at most two adjustments, and still from then on, in spite of noise."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.core.traces import World, hetero_world
+
+TOLERANCE = 0.10
+QUIET_INTERVALS = 20
+
+
+def imbalance(world: World) -> float:
+    """True own time of the slowest above the mean, relative."""
+    seconds = world.true_seconds()
+    return max(seconds) / (sum(seconds) / len(seconds)) - 1
+
+
+def until_still(world: World, limit: int = 60) -> int:
+    """Train until no batch changed for twenty intervals; the adjustments it took."""
+    adjustments = quiet = 0
+    for _ in range(limit):
+        if quiet == QUIET_INTERVALS:
+            return adjustments
+        quiet += 1
+        if world.run(1)[0].plan is not None:
+            adjustments, quiet = adjustments + 1, 0
+    raise AssertionError(f"still adjusting after {limit} intervals")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("noise", [0.0, 0.06, 0.12])
+@pytest.mark.parametrize(("policy", "fixed"), [("Proportional", 0.003), ("Optimal", 0.003), ("Optimal", 0.016)])
+def test_unequal_workers_are_balanced_by_at_most_two_adjustments(
+    policy: str, fixed: float, noise: float, seed: int
+) -> None:
+    world = hetero_world(policy, noise=noise, seed=seed, fixed=fixed)
+    assert imbalance(world) > 0.5
+    assert until_still(world) <= 2
+    assert imbalance(world) <= TOLERANCE
+    assert sum(world.plan.batch_sizes) == 192 if world.plan else False
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unannounced", "with its limit"])
+@pytest.mark.parametrize("noise", [0.0, 0.12])
+@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
+def test_batches_follow_a_changed_quota_and_settle_again(policy: str, noise: float, known: bool) -> None:
+    world = hetero_world(policy, noise=noise, seed=5)
+    fast = world.workers["job-g0-0"]
+    fast.cpu_limit = 1.0 if known else None
+    until_still(world)
+    batch = world.plan.batch_sizes[0] if world.plan else 0
+    fast.scale = 2.0
+    fast.cpu_limit = 0.5 if known else None
+    world.train(world.job.interval // 2)
+    world.tick()
+    world.run(3)
+    assert world.plan is not None
+    assert world.plan.batch_sizes[0] < 0.75 * batch
+    until_still(world)
+    assert imbalance(world) <= TOLERANCE
+
+
+@pytest.mark.parametrize("policy", ["Uniform", "Static"])
+def test_open_loop_policies_never_move(policy: str) -> None:
+    world = hetero_world(policy)
+    assert all(decision.plan is None for decision in world.run(5))
+
+
+def test_optimal_reaches_what_the_oracle_would_choose() -> None:
+    world = hetero_world("Optimal", fixed=0.016)
+    until_still(world)
+    seconds = world.true_seconds()
+    ideal = (192 + 3 * 16) * 0.001 / (1 + 1 / 2 + 1 / 4)
+    assert max(seconds) <= 1.03 * ideal
+
+
+def test_equal_workers_are_left_alone() -> None:
+    world = hetero_world("Optimal", scales=(1, 1, 1, 1), noise=0.12, seed=3)
+    assert until_still(world) == 0
+
+
+def test_profile_measures_five_plans_and_then_changes_nothing() -> None:
+    world = hetero_world("Profile")
+    plans = [decision.plan for decision in world.run(8) if decision.plan is not None]
+    assert [plan.global_batch_size for plan in plans] == [192, 115, 250, 154]
+
+
+def test_growing_batch_without_a_fixed_global_batch_is_not_called_back() -> None:
+    world = hetero_world("Proportional", fixed_global_batch=False)
+    until_still(world)
+    assert world.plan is not None
+    assert world.plan.global_batch_size > 192
+    assert imbalance(world) <= TOLERANCE
