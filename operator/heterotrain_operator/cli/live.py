@@ -140,7 +140,7 @@ class View:
     def __init__(self, console: Console, now: Callable[[], float]) -> None:
         self._console = console
         self._now = now
-        self._live = Live(console=console, transient=True) if console.is_terminal else None
+        self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
         self._job: Job | None = None
         self._title = ""
         self._endless = False
@@ -185,7 +185,7 @@ class View:
         if entry is not None:
             self._tell(entry)
         if self._live is not None:
-            self._live.update(self._render(seen, decision))
+            self._live.update(self._render(seen, decision), refresh=True)
         elif self._job is not None and moment - self._said_at >= PLAIN_EVERY_SECONDS:
             self._said_at = moment
             self.say(

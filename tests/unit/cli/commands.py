@@ -1,0 +1,64 @@
+"""Jobs for the command line, and the command line as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def manifest(script: str = "pass", replicas: int = 2, **spec: Any) -> dict[str, Any]:
+    """A job whose workers run a Python script given as text; `spec` adds or replaces fields."""
+    container = {"name": "t", "image": "none", "command": ["python", "-c", script]}
+    template = {"spec": {"terminationGracePeriodSeconds": 60, "containers": [container]}}
+    return {
+        "apiVersion": "heterotrain.dev/v1alpha1",
+        "kind": "HeteroTrainingJob",
+        "metadata": {"name": "job"},
+        "spec": {
+            "workerGroups": [{"name": "cpu", "replicas": replicas, "template": template}],
+            "training": {"globalBatchSize": 32, "steps": 10},
+            **spec,
+        },
+    }
+
+
+def write_manifest(folder: Path, job: dict[str, Any]) -> Path:
+    """The job as a file."""
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job, sort_keys=False), "utf-8")
+    return path
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """`heterotrain` with these arguments in a folder; its output can be read."""
+    # The packages may be on a relative path.
+    packages = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, "-m", "heterotrain_operator.cli.main", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": packages},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def processes_that_mention(text: str) -> list[int]:
+    """Live processes with this text in their command line or environment, but for this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) == os.getpid():
+            continue
+        try:
+            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in told:
+            found.append(int(folder.name))
+    return found

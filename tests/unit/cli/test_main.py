@@ -1,0 +1,218 @@
+"""What the command accepts, refuses and says, without starting anything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from heterotrain_operator.api import load_manifest, to_core
+from heterotrain_operator.cli import checkpoints
+from heterotrain_operator.cli.arms import bounds_of, endless, legs, measured, worker_names
+from heterotrain_operator.cli.main import main
+from heterotrain_operator.cli.run import MARKER
+from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.core.model import Group, Job
+from unit.cli.commands import manifest, write_manifest
+from unit.cli.test_journal_and_live import JOB as TWO
+from unit.cli.test_journal_and_live import MOVED, QUIET, seen
+
+
+def test_run_needs_neither_torch_nor_kubernetes():
+    program = (
+        "import sys\n"
+        "from heterotrain_operator.cli.main import main\n"
+        "assert main(['run', '/nonexistent/job.yaml']) == 2\n"
+        "import heterotrain_operator.cli.report\n"
+        "print([name for name in ('torch', 'kopf', 'kubernetes') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_drawing_is_loaded_only_for_a_report():
+    program = "import sys, heterotrain_operator.cli.main\nprint('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_unreadable_file_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", str(tmp_path / "none.yaml")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "none.yaml" in said.err
+
+
+def test_all_faults_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    job = manifest()
+    job["spec"]["workerGroups"][0]["replicas"] = 0
+    job["spec"]["training"]["stepz"] = 3
+    path = write_manifest(tmp_path, job)
+    assert main(["run", str(path), "--compare", "Uniform,Best"]) == 2
+    said = capsys.readouterr().err
+    for words in ("spec.workerGroups[0].replicas", "spec.training.stepz", "--compare: 'Best' is no policy; known are"):
+        assert words in said
+
+
+@pytest.mark.parametrize("name", ["Profile", "uniform", "LBBSP"])
+def test_policies_that_are_not_for_users_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", str(write_manifest(tmp_path, manifest())), "--policy", name]) == 2
+    assert (
+        f"--policy: '{name}' is no policy; known are Uniform, Static, Proportional, Optimal" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("compared", ["Optimal", "Uniform,Uniform"])
+def test_no_policy_runs_twice(compared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", str(write_manifest(tmp_path, manifest())), "--compare", compared]) == 2
+    assert "would run twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "words"),
+    [
+        ({"runPolicy": {"suspend": True}}, [], "spec.runPolicy.suspend: a suspended job does not run"),
+        ({}, ["--rounds", "0"], "--rounds: must be at least 1, found 0"),
+        ({}, ["--compare", "Uniform", "--resume"], "--resume: several arms each start from the beginning"),
+    ],
+)
+def test_what_cannot_run_is_refused(
+    spec: dict[str, object], arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["run", str(write_manifest(tmp_path, manifest(**spec))), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_template_that_means_something_else_here_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    job = manifest()
+    pod = job["spec"]["workerGroups"][0]["template"]["spec"]
+    pod["containers"][0]["env"] = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    path = write_manifest(tmp_path, job)
+    assert main(["run", str(path)]) == 2
+    assert "secretKeyRef" in capsys.readouterr().err
+    assert main(["validate", str(path)]) == 0
+    assert "cannot run on this machine" in capsys.readouterr().out
+
+
+def test_folder_with_other_things_is_never_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine", "utf-8")
+    path = str(write_manifest(tmp_path, manifest()))
+    assert main(["run", path, "--out", str(out), "--fresh"]) == 2
+    assert "is not empty; name a new folder" in capsys.readouterr().err
+    (out / MARKER).touch()
+    assert main(["run", path, "--out", str(out)]) == 2
+    assert "holds an earlier run" in capsys.readouterr().err
+    assert (out / "thesis.txt").read_text("utf-8") == "mine"
+
+
+def test_checkpoints_are_not_continued_or_lost_by_accident(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    volume = tmp_path / ".heterotrain" / "volumes" / "digits"
+    volume.mkdir(parents=True)
+    (volume / "step-0000000120.pt").touch()
+    job = manifest(checkpoint={"path": "/checkpoints", "persistentVolumeClaim": "digits"})
+    assert main(["run", str(write_manifest(tmp_path, job))]) == 2
+    said = capsys.readouterr().err
+    assert "holds a checkpoint of 120 steps; go on with --resume or start with --fresh" in said
+
+
+def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path):
+    for step in (100, 200):
+        (tmp_path / f"step-{step:010d}.pt").touch()
+    (tmp_path / ".step-0000000300.pt.partial").touch()
+    assert checkpoints.newest_step(tmp_path) == 200
+    aside = checkpoints.set_aside(tmp_path)
+    assert checkpoints.newest_step(tmp_path) is None
+    assert list(checkpoints.steps_in(aside)) == [100, 200]
+
+
+def test_valid_manifest_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = write_manifest(tmp_path, manifest())
+    assert main(["validate", str(path)]) == 0
+    assert capsys.readouterr().out == (
+        f"{path} is valid: job, 2 workers in 1 groups, global batch 32, policy Optimal\n"
+    )
+
+
+def test_invalid_manifest_is_refused_by_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({"kind": "Pod"}), "utf-8")
+    assert main(["validate", str(path)]) == 2
+    assert "kind: must be HeteroTrainingJob" in capsys.readouterr().err
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]):
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("heterotrain ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["walk"], ["run"], ["run", "x", "--compare", ","], ["run", "x", "--wide"]])
+def test_unknown_usage_exits_with_2(arguments: list[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+def test_order_of_arms_is_reversed_between_rounds():
+    slugs = [leg.slug for leg in legs(("Optimal", "Uniform", "Static"), 2, profile=True)]
+    assert slugs == [
+        "profile-0",
+        "optimal-1",
+        "uniform-1",
+        "static-1",
+        "static-2",
+        "uniform-2",
+        "optimal-2",
+        "profile-1",
+    ]
+
+
+def test_single_arm_needs_no_profile():
+    assert [leg.slug for leg in legs(("Optimal",), 1, profile=False)] == ["optimal-1"]
+
+
+def test_workers_and_bounds_follow_the_groups():
+    job = Job("j", (Group("a", 2, batch_min=2, batch_max=8), Group("b", 1)), global_batch=32)
+    assert worker_names(job) == ("j-a-0", "j-a-1", "j-b-0")
+    assert bounds_of(job) == {"j-a-0": (2, 8), "j-a-1": (2, 8), "j-b-0": (1, 32)}
+
+
+def test_profile_has_no_end_of_its_own(tmp_path: Path):
+    job = endless(load_manifest(write_manifest(tmp_path, manifest(training={"globalBatchSize": 32, "epochs": 1}))))
+    assert job.spec.training.epochs is None
+    assert job.spec.training.steps is not None
+    assert to_core(job).global_batch == 32
+
+
+def test_profile_ends_once_the_policy_has_nothing_more_to_try():
+    assert measured(TWO)(seen(40), QUIET)
+    assert not measured(TWO)(seen(40), MOVED)
+
+
+def test_profile_goes_on_until_everybody_is_measured():
+    assert not measured(Job("digits", TWO.groups, 96, interval=11))(seen(40), QUIET)
+
+
+def test_first_signal_asks_and_second_insists():
+    stop = StopSignals()
+    stop.check()
+    stop.handle(15)
+    with pytest.raises(Interrupted) as asked:
+        stop.check()
+    assert asked.value.exit_code == 143
+    with pytest.raises(Insisted), stop.insistable():
+        stop.handle(15)
+
+
+def test_signals_that_came_before_count():
+    stop = StopSignals()
+    stop.handle(2)
+    stop.handle(2)
+    with pytest.raises(Insisted) as insisted, stop.insistable():
+        pytest.fail("was let in")
+    assert insisted.value.exit_code == 130

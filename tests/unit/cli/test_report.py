@@ -1,0 +1,104 @@
+"""The folder that a run leaves."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from heterotrain_operator.cli.journal import Entry
+from heterotrain_operator.cli.report import Facts, Run, Told, write
+from heterotrain_operator.cli.summary import summarize
+from heterotrain_operator.core.model import Event
+from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
+
+MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    before = history(30, (32, 32), (0.32, 0.96))
+    after = history(60, (48, 16), (0.48, 0.5), first=30, began=BEGAN + 60, loss=0.5)
+    optimal = arm("Optimal", joined(before, after), adjustments=1)
+    uniform = arm("Uniform", joined(history(90, (32, 32), (0.32, 0.96))))
+    sizes = [history(5, (16 * k, 8 * k), (0.16 * k, 0.24 * k), first=5 * k) for k in range(1, 5)]
+    profiled = arm("Profile", joined(*sizes), 0, "Running")
+    summary = summarize(
+        "job",
+        (optimal, uniform),
+        (FAST, SLOW),
+        bounds={FAST: (1, 64), SLOW: (1, 64)},
+        profiled=(profiled,),
+        limits="by cgroups",
+    )
+    entry = Entry(3.0, 30, 2, (48, 16), "why", (Event("Normal", "BatchRebalanced", "move 16 <samples>"),))
+    series = {name: [*before[name], *after[name]] for name in (FAST, SLOW)}
+    told = (Told(optimal, "optimal-1", (entry,), series), Told(uniform, "uniform-1", (), {}))
+    path = tmp_path_factory.mktemp("report")
+    profiles = (Told(profiled, "profile-0", (), {}),)
+    write(path, Run(summary, told, profiles, (FAST, SLOW), MANIFEST, Facts(4, "by cgroups", "0.1.0")))
+    return path
+
+
+class Links(HTMLParser):
+    """Collects whatever a page would load or link to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+
+
+def test_report_refers_to_nothing_outside_itself(folder: Path):
+    text = (folder / "report.html").read_text("utf-8")
+    links = Links()
+    links.feed(text)
+    assert len(links.found) == 4  # loss, two arms, profile
+    assert all(link.startswith("data:image/png;base64,") for link in links.found)
+    assert not re.search(r"https?://|@import|url\(|<script", text)
+
+
+def test_report_tells_arms_decisions_manifest_and_machine(folder: Path):
+    text = (folder / "report.html").read_text("utf-8")
+    for words in (
+        "Optimal trained",
+        "BatchRebalanced: move 16 &lt;samples&gt;",
+        "48 / 16",
+        "HeteroTrainingJob # &lt;script&gt;&amp;",
+        "4 CPU cores",
+        "by cgroups",
+        FAST,
+    ):
+        assert words in text
+
+
+def test_pictures_are_kept_beside_the_page(folder: Path):
+    names = {path.name for path in folder.glob("*.png")}
+    assert names == {"loss.png", "optimal-1.png", "uniform-1.png", "profile.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
+
+
+def test_series_hold_every_record_with_its_worker(folder: Path):
+    lines = [json.loads(line) for line in (folder / "optimal-1-series.jsonl").read_text("utf-8").splitlines()]
+    assert len(lines) == 2 * 90
+    assert [(line["step"], line["worker"]) for line in lines[:3]] == [(0, FAST), (0, SLOW), (1, FAST)]
+
+
+def test_decisions_are_kept_with_their_reasons(folder: Path):
+    (line,) = (folder / "optimal-1-decisions.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(line)["events"][0]["reason"] == "BatchRebalanced"
+
+
+def test_summary_is_kept_as_json(folder: Path):
+    assert json.loads((folder / "summary.json").read_text("utf-8"))["arms"][0]["policy"] == "Optimal"
+
+
+def test_arm_that_never_trained_can_be_reported(tmp_path: Path):
+    failed = arm("Optimal", (), phase="Failed")
+    summary = summarize("job", (failed,), (FAST, SLOW), bounds={})
+    told = (Told(failed, "optimal-1", (), {}),)
+    write(tmp_path, Run(summary, told, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
+    assert (tmp_path / "report.html").exists()

@@ -1,0 +1,120 @@
+"""Whole runs of the command with real workers: how they end, and what they leave."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heterotrain_operator.cli.checkpoints import newest_step
+from unit.cli.commands import manifest, processes_that_mention, start, write_manifest
+
+TRAIN = """
+import time, torch, heterotrain
+from torch.utils.data import TensorDataset
+
+session = heterotrain.join()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(640, 4), torch.randn(640, 1))
+model, optimizer, batches = session.prepare(model, optimizer, data)
+for inputs, targets in batches:
+    time.sleep(0.01)
+    loss = session.scale(torch.nn.functional.mse_loss(model(inputs), targets))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
+DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
+
+pytestmark = pytest.mark.processes
+
+
+def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for a condition to hold; the time bounds only a test that fails."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def logs(out: Path) -> str:
+    """All that the workers of the only arm have printed."""
+    return "".join(path.read_text("utf-8") for path in out.glob("arms/*/workers/*/log"))
+
+
+def steps(out: Path) -> int:
+    """Records in the longest series of the only arm."""
+    return max((len(path.read_bytes().splitlines()) for path in out.glob("arms/*/workers/*/*.jsonl")), default=0)
+
+
+def test_script_that_raises_fails_the_run_by_name(tmp_path: Path):
+    path = write_manifest(tmp_path, manifest("raise ValueError('no data')", runPolicy={"backoffLimit": 0}))
+    command = start(tmp_path, "run", str(path), "--json")
+    out, err = command.communicate(timeout=120)
+    assert command.returncode == 1
+    assert json.loads(out)["phase"] == "Failed"
+    assert "job-cpu-" in json.loads(out)["message"]
+    assert "ValueError: no data" in err
+    assert not processes_that_mention(str(tmp_path))
+
+
+def test_terminated_run_leaves_nothing(tmp_path: Path):
+    path = write_manifest(tmp_path, manifest(SLEEP))
+    command = start(tmp_path, "run", str(path), "--out", "out")
+    until(lambda: logs(tmp_path / "out").count("up") == 2)
+    command.send_signal(signal.SIGTERM)
+    _, err = command.communicate(timeout=60)
+    assert command.returncode == 143
+    assert "stopped after 0 steps; no checkpoint was written" in err
+    assert not processes_that_mention(str(tmp_path))
+
+
+def test_second_signal_kills(tmp_path: Path):
+    path = write_manifest(tmp_path, manifest(DEAF, replicas=1))
+    command = start(tmp_path, "run", str(path), "--out", "out")
+    until(lambda: "up" in logs(tmp_path / "out"))
+    command.send_signal(signal.SIGINT)
+    assert command.stderr is not None
+    while not command.stderr.readline().startswith("stopping:"):
+        assert command.poll() is None
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=60)  # the grace period would be 60 s
+    assert command.returncode == 130
+    assert "killing the workers" in err
+    assert not processes_that_mention(str(tmp_path))
+
+
+def test_interrupted_run_resumes_where_it_stopped(tmp_path: Path):
+    job = manifest(
+        TRAIN,
+        training={"globalBatchSize": 32, "steps": 150},
+        batching={"policy": "Uniform"},
+        checkpoint={"path": "/checkpoints", "persistentVolumeClaim": "weights"},
+    )
+    path = write_manifest(tmp_path, job)
+    command = start(tmp_path, "run", str(path), "--json", "--out", "first")
+    until(lambda: steps(tmp_path / "first") >= 20)
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    interrupted = json.loads(out)
+    assert interrupted["phase"] == "Interrupted"
+    saved = newest_step(tmp_path / ".heterotrain" / "volumes" / "weights")
+    assert saved == interrupted["arms"][0]["steps"]
+    assert f"stopped after {saved} steps; the newest checkpoint holds {saved} steps" in err
+    assert (tmp_path / "first" / "report.html").exists()
+    assert not processes_that_mention(str(tmp_path))
+
+    command = start(tmp_path, "run", str(path), "--json", "--resume")
+    out, err = command.communicate(timeout=120)
+    assert command.returncode == 0, err
+    assert f"Resuming after {saved} steps" in err
+    (arm,) = json.loads(out)["arms"]
+    assert arm["steps"] == 150 - saved
+    assert arm["policy"] == "Uniform"
+    assert not processes_that_mention(str(tmp_path))

@@ -1,0 +1,101 @@
+"""The history of a job from its workers' accounts."""
+
+from pathlib import Path
+
+import pytest
+
+from heterotrain_operator.cli.series import (
+    align,
+    balanced,
+    iteration_seconds,
+    last_accounts,
+    read_series,
+    seconds_to_target,
+    since_last_adjustment,
+)
+from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, record
+
+
+def test_last_account_of_a_replayed_step_counts():
+    kept = last_accounts([record(0, 1.0), record(1, 2.0), record(1, 3.0, mark="replay"), record(2, 4.0)])
+    assert [(step, entry.time) for step, entry in kept.items()] == [(0, 1.0), (1, 3.0), (2, 4.0)]
+
+
+def test_restart_voids_what_was_trained_in_vain():
+    kept = last_accounts([*(record(step, step) for step in range(10)), record(5, 50.0), record(6, 60.0)])
+    assert sorted(kept) == [0, 1, 2, 3, 4, 5, 6]
+    assert kept[5].time == 50.0
+
+
+def test_step_is_committed_when_the_leader_says_so():
+    steps = align({FAST: [record(0, 10.0)], SLOW: [record(0, 10.4), record(1, 11.0)]})
+    assert [step.seconds for step in steps] == [10.0, 11.0]
+
+
+def test_torn_lines_are_passed_over(tmp_path: Path):
+    path = tmp_path / "series.jsonl"
+    path.write_text(record(0, 1.0).to_json() + "\n" + record(1, 2.0).to_json()[:20] + "\n[]\n{}\n", "utf-8")
+    assert [entry.step for entry in read_series(path)] == [0]
+
+
+def test_missing_file_holds_no_records(tmp_path: Path):
+    assert read_series(tmp_path / "none.jsonl") == ()
+
+
+def test_global_loss_is_the_sum_of_the_shares():
+    (step,) = align({FAST: [record(0, 1.0, loss=0.75)], SLOW: [record(0, 1.0, loss=0.5)]})
+    assert step.loss == 1.25
+
+
+def test_worker_without_samples_adds_no_loss_and_does_not_unbalance():
+    (step,) = align({FAST: [record(0, 1.0, loss=0.75)], SLOW: [record(0, 1.0, batch=0, own=0.0, loss=None)]})
+    assert step.loss == 0.75
+    assert step.imbalance == 0.0
+
+
+def test_loss_that_is_no_number_is_unknown():
+    (step,) = align({FAST: [record(0, 1.0, loss=float("nan"))], SLOW: [record(0, 1.0)]})
+    assert step.loss is None
+
+
+@pytest.mark.parametrize(("own", "is_balanced"), [((1.0, 0.9), True), ((1.0, 0.89), False), ((0.5, 0.5), True)])
+def test_steps_within_ten_percent_are_balanced(own: tuple[float, float], is_balanced: bool):
+    assert bool(balanced(joined(history(3, (32, 32), own)))) is is_balanced
+
+
+def test_all_reduce_is_the_least_wait():
+    (step,) = joined(history(1, (32, 32), (1.0, 3.0), allreduce=0.5))
+    assert step.allreduce_seconds == 0.5
+
+
+def test_marked_steps_bound_no_iteration():
+    steps = joined(history(6, (32, 32), (1.0, 1.5), marks={3: "checkpoint"}))
+    assert iteration_seconds(steps) == (2.0, 2.0, 2.0)
+
+
+def test_iterations_do_not_span_a_gap():
+    before = history(2, (32, 32), (1.0, 1.5))
+    after = history(2, (32, 32), (1.0, 1.5), first=7, began=BEGAN + 100)
+    assert iteration_seconds(joined(before, after)) == (2.0, 2.0)
+
+
+def test_steps_since_the_last_adjustment_share_their_batches():
+    first, second = history(5, (32, 32), (1.0, 2.0)), history(3, (40, 24), (1.5, 1.5), first=5, began=BEGAN + 50)
+    assert [step.number for step in since_last_adjustment(joined(first, second))] == [5, 6, 7]
+    assert len(since_last_adjustment(joined(first))) == 5
+
+
+def test_last_account_missing_of_a_killed_worker_is_no_adjustment():
+    series = history(5, (32, 32), (1.0, 2.0))
+    series[SLOW].pop()
+    assert len(since_last_adjustment(joined(series))) == 5
+
+
+def test_target_is_reached_with_the_mean_over_its_window():
+    losses = [3.0, 2.0, 1.0, 1.0, 0.0]
+    steps = align({FAST: [record(index, 10.0 + index, loss=loss) for index, loss in enumerate(losses)]})
+    assert seconds_to_target(steps, 1.0, 3) == 4.0
+    assert seconds_to_target(steps, 1.5, 2) == 2.0
+    assert seconds_to_target(steps, 0.1, 2) is None
+    assert seconds_to_target(steps, None, 2) is None
+    assert seconds_to_target(steps, 5.0, 9) is None

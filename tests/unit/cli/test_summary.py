@@ -1,0 +1,227 @@
+"""The figures of a run, from records small enough to calculate by hand."""
+
+import json
+
+import pytest
+
+from heterotrain_operator.cli.ceiling import AllReduce, Ceiling, allreduce_of, ceiling_of, profile_of
+from heterotrain_operator.cli.summary import Arm, Summary, Target, summarize, summarize_arm
+from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
+
+NAMES = (FAST, SLOW)
+BOUNDS = {FAST: (1, 64), SLOW: (1, 64)}
+
+
+def profile_steps(scale: float = 1.0, allreduce: float = 0.5) -> Arm:
+    """Four sizes each: the fast worker takes 10 ms a sample, the slow one 30 ms, `scale` times."""
+    steps = joined(
+        *(
+            history(
+                5,
+                (16 * k, 8 * k),
+                (0.16 * k * scale, 0.24 * k * scale),
+                first=5 * k,
+                began=BEGAN + 100 * k,
+                allreduce=allreduce,
+            )
+            for k in range(1, 5)
+        )
+    )
+    return arm("Profile", steps, 0, "Running")
+
+
+def adjusted_arm(policy: str = "Optimal", number: int = 1) -> Arm:
+    """Ten steps of 2.5 s at (32, 32), then ten of 1 s at (48, 16), balanced; the first after the change is marked."""
+    before = history(10, (32, 32), (0.32, 2.0), loss=2.0)
+    after = history(10, (48, 16), (0.5, 0.5), first=10, began=BEGAN + 25.0, loss=0.5, marks={10: "first"})
+    return arm(policy, joined(before, after), number, adjustments=1)
+
+
+def uniform_arm(number: int = 1) -> Arm:
+    return arm("Uniform", joined(history(20, (32, 32), (0.32, 2.0))), number)
+
+
+def test_arm_in_numbers():
+    found = summarize_arm(adjusted_arm(), NAMES, {})
+    assert found.steps == 20
+    assert found.samples == 20 * 64
+    assert found.seconds == 34.0  # step 10 is at 25 s, step 19 is nine iterations of 1 s later
+    assert found.samples_per_second == pytest.approx(19 * 64 / 34.0)
+    assert found.final_loss == 0.5
+    assert found.adjustments == 1
+    assert found.settled_at_step == 10
+    assert found.iteration_seconds == 1.0
+    assert found.global_batch == 64
+
+
+def test_worker_in_numbers():
+    slow = summarize_arm(adjusted_arm(), NAMES, {}).worker[1]
+    assert (slow.name, slow.batch, slow.samples) == (SLOW, 16, 10 * 32 + 10 * 16)
+    assert slow.own_seconds == pytest.approx((10 * 2.0 + 9 * 0.5) / 19)  # without the marked step
+    assert slow.wait_seconds == pytest.approx(0.5)
+    assert (slow.settled_own_seconds, slow.settled_wait_seconds) == (0.5, 0.5)
+    assert slow.wait_share == 0.5
+
+
+def test_final_loss_is_the_mean_of_the_last_ten_steps():
+    steps = joined(history(5, (32, 32), (1, 1), loss=9.0), history(10, (32, 32), (1, 1), first=5, loss=2.0))
+    assert summarize_arm(arm("Uniform", steps), NAMES, {}).final_loss == pytest.approx(2.0)
+
+
+def test_seconds_to_target_are_told():
+    found = summarize_arm(adjusted_arm(), NAMES, {}, Target(loss=0.5, every_steps=5))
+    assert found.target_seconds == 29.0  # steps 10 to 14
+
+
+def test_arm_without_a_step_has_no_figures():
+    found = summarize_arm(Arm("Optimal", 1, (), 0, "Failed", "no worker started"), NAMES, {})
+    assert (found.steps, found.samples, found.seconds) == (0, 0, 0.0)
+    assert (found.samples_per_second, found.final_loss, found.iteration_seconds) == (None, None, None)
+
+
+def test_ceiling_fraction_after_the_last_adjustment_and_over_all_steps():
+    ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.9)
+    found = summarize_arm(adjusted_arm(), NAMES, {64: ceiling})
+    assert found.ceiling_fraction == pytest.approx(0.9)
+    assert found.ceiling_fraction_all == pytest.approx(19 * 0.9 / 34.0)
+    assert found.fault is None
+
+
+def test_partial_steps_are_not_held_against_the_ceiling():
+    series = history(3, (32, 32), (1.0, 1.0))
+    for name in series:
+        series[name][1] = type(series[name][1])(
+            **{**json.loads(series[name][1].to_json()), "samples": 4, "mark": "partial"}
+        )
+    ceiling = Ceiling(64, {FAST: 32, SLOW: 32}, own_seconds=1.0, iteration_seconds=1.5)
+    assert summarize_arm(arm("Uniform", joined(series)), NAMES, {64: ceiling}).ceiling_fraction_all == 1.0
+
+
+def test_fraction_above_one_is_a_fault_of_measurement():
+    ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.9, iteration_seconds=1.03)
+    fault = summarize_arm(adjusted_arm(), NAMES, {64: ceiling}).fault
+    assert fault is not None
+    assert "Optimal: 1.030 of the ceiling cannot be" in fault
+
+
+def test_profile_pools_before_and_after():
+    after = profile_steps(scale=1.08)
+    profile = profile_of(NAMES, profile_steps().steps, after.steps, adjusted_arm().steps)
+    fast = profile.workers[0]
+    assert [point.batch for point in fast.points] == [16, 32, 48, 64]
+    assert {point.steps for point in fast.points} == {10}
+    first = fast.points[0]
+    assert first.own_seconds == pytest.approx(0.16 * 1.04)  # median of five at 0.16 and five at 0.1728
+    assert (first.before_seconds, first.after_seconds) == (pytest.approx(0.16), pytest.approx(0.1728))
+    assert first.spread_seconds == pytest.approx(0.16 * 0.08)
+    assert profile.warnings == ()
+
+
+def test_profile_says_when_the_machine_changed():
+    profile = profile_of(NAMES, profile_steps().steps, profile_steps(scale=1.3).steps, adjusted_arm().steps)
+    assert [warning.split(";")[0] for warning in profile.warnings] == [
+        f"{name}: own time changed by +30% from before to after the arms" for name in NAMES
+    ]
+
+
+def test_profile_says_when_it_has_too_few_sizes():
+    few = joined(history(5, (16, 8), (0.16, 0.24)), history(5, (32, 16), (0.32, 0.48), first=5))
+    profile = profile_of(NAMES, few, (), adjusted_arm().steps)
+    assert profile.warnings[0].startswith(f"{FAST}: profiled at 2 batch sizes, fewer than 4")
+
+
+def test_unmeasured_worker_makes_no_profile():
+    with pytest.raises(ValueError, match=f"no step of {FAST}, {SLOW} was fit"):
+        profile_of(NAMES, (), (), adjusted_arm().steps)
+
+
+def test_all_reduce_is_taken_from_balanced_steps():
+    unbalanced = history(10, (32, 32), (0.1, 1.0), allreduce=9.0)
+    steps = joined(unbalanced, history(3, (48, 16), (0.5, 0.48), first=10, allreduce=0.2))
+    assert allreduce_of(steps) == AllReduce(pytest.approx(0.2), 3, balanced=True)
+
+
+def test_all_reduce_is_taken_from_the_best_fifth_if_no_step_is_balanced():
+    poor = history(8, (32, 32), (0.1, 1.0), allreduce=9.0)
+    steps = joined(poor, history(2, (48, 16), (0.5, 0.7), first=8, allreduce=0.2))
+    assert allreduce_of(steps) == AllReduce(pytest.approx(0.2), 2, balanced=False)
+
+
+def test_ceiling_is_the_oracles_split_and_the_all_reduce():
+    profile = profile_of(NAMES, profile_steps().steps, (), adjusted_arm().steps)
+    ceiling = ceiling_of(profile, 64, BOUNDS)
+    assert ceiling.batches == {FAST: 48, SLOW: 16}  # 10 ms against 30 ms a sample: 3 to 1, both 0.48 s
+    assert ceiling.own_seconds == pytest.approx(0.48)
+    assert ceiling.iteration_seconds == pytest.approx(0.48 + 0.5)
+
+
+def test_ceiling_keeps_the_bounds():
+    profile = profile_of(NAMES, profile_steps().steps, (), adjusted_arm().steps)
+    assert ceiling_of(profile, 64, {FAST: (1, 40), SLOW: (1, 64)}).batches == {FAST: 40, SLOW: 24}
+
+
+def whole(*arms: Arm, profiled: tuple[Arm, ...] = ()) -> Summary:
+    return summarize("job", arms, NAMES, bounds=BOUNDS, profiled=profiled, limits="none")
+
+
+def test_whole_run_against_the_ceiling():
+    found = whole(adjusted_arm(), uniform_arm(), profiled=(profile_steps(), profile_steps()))
+    assert [arm.ceiling_seconds for arm in found.arms] == [pytest.approx(0.98)] * 2
+    assert [arm.ceiling_fraction for arm in found.arms] == [pytest.approx(0.98), pytest.approx(0.98 / 2.5)]
+    assert found.warnings == ()
+    assert found.phase == "Succeeded"
+
+
+def test_speedup_is_the_ratio_of_rates_and_of_iterations():
+    (found,) = whole(adjusted_arm(), uniform_arm()).speedup
+    assert (found.policy, found.over, found.rounds) == ("Optimal", "Uniform", 1)
+    assert found.samples_per_second is not None
+    assert found.samples_per_second.median == pytest.approx((19 * 64 / 34.0) / (64 / 2.5))
+    assert found.iteration is not None
+    assert found.iteration.median == pytest.approx(2.5)
+
+
+def test_speedup_over_rounds_is_the_median_with_its_spread():
+    slower = arm("Uniform", joined(history(20, (32, 32), (0.32, 3.5))), 2)
+    (found,) = whole(adjusted_arm(), uniform_arm(), adjusted_arm(number=2), slower).speedup
+    assert found.rounds == 2
+    assert found.iteration is not None
+    assert (found.iteration.least, found.iteration.median, found.iteration.greatest) == (
+        pytest.approx(2.5),
+        pytest.approx(3.25),
+        pytest.approx(4.0),
+    )
+
+
+def test_failed_arm_fails_the_run():
+    found = whole(adjusted_arm(), Arm("Uniform", 1, (), 0, "Failed", "job-slow-0 exited with 1"))
+    assert (found.phase, found.message) == ("Failed", "job-slow-0 exited with 1")
+
+
+def test_profile_without_figures_gives_no_ceiling_but_a_reason():
+    found = whole(adjusted_arm(), profiled=(arm("Profile", (), 0, "Running"),))
+    assert found.profile is None
+    assert found.warnings[0].startswith("no ceiling: no step of job-fast-0, job-slow-0 was fit")
+
+
+def test_json_has_the_promised_fields_and_only_numbers_that_json_knows():
+    document = whole(adjusted_arm(), profiled=(profile_steps(), profile_steps())).to_json()
+    text = json.dumps(document, allow_nan=False)
+    (found,) = json.loads(text)["arms"]
+    assert {
+        "policy",
+        "round",
+        "steps",
+        "samples",
+        "seconds",
+        "samples_per_second",
+        "final_loss",
+        "target_seconds",
+        "adjustments",
+        "ceiling_fraction",
+        "ceiling_fraction_all",
+        "worker",
+    } <= found.keys()
+    assert {"name", "batch", "own_seconds", "wait_seconds"} <= found["worker"][0].keys()
+    points = document["profile"]["workers"][0]["points"]
+    assert {"batch", "own_seconds", "spread_seconds", "steps"} <= points[0].keys()
