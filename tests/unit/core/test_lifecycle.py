@@ -1,0 +1,256 @@
+"""From no workers to the end of the job: creation, the first plan, suspension, deadlines, success."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.model import Condition, Decision, Group, Job, Seen
+from heterotrain_operator.core.state import Memory
+from unit.core.traces import World, hetero_world
+
+
+def condition(decision: Decision, kind: str) -> Condition:
+    return next(condition for condition in decision.conditions if condition.type == kind)
+
+
+def events(decision: Decision) -> list[str]:
+    return [event.reason for event in decision.events]
+
+
+def two_groups(**changes: object) -> Job:
+    groups = (Group("gpu", 2, batch_max=100), Group("cpu", 1))
+    job = Job("job", groups, global_batch=192, policy="Uniform")
+    return replace(job, **changes)  # type: ignore[arg-type]  # names and types are the tests' care
+
+
+def test_all_workers_are_created_at_once_with_names_from_their_identity() -> None:
+    decision = World(two_groups()).tick()
+    assert [key.name for key in decision.create] == ["job-gpu-0", "job-gpu-1", "job-cpu-0"]
+    assert events(decision) == ["SuccessfulCreatePod"]
+    assert decision.phase == "Created"
+    assert condition(decision, "Created").status
+
+
+def test_same_observation_creates_nothing_twice() -> None:
+    job = two_groups()
+    first, memory = decide(job, Seen(), Memory.initial(), 100.0)
+    second, _ = decide(job, Seen(), memory, 101.0)
+    assert first.create
+    assert not second.create
+
+
+def test_missing_worker_is_created_with_the_smallest_free_index() -> None:
+    world = World(two_groups())
+    world.tick()
+    del world.workers["job-gpu-0"]
+    decision = world.tick(20)
+    assert [key.name for key in decision.create] == ["job-gpu-0"]
+
+
+@pytest.mark.parametrize(
+    ("impairment", "said"),
+    [
+        ({"phase": "Pending", "message": "ImagePullBackOff"}, "job-gpu-1 (Pending: ImagePullBackOff)"),
+        ({"answers": False}, "job-gpu-1 (Running, but its metrics do not answer)"),
+    ],
+)
+def test_first_plan_waits_until_every_worker_answers(impairment: dict[str, object], said: str) -> None:
+    world = World(two_groups())
+    world.tick()
+    for name, value in impairment.items():
+        setattr(world.workers["job-gpu-1"], name, value)
+    decision = world.tick()
+    assert decision.plan is None
+    assert said in decision.reason
+    late = world.tick(601)
+    assert late.phase == "Failed"
+    assert said in late.reason
+    assert condition(late, "Failed").reason == "StartupDeadlineExceeded"
+    assert set(late.delete) == {"job-gpu-0", "job-gpu-1", "job-cpu-0"}
+
+
+def test_worker_without_an_address_is_waited_for() -> None:
+    world = World(two_groups())
+    world.tick()
+    seen = Seen(tuple(replace(worker, address="") for worker in world.seen().workers))
+    decision, _ = decide(world.job, seen, world.memory, world.now)
+    assert decision.plan is None
+    assert "without an address" in decision.reason
+
+
+def test_first_plan_orders_members_by_group_then_index_and_its_first_leads() -> None:
+    world = World(two_groups())
+    world.tick()
+    world.workers = dict(reversed(world.workers.items()))
+    decision = world.tick()
+    assert decision.plan is not None
+    assert [member.name for member in decision.plan.members] == ["job-gpu-0", "job-gpu-1", "job-cpu-0"]
+    assert decision.plan.leader == "job-gpu-0"
+    assert decision.plan.batch_sizes == (64, 64, 64)
+    assert (decision.plan.version, decision.plan.generation) == (1, 1)
+    assert decision.phase == "Running"
+    assert events(decision) == ["PlanPublished"]
+
+
+def test_same_observation_publishes_no_second_plan() -> None:
+    world = World(two_groups())
+    world.tick()
+    before = world.seen()
+    world.tick()
+    again, _ = decide(world.job, before, world.memory, world.now + 1)
+    assert again.plan is None
+    assert "not visible yet" in again.reason
+
+
+def test_first_plan_is_numbered_beyond_what_workers_follow() -> None:
+    world = World(two_groups())
+    world.tick()
+    for worker in world.workers.values():
+        worker.metrics = replace(worker.metrics, plan_version=41, generation=3)
+    decision = world.tick()
+    assert decision.plan is not None
+    assert (decision.plan.version, decision.plan.generation) == (42, 4)
+
+
+def test_deleted_plan_and_memory_strand_nobody() -> None:
+    world = hetero_world("Uniform")
+    world.run(2)
+    world.plan, world.memory = None, Memory.initial()
+    decision = world.tick()
+    assert decision.plan is not None
+    assert decision.plan.version == 2
+
+
+def test_first_batches_can_be_static() -> None:
+    groups = (Group("a", 1, cpu_limit=1.0), Group("b", 1, cpu_limit=0.5))
+    world = World(Job("job", groups, 192, initial="Static")).start()
+    assert world.plan is not None
+    assert world.plan.batch_sizes == (128, 64)
+
+
+@pytest.mark.parametrize("policy", ["Uniform", "Static", "Proportional", "Optimal", "Profile"])
+def test_bounds_that_cannot_hold_the_global_batch_are_a_decision_with_figures(policy: str) -> None:
+    job = two_groups(policy=policy, groups=(Group("gpu", 2, batch_max=50), Group("cpu", 1, batch_max=50)))
+    world = World(job)
+    decision = world.tick()
+    assert not decision.create
+    assert "192 samples exceeds 150" in decision.reason
+    assert condition(decision, "Degraded").status
+    assert world.tick(601).phase == "Failed"
+
+
+def test_job_without_workers_says_so() -> None:
+    assert "no workers" in World(two_groups(groups=(Group("cpu", 0),))).tick().reason
+
+
+def test_job_succeeds_once_all_finished() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end(0, finished=True)
+    waiting = world.tick()
+    assert waiting.phase == "Running"
+    assert "job-g0-0 finished; waiting for job-g1-0, job-g2-0" in waiting.reason
+    assert not waiting.create
+    for worker in world.workers.values():
+        worker.end(0, finished=True)
+    done = world.tick()
+    assert done.phase == "Succeeded"
+    assert events(done) == ["JobSucceeded"]
+    assert condition(done, "Succeeded").status
+    again = world.tick()
+    assert again.phase == "Succeeded"
+    assert not again.events
+    assert not again.create
+
+
+def test_suspended_job_loses_its_pods_and_resumes_in_the_next_generation() -> None:
+    world = hetero_world(active_deadline_seconds=100.0)
+    world.run(3)
+    batches = world.plan.batch_sizes if world.plan else ()
+    world.job = replace(world.job, suspend=True)
+    suspended = world.tick()
+    assert suspended.phase == "Suspended"
+    assert len(suspended.delete) == 3
+    assert condition(suspended, "Suspended").status
+    assert world.tick(1000).phase == "Suspended"
+    world.job = replace(world.job, suspend=False)
+    assert len(world.tick().create) == 3
+    plan = world.tick().plan
+    assert plan is not None
+    assert plan.generation == 2
+    assert plan.batch_sizes == batches, "what was learned is not forgotten"
+    assert world.memory.restarts == 0
+
+
+def test_workers_that_still_end_do_not_resume() -> None:
+    world = hetero_world()
+    leaving = dict(world.workers)
+    world.job = replace(world.job, suspend=True)
+    world.tick()
+    world.job = replace(world.job, suspend=False)
+    leaving["job-g0-0"].end(143)
+    world.workers = dict(leaving)
+    decision = world.tick()
+    assert set(decision.delete) == set(leaving)
+    assert world.memory.restarts == 0
+
+
+def test_job_beyond_its_active_deadline_fails() -> None:
+    world = hetero_world(active_deadline_seconds=30.0)
+    world.run(2)
+    decision = world.tick(30)
+    assert decision.phase == "Failed"
+    assert "active deadline of 30 s" in decision.reason
+    assert len(decision.delete) == 3
+
+
+def test_changed_replicas_start_all_workers_anew_without_counting() -> None:
+    world = World(two_groups()).start()
+    world.train(10)
+    world.job = two_groups(groups=(Group("gpu", 3, batch_max=100), Group("cpu", 1)))
+    decision = world.tick()
+    assert decision.phase == "Restarting"
+    assert "group gpu wants 3 workers and has 2" in decision.reason
+    assert len(world.tick().create) == 4
+    plan = world.tick().plan
+    assert plan is not None
+    assert (len(plan.members), plan.generation, plan.global_batch_size) == (4, 2, 192)
+    assert world.memory.restarts == 0
+
+
+def test_pods_of_no_group_are_deleted() -> None:
+    world = hetero_world()
+    stray = replace(world.workers["job-g0-0"], name="job-old-0", group="old")
+    world.workers["job-old-0"] = stray
+    world.train(1)
+    assert world.tick().delete == ("job-old-0",)
+
+
+def test_conditions_agree_with_the_phase() -> None:
+    world = hetero_world()
+    world.train(10)
+    decision = world.tick()
+    states = {condition.type: condition.status for condition in decision.conditions}
+    assert states == {
+        "Created": True,
+        "Running": True,
+        "Suspended": False,
+        "Succeeded": False,
+        "Failed": False,
+        "Balanced": False,
+        "Degraded": False,
+    }
+
+
+def test_plan_that_names_a_worker_twice_is_replaced() -> None:
+    world = hetero_world()
+    assert world.plan is not None
+    member = world.plan.members[0]
+    world.plan = Plan(world.plan.version, 1, "step", (member, member))
+    decision = world.tick()
+    assert decision.plan is not None
+    assert len(decision.plan.members) == 3

@@ -1,0 +1,123 @@
+"""The memory between decisions: small, exact, and refused if it is not ours."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heterotrain_operator.core.state import Memory, WorkerMemory
+from unit.core.traces import World, hetero_job, hetero_world
+
+BYTES_PER_WORKER = 200
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+WORKER = st.builds(
+    WorkerMemory, **{f.name: FINITE if isinstance(f.default, float) else st.integers() for f in fields(WorkerMemory)}
+)
+
+
+@settings(max_examples=30)
+@given(st.lists(WORKER, max_size=2), st.none() | FINITE, st.integers(), st.booleans(), st.text())
+def test_memory_reads_back_as_it_was_written(
+    workers: list[WorkerMemory], moment: float | None, number: int, flag: bool, text: str
+) -> None:
+    memory = Memory(
+        plan_version=number, started_at=moment, draining=flag, between_steps=flag, message=text, workers=tuple(workers)
+    )
+    assert Memory.from_json(memory.to_json()) == memory
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "expected an object"),
+        ("{", "Expecting"),
+        ('{"schema": 2}', "schema 2 is not 1"),
+        ('{"schema": 1, "workers": 3}', "memory.workers: expected a list"),
+        ('{"schema": 1, "workers": [["a"]]}', "memory.workers[0].counted_steps: expected a number"),
+        ('{"schema": 1, "workers": [{}]}', "memory.workers[0]: expected at most"),
+        ('{"schema": 1, "restarts": 1.5}', "memory.restarts: expected a whole number"),
+        ('{"schema": 1, "draining": 1}', "memory.draining: expected bool"),
+        ('{"schema": 1, "outcome": 1}', "memory.outcome: expected str"),
+        ('{"schema": 1, "started_at": NaN}', "memory.started_at: expected a number"),
+        ('{"schema": 1, "color": "red"}', "unknown fields ['color']"),
+    ],
+)
+def test_foreign_memory_is_refused_with_the_reason(text: str, said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Memory.from_json(text)
+    assert said in str(error.value)
+
+
+def test_initial_memory_is_empty() -> None:
+    assert json.loads(Memory.initial().to_json()) == {"schema": 1, "workers": []}
+
+
+@pytest.mark.parametrize("policy", ["Proportional", "Optimal", "Profile"])
+def test_worker_takes_at_most_two_hundred_bytes(policy: str) -> None:
+    world = hetero_world(policy, scales=(1, 2, 4, 3.3), noise=0.1, seed=1, fixed=0.017)
+    for worker in world.workers.values():
+        worker.cpu_limit = 0.123456
+    world.run(12)
+    for worker in world.workers.values():
+        worker.answers = False
+    world.tick()
+    rows = json.loads(world.memory.to_json())["workers"]
+    assert all(len(json.dumps(row, separators=(",", ":"))) <= BYTES_PER_WORKER for row in rows)
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["train"] * 3 + ["short", "slow", "limit", "kill", "silent", "back", "wait", "vanish"]),
+        st.integers(0, 2),
+    ),
+    max_size=25,
+)
+
+
+def play(world: World, actions: list[tuple[str, int]]) -> World:
+    """Let things happen to a job, one decision after each."""
+    for action, rank in actions:
+        name = f"job-g{rank}-0"
+        worker = world.workers.get(name)
+        members = {m.name for m in world.plan.members} if world.plan else set()
+        current = bool(members) and all(
+            name in world.workers and world.plan and world.plan.rank_of(name, world.workers[name].uid) is not None
+            for name in members
+        )
+        if action in ("train", "short") and current:
+            world.train(10 if action == "train" else 3)
+        elif action == "vanish":
+            world.workers.pop(name, None)
+        elif worker is not None:
+            if action == "slow":
+                worker.scale *= 2
+            elif action == "limit":
+                worker.cpu_limit = 0.5 if worker.cpu_limit == 1.0 else 1.0
+            elif action == "kill":
+                worker.end(137)
+            elif action in ("silent", "back"):
+                worker.answers = action == "back"
+        world.tick(7 if action == "wait" else 1)
+    return world
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ACTIONS, st.sampled_from(["Proportional", "Optimal", "Profile"]), st.sampled_from([0.0, 0.12]), st.integers(0, 1000)
+)
+def test_decisions_are_the_same_with_the_memory_written_and_read_between_them(
+    actions: list[tuple[str, int]], policy: str, noise: float, seed: int
+) -> None:
+    scales = {"job-g1-0": 2.0, "job-g2-0": 4.0}
+    whole, torn = (
+        play(World(hetero_job(policy), scales, noise=noise, seed=seed, forgetful=forgetful), actions)
+        for forgetful in (False, True)
+    )
+    assert whole.decisions == torn.decisions
+    assert whole.memory == torn.memory
+    assert len(whole.decisions) == len(actions)

@@ -1,0 +1,146 @@
+"""Workers that hang or fall silent: who is told to be at fault, and after how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heterotrain.contract import (
+    PHASE_CHECKPOINTING,
+    PHASE_FINISHED,
+    PHASE_REFORMING,
+    PHASE_STARTING,
+    PHASE_TRAINING,
+)
+from heterotrain_operator.core.model import Condition
+from unit.core.traces import World, hetero_world
+
+
+def trained(**changes: object) -> World:
+    world = hetero_world("Uniform", **changes)
+    world.run(1)
+    return world
+
+
+def set_phase(world: World, phase: str, *names: str, in_collective: bool = False) -> None:
+    for name in names or tuple(world.workers):
+        worker = world.workers[name]
+        worker.metrics = replace(worker.metrics, phase=phase, in_collective=in_collective)
+
+
+def degraded(world: World) -> Condition:
+    return next(c for c in world.decisions[-1].conditions if c.type == "Degraded")
+
+
+def test_worker_in_no_collective_is_the_one_that_hangs() -> None:
+    world = trained()
+    set_phase(world, PHASE_TRAINING, "job-g0-0", "job-g2-0", in_collective=True)
+    assert world.tick(59).phase == "Running"
+    decision = world.tick(2)
+    assert decision.phase == "Restarting"
+    assert "no step was committed for 61 s" in decision.reason
+    assert "job-g1-0 (training, step 10) hangs" in decision.reason
+    assert "job-g0-0" not in decision.reason
+    assert world.memory.restarts == 1
+
+
+def test_all_are_named_if_none_can_be_told() -> None:
+    world = trained()
+    set_phase(world, PHASE_TRAINING, in_collective=True)
+    decision = world.tick(61)
+    assert all(f"job-g{rank}-0" in decision.reason for rank in range(3))
+
+
+def test_patience_follows_the_slow_steps() -> None:
+    world = trained(scales=(100, 100, 100))
+    assert world.memory.slow_step_seconds == pytest.approx(6.6)
+    assert world.tick(130).phase == "Running"
+    assert world.tick(3).phase == "Restarting"
+
+
+@pytest.mark.parametrize("phase", [PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_STARTING])
+def test_declared_pauses_are_borne_for_long_but_not_for_ever(phase: str) -> None:
+    world = trained()
+    set_phase(world, phase, "job-g0-0")
+    world.tick(1)
+    assert world.tick(590).phase == "Running"
+    decision = world.tick(20)
+    assert decision.phase == "Restarting"
+    assert f"job-g0-0 ({phase}, step 10)" in decision.reason
+
+
+def test_time_of_a_pause_is_no_lack_of_progress_after_it() -> None:
+    world = trained()
+    set_phase(world, PHASE_CHECKPOINTING, "job-g0-0")
+    world.tick(1)
+    world.tick(300)
+    set_phase(world, PHASE_TRAINING)
+    assert world.tick(1).phase == "Running"
+    assert world.tick(61).phase == "Restarting"
+
+
+def test_pauses_that_follow_each_other_cannot_go_on_for_ever() -> None:
+    world = trained()
+    phases = [world.tick(30).phase]
+    while phases[-1] == "Running" and len(phases) < 100:
+        set_phase(world, PHASE_REFORMING if len(phases) % 2 else PHASE_TRAINING)
+        phases.append(world.tick(30).phase)
+    assert phases[-1] == "Restarting"
+
+
+def test_committed_steps_of_anybody_are_progress() -> None:
+    world = trained()
+    for _ in range(5):
+        world.train(1)
+        assert world.tick(50).phase == "Running"
+
+
+def test_silent_worker_degrades_the_job_and_is_named() -> None:
+    world = trained()
+    world.workers["job-g1-0"].answers = False
+    world.tick(1)
+    assert not degraded(world).status
+    world.tick(5)
+    assert degraded(world).status
+    assert "job-g1-0 (5 s)" in degraded(world).message
+    world.workers["job-g1-0"].answers = True
+    world.tick(1)
+    assert not degraded(world).status
+
+
+def test_silent_worker_counts_as_hung_once_nobody_commits_steps() -> None:
+    world = trained()
+    world.workers["job-g1-0"].answers = False
+    set_phase(world, PHASE_TRAINING, "job-g0-0", "job-g2-0", in_collective=True)
+    world.tick(1)
+    decision = world.tick(60)
+    assert decision.phase == "Restarting"
+    assert "job-g1-0 (metrics unreadable) hangs" in decision.reason
+
+
+def test_silent_worker_is_borne_while_others_commit_steps() -> None:
+    world = trained()
+    world.workers["job-g1-0"].answers = False
+    for _ in range(5):
+        world.train(5)
+        assert world.tick(50).phase == "Running"
+    assert degraded(world).status
+
+
+def test_worker_that_does_not_exit_after_the_last_step_hangs() -> None:
+    world = trained()
+    set_phase(world, PHASE_FINISHED)
+    world.workers["job-g0-0"].end(0, finished=True)
+    world.workers["job-g1-0"].end(0, finished=True)
+    assert world.tick(1).phase == "Running"
+    decision = world.tick(61)
+    assert decision.phase == "Restarting"
+    assert "job-g2-0" in decision.reason
+
+
+def test_plan_that_nobody_follows_is_borne_until_the_startup_deadline() -> None:
+    world = hetero_world("Uniform")
+    world.tick()
+    assert world.tick(500).phase == "Running"
+    assert world.tick(150).phase == "Restarting"

@@ -1,0 +1,148 @@
+"""Whatever is seen has an answer: no exception, no invalid plan, and the same answer twice changes nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heterotrain.contract import PHASES, Member, Plan, parse_plan
+from heterotrain_operator.core.batching import POLICIES
+from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.facts import bounds_of, group_of
+from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.state import Memory
+from unit.core.traces import hetero_world
+
+ANY_FLOAT = st.floats()
+SMALL = st.integers(0, 4)
+GROUPS = st.lists(
+    st.builds(
+        Group,
+        name=st.sampled_from(["a", "b"]),
+        replicas=st.integers(0, 3),
+        device=st.sampled_from(["cpu", "gpu"]),
+        batch_min=st.integers(0, 20),
+        batch_max=st.none() | st.integers(0, 200),
+        cpu_limit=st.none() | ANY_FLOAT,
+        flops=st.none() | ANY_FLOAT,
+    ),
+    min_size=1,
+    max_size=2,
+    unique_by=lambda group: group.name,
+)
+JOBS = st.builds(
+    Job,
+    name=st.just("job"),
+    groups=GROUPS.map(tuple),
+    global_batch=st.integers(1, 400),
+    policy=st.sampled_from([*POLICIES, "Nonsense"]),
+    initial=st.sampled_from(["Uniform", "Static"]),
+    interval=st.integers(1, 20),
+    fixed_global_batch=st.booleans(),
+    dry_run=st.booleans(),
+    suspend=st.sampled_from([False, False, False, True]),
+    backoff_limit=SMALL,
+    active_deadline_seconds=st.none() | st.floats(1, 1e6),
+)
+METRICS = st.builds(
+    WorkerMetrics,
+    plan_version=st.integers(-1, 5),
+    generation=SMALL,
+    batch_size=st.integers(-5, 400),
+    step=st.integers(-5, 10_000),
+    phase=st.sampled_from([*PHASES, "", "dancing"]),
+    in_collective=st.booleans(),
+    steps=st.sampled_from([0.0, 5.0, 30.0, 100.0]) | ANY_FLOAT,
+    samples=ANY_FLOAT,
+    own_seconds=st.sampled_from([1.0, 3.0, 20.0]) | ANY_FLOAT,
+    own_seconds_squared=st.sampled_from([0.3, 5.0]) | ANY_FLOAT,
+    wait_seconds=ANY_FLOAT,
+    cpu_limit=st.none() | ANY_FLOAT,
+)
+
+
+@st.composite
+def workers(draw: st.DrawFn) -> WorkerSeen:
+    group, index = draw(st.sampled_from(["a", "b", "z"])), draw(SMALL)
+    return WorkerSeen(
+        name=f"job-{group}-{index}",
+        uid=f"{group}{index}{draw(st.sampled_from(['', '-new']))}",
+        group=group,
+        index=index,
+        phase=draw(st.sampled_from(["Running", "Running", "Running", "Pending", "Succeeded", "Failed"])),
+        address=draw(st.sampled_from(["10.0.0.1:1", ""])),
+        cpu_limit=draw(st.none() | ANY_FLOAT),
+        exit_code=draw(st.sampled_from([None, None, None, 0, 1, 137, -9, 1000])),
+        finished=draw(st.booleans()),
+        message=draw(st.sampled_from(["", "boom"])),
+        disrupted=draw(st.sampled_from([False, False, True])),
+        metrics=draw(st.none() | METRICS),
+    )
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> Seen:
+    there = draw(st.lists(workers(), max_size=6))
+    plan = None
+    if draw(st.booleans()):
+        named = [w for w in there if w.group != "z"] if draw(st.booleans()) else there
+        members = tuple(
+            Member(w.name, f"{w.group}{w.index}", "10.0.0.1:1", w.group, draw(st.integers(0, 100))) for w in named
+        )
+        plan = Plan(draw(st.integers(1, 4)), draw(SMALL), "step", members)
+    return Seen(tuple(there), plan)
+
+
+def check(job: Job, seen: Seen, decision: Decision) -> None:
+    assert decision.reason
+    assert len(decision.conditions) == 7
+    names = {worker.name for worker in seen.workers}
+    assert not names & {key.name for key in decision.create}
+    assert set(decision.delete) <= names
+    if decision.plan is None:
+        return
+    assert parse_plan(decision.plan.to_json()) == decision.plan
+    assert seen.plan is None or decision.plan.version > seen.plan.version
+    repeated = seen.plan is not None and decision.plan.batch_sizes == seen.plan.batch_sizes
+    if not repeated:
+        for member in decision.plan.members:
+            low, high = bounds_of(job, group_of(job, member.group))
+            assert low <= member.batch_size <= high
+        if job.fixed_global_batch and job.policy != "Profile":
+            assert decision.plan.global_batch_size == job.global_batch
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(JOBS, st.lists(observations(), min_size=1, max_size=4), st.floats(0, 1000))
+def test_any_observation_has_an_answer(job: Job, series: list[Seen], seconds: float) -> None:
+    memory = Memory.initial()
+    now = 1_700_000_000.0
+    for seen in series:
+        decision, memory = decide(job, seen, memory, now)
+        check(job, seen, decision)
+        assert Memory.from_json(memory.to_json()) == memory
+        again, _ = decide(job, seen, memory, now)
+        assert not (decision.plan and again.plan)
+        assert not (decision.create and again.create)
+        now += seconds
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["Uniform", "Static", "Proportional", "Optimal", "Profile"]),
+    st.lists(st.lists(METRICS, min_size=3, max_size=3), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_any_metrics_of_a_training_job_have_an_answer(
+    policy: str, series: list[list[WorkerMetrics]], fixed: bool
+) -> None:
+    world = hetero_world(policy, fixed_global_batch=fixed)
+    for row in series:
+        if world.plan is None or len(world.workers) < 3:
+            break
+        for worker, metrics in zip(world.workers.values(), row, strict=True):
+            worker.metrics = replace(metrics, plan_version=world.plan.version)
+        seen = world.seen()
+        check(world.job, seen, world.tick())
