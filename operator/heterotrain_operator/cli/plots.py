@@ -28,7 +28,7 @@ WIDTH_INCHES = 9.0
 SMOOTHED_OVER = 11
 """Steps in the running median that the strong lines show; faint dots are single steps."""
 
-THIN, THICK_BY = 1.6, 1.3
+THIN, THICK_BY = 1.6, 0.9
 """Line widths in points: where lines lie on each other, the lower ones stay visible."""
 
 LEGEND_UP_TO = 16
@@ -72,7 +72,7 @@ def _dots(axes: Axes, xs: Sequence[float], ys: Sequence[float], tint: str) -> No
 def _above_most(values: Sequence[float]) -> float:
     """A limit that shows nearly everything: a few stalls must not press the rest flat."""
     ordered = sorted(values)
-    return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.98 * len(ordered)) - 1)]
+    return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.995 * len(ordered)) - 1)]
 
 
 def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:

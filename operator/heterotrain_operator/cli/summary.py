@@ -205,8 +205,8 @@ def _fault(arm: Arm, fractions: Sequence[float | None]) -> str | None:
     if worst <= FAULT_ABOVE:
         return None
     return (
-        f"{arm.title}: {worst:.3f} of the ceiling cannot be: above {FAULT_ABOVE}, profile and arm were "
-        "not measured under the same conditions"
+        f"fault of measurement: {arm.title} reached {worst:.3f} of the ceiling, and more than {FAULT_ABOVE} cannot be; "
+        "profile and arm did not run under the same conditions"
     )
 
 

@@ -101,7 +101,7 @@ def test_fraction_above_one_is_a_fault_of_measurement():
     ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.9, iteration_seconds=1.03)
     fault = summarize_arm(adjusted_arm(), NAMES, {64: ceiling}).fault
     assert fault is not None
-    assert "Optimal: 1.030 of the ceiling cannot be" in fault
+    assert "fault of measurement: Optimal reached 1.030 of the ceiling" in fault
 
 
 def test_profile_pools_before_and_after():
