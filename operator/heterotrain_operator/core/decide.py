@@ -85,7 +85,8 @@ def _running(
     if hanging is not None:
         return restart(job, facts, memory, now, code="WorkerHung", message=hanging, counts=True)
     silent = progress.silent(job, members, memory, now)
-    strangers = tuple(name for name in facts.names if name not in {member.name for member in plan.members})
+    planned = {member.name for member in plan.members}
+    strangers = tuple(name for name in facts.names if name not in planned)
     if finishing:
         rest = [worker.name for worker in members if not ended(worker)]
         reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"

@@ -28,7 +28,8 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         memory = replace(memory, starting_at=now)
     keys = missing(job, facts)
     unwanted = (*(worker.name for worker in surplus(job, facts)), *facts.strangers)
-    awaited = [worker for worker in facts.workers if worker.name not in unwanted]
+    leaving = frozenset(unwanted)
+    awaited = [worker for worker in facts.workers if worker.name not in leaving]
     why_not = _infeasible(job)
     unready = [*(f"{key.name} (not there)" for key in keys), *_unready(awaited)]
     if not why_not and not unready and not unwanted:

@@ -17,8 +17,8 @@ from heterotrain_operator.core.model import Condition
 from unit.core.traces import World, hetero_world
 
 
-def trained(**changes: object) -> World:
-    world = hetero_world("Uniform", **changes)
+def trained(*scales: float) -> World:
+    world = hetero_world("Uniform", scales or (1, 2, 4))
     world.run(1)
     return world
 
@@ -53,7 +53,7 @@ def test_all_are_named_if_none_can_be_told() -> None:
 
 
 def test_patience_follows_the_slow_steps() -> None:
-    world = trained(scales=(100, 100, 100))
+    world = trained(100, 100, 100)
     assert world.memory.slow_step_seconds == pytest.approx(6.6)
     assert world.tick(130).phase == "Running"
     assert world.tick(3).phase == "Restarting"
