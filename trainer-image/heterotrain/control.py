@@ -11,6 +11,8 @@ from dataclasses import astuple, dataclass
 import torch
 import torch.distributed as dist
 
+from heterotrain.membership import Generation
+
 
 @dataclass(frozen=True, slots=True)
 class Signals:
@@ -39,34 +41,47 @@ class Signals:
 class PendingSignals:
     """A control collective under way."""
 
-    def __init__(self, signals: Signals, group: dist.ProcessGroup | None) -> None:
-        """Launch it; without a group (one worker alone) the sum is the contribution.
+    def __init__(self, signals: Signals, generation: Generation | None) -> None:
+        """Launch it; without a generation (one worker alone) the sum is the contribution.
 
         Raises RuntimeError if the group is broken.
         """
         self._tensor = signals.to_tensor()
-        self._work = None if group is None else dist.all_reduce(self._tensor, group=group, async_op=True)
+        self._end = None
+        if generation is not None:
+            work = dist.all_reduce(self._tensor, group=generation.control, async_op=True)
+            self._end = generation.watch(work)
 
     def read(self) -> Signals:
         """The sums over all ranks. Raises RuntimeError if the group broke meanwhile."""
-        if self._work is not None:
-            self._work.wait()
+        if self._end is not None:
+            self._end.wait()
         return Signals(*self._tensor.tolist())
 
 
-def broadcast_bytes(data: bytes | None, length: int, source: int, group: dist.ProcessGroup) -> bytes:
+def sum_over_ranks(tensor: torch.Tensor, generation: Generation) -> None:
+    """In place. Raises RuntimeError."""
+    generation.watch(dist.all_reduce(tensor, group=generation.control, async_op=True)).wait()
+
+
+def broadcast_bytes(data: bytes | None, length: int, source: int, generation: Generation) -> bytes:
     """Send `data` of `length` bytes from rank `source` to all; the others pass None. Raises RuntimeError."""
     if not length:
         return b""
-    buffer = (
-        torch.empty(length, dtype=torch.uint8) if data is None else torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    )
-    dist.broadcast(buffer, group_src=source, group=group)
+    buffer = torch.empty(length, dtype=torch.uint8)
+    if data is not None:
+        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    _broadcast(buffer, source, generation)
     return bytes(buffer.numpy().tobytes())
 
 
-def broadcast_document(data: bytes | None, source: int, group: dist.ProcessGroup) -> bytes:
+def broadcast_document(data: bytes | None, source: int, generation: Generation) -> bytes:
     """As `broadcast_bytes`, for receivers that do not know the length. Raises RuntimeError."""
     length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64)
-    dist.broadcast(length, group_src=source, group=group)
-    return broadcast_bytes(data, int(length.item()), source, group)
+    _broadcast(length, source, generation)
+    return broadcast_bytes(data, int(length.item()), source, generation)
+
+
+def _broadcast(tensor: torch.Tensor, source: int, generation: Generation) -> None:
+    # Ranks of the control group are those of the whole, so the source is both its group's and the global one.
+    generation.watch(dist.broadcast(tensor, src=source, group=generation.control, async_op=True)).wait()

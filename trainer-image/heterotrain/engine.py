@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
-from collections import deque
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from heterotrain import checkpoint, contract, sampler
-from heterotrain.checkpoint import CheckpointError
-from heterotrain.contract import Plan, StepRecord, TrainingConfig, parse_plan
-from heterotrain.control import PendingSignals, Signals, broadcast_bytes, broadcast_document
+from heterotrain import contract, sampler
+from heterotrain.contract import StepRecord, TrainingConfig
+from heterotrain.control import PendingSignals, Signals, broadcast_bytes, broadcast_document, sum_over_ranks
 from heterotrain.gradient import ElasticModel, StepReduction, sample_weight
+from heterotrain.losses import Losses
 from heterotrain.membership import Generation, MembershipError, Rendezvous
 from heterotrain.metrics import Series, WorkerMetrics
-from heterotrain.planfile import PlanFile
-from heterotrain.sampler import Position
+from heterotrain.plans import Plans
 from heterotrain.timing import clock_for
+from heterotrain.training_state import TrainingState
 from heterotrain.worker import StopRequest, Worker
 
 log = logging.getLogger(__name__)
 
-_PLAN_POLL_SECONDS = 0.05
 # A collective that keeps failing is no passing fault; the operator restarts the job from its checkpoint then.
 _MOST_REPLAYS_OF_A_STEP = 5
 
@@ -45,8 +40,7 @@ class Engine:
         *,
         config: TrainingConfig,
         worker: Worker | None,
-        plan: Plan | None,
-        plan_file: PlanFile | None,
+        plans: Plans,
         model: ElasticModel,
         optimizer: torch.optim.Optimizer,
         dataset_length: int,
@@ -57,16 +51,13 @@ class Engine:
         series: Series,
         stop: StopRequest,
     ) -> None:
-        """`plan` is given for a run alone; in a job `worker` and `plan_file` are."""
-        self.registered: dict[str, Any] = {}
-        self.position = Position()
-        self.rank = 0
+        """Without a `worker` it is a run alone."""
+        self.state = TrainingState(model, optimizer, dataset_length, config)
         self.finished = False
         self.stopped = False
         self._config = config
         self._worker = worker
-        self._plan = plan
-        self._plan_file = plan_file
+        self._plans = plans
         self._model = model
         self._optimizer = optimizer
         self._dataset_length = dataset_length
@@ -80,27 +71,28 @@ class Engine:
         self._rendezvous: Rendezvous | None = None
         self._generation: Generation | None = None
         self._reduction: StepReduction | None = None
-        self._pending_plan: Plan | None = None
-        self._announced: Plan | None = None
         self._order: tuple[int, torch.Tensor] | None = None
         self._open = False  # a batch is out and not committed yet
         self._scaled = False
         self._samples = 0  # of the running step, all ranks
         self._slice = (0, 0)
         self._signals: PendingSignals | None = None
-        self._loss: torch.Tensor | None = None
-        self._previous: tuple[float, float] = (
-            0.0,
-            0.0,
-        )  # the last committed step's loss contribution and weight
-        self._recent_losses: deque[float] = deque(maxlen=config.target_every_steps)
+        self._losses = Losses(config.target_loss, config.target_every_steps)
         self._stop_agreed = False
-        self._target_reached = False
         self._mark = "first"
         self._replays = 0
-        self._saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
     # --- what the session and the iterator ask ------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's place in the plan; 0 leads."""
+        return self._plans.rank
+
+    @property
+    def position(self) -> sampler.Position:
+        """How far the job has come."""
+        return self.state.position
 
     @property
     def in_collective(self) -> bool:
@@ -126,8 +118,7 @@ class Engine:
             raise RuntimeError("session.scale() was called outside the loop over the batches")
         start, stop = self._slice
         scaled = loss * sample_weight(stop - start, self._samples, self._loss_reduction)
-        contribution = scaled.detach()
-        self._loss = contribution if self._loss is None else self._loss + contribution
+        self._losses.add(scaled)
         self._scaled = True
         return scaled
 
@@ -142,7 +133,7 @@ class Engine:
             raise RuntimeError("the batches end with the job; they cannot be iterated twice")
         if self._worker is not None:
             self._await_membership(self._worker)
-        self._follow(self._require_plan())
+        self._follow()
         self._metrics.state.phase = contract.PHASE_TRAINING
         self._clock.restart()
 
@@ -164,7 +155,8 @@ class Engine:
                 if self._leave_together():
                     return False
             else:
-                self._switch_plan()
+                if self._plans.take_due(self.position.cursor == 0):
+                    self._follow()
                 self._checkpoint_if_due()
                 self._open_step()
                 return True
@@ -190,7 +182,7 @@ class Engine:
             self._clock.bucket_ready()
         else:
             reduction.in_collective = False
-            if reduction.error is not None:
+            if reduction.error:
                 log.warning("step %d failed and will be replayed: %s", self.position.step, reduction.error)
                 self._optimizer.zero_grad()
                 return
@@ -201,26 +193,26 @@ class Engine:
     # --- inside a step ------------------------------------------------------------------------------------------
 
     def _open_step(self) -> None:
-        plan = self._require_plan()
+        plan = self._plans.in_force
         self._samples = sampler.step_samples(self._dataset_length, self.position.cursor, plan.global_batch_size)
         self._slice = sampler.rank_slice(plan.batch_sizes, self.rank, self._samples)
         if self._samples < plan.global_batch_size:
             self._mark = self._mark or "partial"
-        self._open, self._scaled, self._loss = True, False, None
-        self._announced = self._newer_plan()
-        loss, weight = self._previous
-        finite = math.isfinite(loss)
+        self._open, self._scaled = True, False
+        self._losses.begin()
+        plan_version, plan_bytes = self._plans.look()
+        loss, loss_weight, nonfinite = self._losses.signals()
         signals = Signals(
             samples=self._slice[1] - self._slice[0],
             stop=float(self._stop.requested),
-            loss=loss if finite else 0.0,
-            loss_weight=weight if finite else 0.0,
-            nonfinite=float(not finite),
-            plan_version=self._announced.version if self._announced else 0,
-            plan_bytes=len(self._announced.to_json()) if self._announced else 0,
+            loss=loss,
+            loss_weight=loss_weight,
+            nonfinite=nonfinite,
+            plan_version=plan_version,
+            plan_bytes=plan_bytes,
         )
         try:
-            self._signals = PendingSignals(signals, self._generation.control if self._generation else None)
+            self._signals = PendingSignals(signals, self._generation)
         except RuntimeError as error:
             self._signals = None
             self._fail(error)
@@ -229,10 +221,8 @@ class Engine:
         """The step is committed: count it, then learn what the others had to say."""
         times = self._clock.finish()
         start, stop = self._slice
-        samples, weight = stop - start, (stop - start) / self._samples
-        loss = math.nan if self._loss is None else float(self._loss)
-        plan = self._require_plan()
-        batch = plan.members[self.rank].batch_size
+        samples = stop - start
+        loss = self._losses.commit(samples / self._samples)
         if not self._mark:
             self._metrics.counters.add(samples, times.own, times.wait, self._config.smoothing)
         self._series.write(
@@ -240,19 +230,18 @@ class Engine:
                 time=time.time(),
                 step=self.position.step,
                 epoch=self.position.epoch,
-                version=plan.version,
-                batch=batch,
+                version=self._plans.in_force.version,
+                batch=self._plans.batch_size,
                 samples=samples,
                 own=times.own,
                 wait=times.wait,
-                loss=loss if samples and math.isfinite(loss) else None,
+                loss=loss,
                 mark=self._mark,
             )
         )
         self._mark = ""
         self._replays = 0
-        self._previous = (loss, weight) if samples else (0.0, 0.0)
-        self.position = sampler.advance(self.position, self._samples, self._dataset_length)
+        self.state.position = sampler.advance(self.position, self._samples, self._dataset_length)
         self._show_progress()
         self._hear()
 
@@ -274,12 +263,9 @@ class Engine:
             state.steps_nonfinite += 1
             if self.rank == 0:
                 log.warning("step %d: the loss is no finite number", self.position.step - 2)
-        if signals.loss_weight > 0:
-            state.loss = signals.loss / signals.loss_weight
-            self._recent_losses.append(state.loss)
-            target, recent = self._config.target_loss, self._recent_losses
-            if target is not None and len(recent) == recent.maxlen and sum(recent) / len(recent) <= target:
-                self._target_reached = True
+        loss = self._losses.hear(signals)
+        if loss is not None:
+            state.loss = loss
 
     def _fail(self, error: RuntimeError) -> None:
         assert self._reduction is not None
@@ -287,54 +273,36 @@ class Engine:
 
     @property
     def _broken(self) -> bool:
-        return self._reduction is not None and self._reduction.error is not None
+        return self._reduction is not None and bool(self._reduction.error)
 
     @property
     def _done(self) -> bool:
         config = self._config
         by_steps = config.steps is not None and self.position.step >= config.steps
         by_epochs = config.epochs is not None and self.position.epoch >= config.epochs
-        return by_steps or by_epochs or self._target_reached
+        return by_steps or by_epochs or self._losses.target_reached
 
     def _show_progress(self) -> None:
         state = self._metrics.state
         state.step, state.epoch = self.position.step, self.position.epoch
-        config, batch = self._config, self._require_plan().global_batch_size
+        config, batch = self._config, self._plans.in_force.global_batch_size
         if config.steps is not None:
             state.total_steps = config.steps
         elif config.epochs is not None:
-            rest_of_epoch = math.ceil((self._dataset_length - self.position.cursor) / batch)
-            epochs_after = config.epochs - self.position.epoch - 1
-            rest = rest_of_epoch + epochs_after * math.ceil(self._dataset_length / batch)
-            state.total_steps = self.position.step + max(0, rest)
+            state.total_steps = sampler.steps_in_all(self.position, config.epochs, self._dataset_length, batch)
 
     # --- plans --------------------------------------------------------------------------------------------------
 
-    def _require_plan(self) -> Plan:
-        assert self._plan is not None
-        return self._plan
-
-    def _newer_plan(self) -> Plan | None:
-        """What only the leader looks for: a plan newer than what all have."""
-        if self._plan_file is None or self.rank != 0:
-            return None
-        return self._plan_file.newest(self._pending_plan or self._plan)
-
     def _receive_plan(self, length: int) -> None:
-        """All ranks: the plan's bytes from the leader; it applies at the next step, or the next epoch's first."""
+        """All ranks: the announced plan's bytes, from the leader."""
         assert self._generation is not None
-        data = None if self._announced is None else self._announced.to_json().encode()
-        self._pending_plan = parse_plan(broadcast_bytes(data, length, 0, self._generation.control))
+        data = self._plans.document() if self.rank == 0 else None
+        self._plans.receive(broadcast_bytes(data, length, 0, self._generation))
 
-    def _switch_plan(self) -> None:
-        plan = self._pending_plan
-        if plan is not None and (plan.apply_at == "step" or self.position.cursor == 0):
-            self._pending_plan = None
-            self._follow(plan)
-
-    def _follow(self, plan: Plan) -> None:
-        self._plan = plan
-        self._metrics.follow(plan, plan.members[self.rank].batch_size)
+    def _follow(self) -> None:
+        """The plan in force is another than before."""
+        plan, batch_size = self._plans.in_force, self._plans.batch_size
+        self._metrics.follow(plan, batch_size)
         self._mark = self._mark or "first"
         self._show_progress()
         if self._worker is not None:
@@ -342,7 +310,7 @@ class Engine:
                 "step %d: following plan %d: %d of %d samples",
                 self.position.step,
                 plan.version,
-                plan.members[self.rank].batch_size,
+                batch_size,
                 plan.global_batch_size,
             )
 
@@ -354,30 +322,23 @@ class Engine:
 
     def _await_membership(self, worker: Worker) -> None:
         """Wait until a plan holds this very worker, meet the others, and share the newest checkpoint."""
-        assert self._plan_file is not None
         state = self._metrics.state
         state.phase = contract.PHASE_WAITING
-        while True:
-            self._check_stop()
-            plan = self._plan_file.newest()
-            rank = plan.rank_of(worker.name, worker.uid) if plan else None
-            if plan is not None and rank is not None:
-                break
-            time.sleep(_PLAN_POLL_SECONDS)
+        plan = self._plans.await_first(worker, self._check_stop)
         state.phase = contract.PHASE_STARTING
-        self._plan, self.rank = plan, rank
         state.plan_version, state.generation = plan.version, plan.generation
         deadline = self._config.startup_deadline_seconds
         self._rendezvous = Rendezvous(
             plan,
-            rank,
+            self.rank,
             self._device.type,
             deadline_seconds=deadline,
             spare_port=worker.metrics_port,
             check_stop=self._check_stop,
         )
         self._generation = self._rendezvous.meet(deadline)
-        self._resume(self._generation)
+        data = self.state.newest_checkpoint() if self.rank == 0 else None
+        self.state.resume(broadcast_document(data, 0, self._generation))
         self._attach(self._generation)
 
     def _attach(self, generation: Generation) -> None:
@@ -424,29 +385,26 @@ class Engine:
         """After a failure: survivors may differ by one step; the highest committed one becomes everybody's."""
         steps = torch.zeros(generation.world_size, dtype=torch.int64)
         steps[self.rank] = self.position.step
-        dist.all_reduce(steps, group=generation.control)
+        sum_over_ranks(steps, generation)
         newest = int(steps.max())
         source = int(steps.argmax())
         mine = self._shared_facts() if self.rank == source else None
-        facts = json.loads(broadcast_document(mine, source, generation.control))
-        self._plan = parse_plan(facts["plan"])
-        self._pending_plan = parse_plan(facts["pending"]) if facts["pending"] else None
-        self._recent_losses.extend(facts["losses"])
-        self._target_reached = facts["target_reached"]
+        facts = json.loads(broadcast_document(mine, source, generation))
+        self._plans.take_over(facts)
+        self._losses.take_over(facts["losses"], facts["target_reached"])
         if int(steps.min()) < newest:
-            state = checkpoint.pack(self._state()) if self.rank == source else None
-            received = broadcast_document(state, source, generation.control)
+            state = self.state.pack() if self.rank == source else None
+            received = broadcast_document(state, source, generation)
             if self.position.step < newest:
-                self._load(checkpoint.unpack(received))
-                self._previous = (0.0, 0.0)
+                self.state.load(received)
+                self._losses.forget_contribution()
 
     def _shared_facts(self) -> bytes:
         return json.dumps(
-            {
-                "plan": self._require_plan().to_json(),
-                "pending": self._pending_plan.to_json() if self._pending_plan else None,
-                "losses": list(self._recent_losses),
-                "target_reached": self._target_reached,
+            self._plans.facts()
+            | {
+                "losses": self._losses.known(),
+                "target_reached": self._losses.target_reached,
             }
         ).encode()
 
@@ -454,7 +412,7 @@ class Engine:
         """At the job's end, wait for all to have committed the last step; False if that failed and is to be mended."""
         if self._generation is not None:
             try:
-                dist.barrier(group=self._generation.control)
+                sum_over_ranks(torch.zeros(1), self._generation)
             except RuntimeError as error:
                 self._fail(error)
                 return False
@@ -466,6 +424,8 @@ class Engine:
 
     def _dissolve(self) -> None:
         assert self._generation is not None
+        assert self._rendezvous is not None
+        self._rendezvous.part()
         self._model.detach()
         self._reduction = None
         self._generation.leave()
@@ -480,59 +440,14 @@ class Engine:
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     def _checkpoint_if_due(self) -> None:
-        every = self._config.checkpoint_every_steps
-        step = self.position.step
-        if self._config.checkpoint_path and step != self._saved_step and step % every == 0:
+        if self.state.checkpoint_is_due:
             self._save()
-            self._saved_step = step
             # Everybody's next step holds the leader's writing, as own time there and as waiting elsewhere.
             self._mark = self._mark or "checkpoint"
 
     def _save(self) -> None:
         """The leader writes a checkpoint of what it has committed. Raises CheckpointError."""
-        folder = self._config.checkpoint_path
-        if self._worker is None or folder is None or self.rank != 0 or self.position.step == self._saved_step:
-            return
         state, phase = self._metrics.state, self._metrics.state.phase
         state.phase = contract.PHASE_CHECKPOINTING
-        data = checkpoint.pack(self._state())
-        checkpoint.write(Path(folder), self.position.step, data, self._config.checkpoint_keep)
-        self._saved_step = self.position.step
-        log.info("checkpoint of step %d written", self.position.step)
+        self.state.save(writes=self._worker is not None and self.rank == 0)
         state.phase = phase
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "schema": checkpoint.SCHEMA,
-            "step": self.position.step,
-            "epoch": self.position.epoch,
-            "cursor": self.position.cursor,
-            "seed": self._config.seed,
-            "dataset_length": self._dataset_length,
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "registered": {name: each.state_dict() for name, each in self.registered.items()},
-        }
-
-    def _load(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError if the state does not fit this job, model or optimizer."""
-        position = checkpoint.check_fits(state, seed=self._config.seed, dataset_length=self._dataset_length)
-        try:
-            self._model.load_state_dict(state["model"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            for name, each in self.registered.items():
-                each.load_state_dict(state["registered"][name])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"the checkpoint of step {position.step} does not fit: {error}") from error
-        self.position = position
-
-    def _resume(self, generation: Generation) -> None:
-        """The leader alone reads; everybody gets the same bytes, or none if there is no checkpoint."""
-        data = b""
-        if self.rank == 0 and self._config.checkpoint_path:
-            data = checkpoint.read_newest(Path(self._config.checkpoint_path)) or b""
-        data = broadcast_document(data if self.rank == 0 else None, 0, generation.control)
-        if data:
-            self._load(checkpoint.unpack(data))
-            self._saved_step = self.position.step
-            log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)

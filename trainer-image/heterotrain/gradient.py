@@ -24,7 +24,7 @@ from heterotrain.timing import StepClock
 BUCKET_MEGABYTES = 25.0
 
 # Buffers stay each rank's own between checkpoints; newer versions of torch have another name for that.
-_OWN_BUFFERS = {
+_OWN_BUFFERS: dict[str, Any] = {
     "forward_sync_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
     else "broadcast_buffers": False
@@ -37,25 +37,24 @@ class StepReduction:
     def __init__(self, generation: Generation, clock: StepClock) -> None:
         self.generation = generation
         self.clock = clock
-        self.error: RuntimeError | None = None
+        self.error = ""  # in words: the exception itself would keep this step's groups and tensors alive
         self.in_collective = False
 
-    def fail(self, error: RuntimeError) -> None:
+    def fail(self, error: Exception) -> None:
         """Record the first error, and let no other rank wait for this one's part."""
-        if self.error is None:
-            self.error = error
-        self.generation.break_up()
+        self.error = self.error or str(error) or type(error).__name__
+        self.generation.break_up(self.error)
 
 
 def reduce_bucket(reduction: StepReduction, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Communication hook: sum a bucket over the ranks. Never raises, so that `backward()` never does."""
     reduction.clock.bucket_ready()
     local = bucket.buffer()
-    if reduction.error is not None:
+    if reduction.error:
         return _completed(local)
     reduction.in_collective = bucket.is_last()
     try:
-        future = dist.all_reduce(local, group=reduction.generation.gradients, async_op=True).get_future()
+        future = reduction.generation.watch(dist.all_reduce(local, group=reduction.generation.gradients, async_op=True))
     except RuntimeError as error:
         reduction.fail(error)
         return _completed(local)
@@ -162,7 +161,7 @@ class ElasticModel(nn.Module):
         there), record it and go on alone, for no collective error may reach the script."""
         reduction = self._reduction
         assert reduction is not None
-        if reduction.error is not None:
+        if reduction.error:
             return alone()
         try:
             return run()

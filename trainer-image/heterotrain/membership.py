@@ -8,14 +8,18 @@ of the generation. One TCPStore, served by the leader, outlives all attempts; ea
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from heterotrain.contract import Plan
@@ -24,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_WATCH_SECONDS = 1.0
 # Beyond this a collective is lost even if nobody noticed; the operator acts on silent workers long before.
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
@@ -97,33 +102,69 @@ class SocketCutter:
 
 
 class Generation:
-    """The process groups of one attempt: `gradients` (nccl if all members have GPUs, else gloo), `control` (gloo)."""
+    """The process groups of one attempt: `gradients` (nccl if all members have GPUs, else gloo), `control` (gloo).
 
-    def __init__(self, number: str, rank: int, world_size: int, cutter: SocketCutter) -> None:
-        self.number = number
-        self.rank = rank
-        self.world_size = world_size
-        self._cutter = cutter
-        self._broken = False
+    Whoever waits for a collective waits for what `watch` returns: gloo can lose track of an operation on a connection
+    that closes, and such a one would never end by itself.
+    """
 
-    @property
-    def gradients(self) -> dist.ProcessGroup:
-        """The group for gradients."""
-        group = dist.group.WORLD
-        assert group is not None
-        return group
-
+    gradients: dist.ProcessGroup
     control: dist.ProcessGroup
 
-    def break_up(self) -> None:
+    def __init__(self, plan: Plan, attempt: int, rank: int, cutter: SocketCutter) -> None:
+        self.number = f"{plan.generation}.{attempt}"
+        self.attempt = attempt
+        self.rank = rank
+        self.world_size = len(plan.members)
+        self._cutter = cutter
+        self._lock = threading.Lock()
+        self._outstanding: dict[torch.futures.Future[Any], float] = {}
+        self._broken = ""
+
+    def watch(self, work: dist.Work) -> torch.futures.Future[Any]:
+        """A future that ends when the collective does, or at once with an error when this attempt is broken up."""
+        promise: torch.futures.Future[Any] = torch.futures.Future()
+        with self._lock:
+            self._outstanding[promise] = time.monotonic()
+
+        def end(done: torch.futures.Future[Any]) -> None:
+            with self._lock:
+                if self._outstanding.pop(promise, None) is None:
+                    return  # broken up meanwhile
+            try:
+                promise.set_result(done.value())
+            except RuntimeError as error:
+                promise.set_exception(RuntimeError(str(error)))
+
+        work.get_future().add_done_callback(end)
+        if self._broken:
+            self.break_up(self._broken)  # it may have begun after the break
+        return promise
+
+    @property
+    def waiting_seconds(self) -> float:
+        """For how long the oldest collective under way has not ended; 0 if there is none."""
+        with self._lock:
+            return time.monotonic() - min(self._outstanding.values()) if self._outstanding else 0.0
+
+    def break_up(self, reason: str) -> None:
         """Fail all pending collectives of this attempt, here and at the others. Safe from any thread, any number of
         times."""
-        if not self._broken:
-            self._broken = True
+        with self._lock:
+            first, self._broken = not self._broken, self._broken or reason
+            abandoned = list(self._outstanding)
+            self._outstanding.clear()
+        if first:
             self._cutter.cut()
+        for promise in abandoned:
+            promise.set_exception(RuntimeError(reason))
 
     def leave(self) -> None:
-        """Release the groups. After `break_up` nothing in them can block."""
+        """Release the groups; nothing in here can block."""
+        if self._broken:
+            # Their destructors wait for operations that gloo may have lost track of, so they must never run.
+            for group in (self.gradients, self.control):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         dist.destroy_process_group()
         self._cutter.release()
 
@@ -152,10 +193,12 @@ class Rendezvous:
         self._spare_port = spare_port
         self._check_stop = check_stop
         self._attempt = 0
+        self._current: Generation | None = None
         host, _, port = plan.members[0].address.rpartition(":")
         if host.startswith("127."):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._store = self._connect(host, int(port), deadline_seconds)
+        threading.Thread(target=self._keep_watch, name="heterotrain-watch", daemon=True).start()
 
     def _connect(self, host: str, port: int, deadline_seconds: float) -> dist.TCPStore:
         deadline = time.monotonic() + deadline_seconds
@@ -187,13 +230,31 @@ class Rendezvous:
             number = f"{self._plan.generation}.{self._attempt}"
             try:
                 self._await_all(number, deadline)
-                return self._make_groups(number)
+                self._current = self._make_groups(number)
+                return self._current
             except _OvertakenError:
                 continue
             except RuntimeError as error:
                 if isinstance(error, MembershipError) or time.monotonic() > deadline:
                     raise
                 log.warning("attempt %s to form the group failed, trying again: %s", number, error)
+
+    def part(self) -> None:
+        """The training is over; nobody is to be watched any more."""
+        self._current = None
+
+    def _keep_watch(self) -> None:
+        """If a collective takes long, look whether the others have given it up already, or the leader is lost."""
+        while True:
+            time.sleep(_WATCH_SECONDS)
+            generation = self._current
+            if generation is None or generation.waiting_seconds < 2 * _WATCH_SECONDS:
+                continue
+            try:
+                if int(self._store.get("attempt")) > generation.attempt:
+                    generation.break_up("the others have given this attempt up")
+            except dist.DistError as error:
+                generation.break_up(f"lost the leader {self._plan.leader}: {error}")
 
     def _next_attempt(self) -> int:
         """The attempt after the one that failed here, or the newest that others have begun."""
@@ -230,7 +291,7 @@ class Rendezvous:
         # nccl reaches only GPUs; gloo serves a mixture, staging GPU buckets through pinned host memory by itself.
         backend = "nccl" if devices == {b"cuda"} else "gloo"
         cutter = SocketCutter(self._spare_port)
-        generation = Generation(number, self._rank, world_size, cutter)
+        generation = Generation(self._plan, self._attempt, self._rank, cutter)
         try:
             with cutter.watch():
                 dist.init_process_group(
@@ -242,9 +303,10 @@ class Rendezvous:
                 )
                 control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT)
             assert control is not None
-            generation.control = control
-        except RuntimeError:
-            generation.break_up()
+            assert dist.group.WORLD is not None
+            generation.gradients, generation.control = dist.group.WORLD, control
+        except RuntimeError as error:
+            generation.break_up(str(error))
             if dist.is_initialized():
                 dist.destroy_process_group()
             raise

@@ -51,3 +51,12 @@ def advance(position: Position, samples: int, dataset_length: int) -> Position:
     if cursor >= dataset_length:
         return Position(position.step + 1, position.epoch + 1, 0)
     return Position(position.step + 1, position.epoch, cursor)
+
+
+def steps_in_all(position: Position, epochs: int, dataset_length: int, global_batch_size: int) -> int:
+    """Steps at the end of `epochs`, if the global batch stays as it is."""
+    if position.epoch >= epochs:
+        return position.step
+    this_epoch = -((position.cursor - dataset_length) // global_batch_size)
+    later = (epochs - position.epoch - 1) * -(-dataset_length // global_batch_size)
+    return position.step + this_epoch + later

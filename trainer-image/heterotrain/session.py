@@ -22,6 +22,7 @@ from heterotrain.gradient import ElasticModel
 from heterotrain.metrics import Series, WorkerMetrics, serve
 from heterotrain.optimizer import ElasticOptimizer
 from heterotrain.planfile import PlanFile
+from heterotrain.plans import Plans
 from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
 
 log = logging.getLogger(__name__)
@@ -121,8 +122,9 @@ class Session:
         engine = Engine(
             config=self._config,
             worker=worker,
-            plan=None if worker else self._plan_alone(),
-            plan_file=PlanFile(worker.plan_dir, self._count_rejected) if worker else None,
+            plans=Plans(None, PlanFile(worker.plan_dir, self._count_rejected))
+            if worker
+            else Plans(self._plan_alone(), None),
             model=wrapped,
             optimizer=optimizer,
             dataset_length=len(dataset),
@@ -159,7 +161,7 @@ class Session:
         for name, each in objects.items():
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
-            self._engine.registered[name] = each
+            self._engine.state.registered[name] = each
 
     def _plan_alone(self) -> Plan:
         if self._batch_size < 1:

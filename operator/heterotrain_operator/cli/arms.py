@@ -27,6 +27,9 @@ from heterotrain_operator.steer import steer
 logger = logging.getLogger(__name__)
 
 PROFILE = "Profile"
+
+PROFILE_STEPS = 20
+"""Measured steps, at least, of each plan of the profile: what all arms are held against must be steadier than they."""
 INTERRUPTED = "Interrupted"
 
 
@@ -135,7 +138,7 @@ class Runner:
         job = endless(self._job) if leg.is_profile else self._job
         core = replace(to_core(job), policy=leg.policy)
         if leg.is_profile:
-            core = replace(core, dry_run=False)
+            core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
         names = worker_names(core)
         with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism) as cluster:
             self._view.begin(title, core, position=position, endless=leg.is_profile)

@@ -86,6 +86,12 @@ def test_profile_measures_five_plans_and_then_changes_nothing() -> None:
     assert [plan.global_batch_size for plan in plans] == [192, 115, 250, 154]
 
 
+def test_profile_of_equal_workers_goes_on_although_its_second_plan_is_its_first() -> None:
+    world = hetero_world("Profile", scales=(1, 1, 1))
+    plans = [decision.plan for decision in world.run(8) if decision.plan is not None]
+    assert [plan.global_batch_size for plan in plans] == [114, 249, 153]
+
+
 def test_growing_batch_without_a_fixed_global_batch_is_not_called_back() -> None:
     world = hetero_world("Proportional", fixed_global_batch=False)
     until_still(world)

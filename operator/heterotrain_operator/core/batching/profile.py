@@ -14,6 +14,7 @@ from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.batching import uniform
 from heterotrain_operator.core.batching.base import Policy, Proposal, Seat
 from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.state import WorkerMemory
 
 SCALES = (0.6, 1.3, 0.8)
 """Of the second plan's batches, in the plans after it."""
@@ -27,23 +28,26 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if stage >= PROFILE_PLANS - 1:
         return Proposal(None, f"Profile is complete after {PROFILE_PLANS} plans")
     bounds = [seat.bounds for seat in seats]
+    memories: tuple[WorkerMemory, ...] = tuple(seat.memory for seat in seats)
     if stage == 0:
         speeds = [seat.batch / seat.estimate.mean_seconds if seat.estimate is not None else 0.0 for seat in seats]
         batches = split_proportionally(speeds, job.global_batch, bounds)
         memories = tuple(
-            replace(seat.memory, reference_batch=batch) for seat, batch in zip(seats, batches, strict=True)
+            replace(known, reference_batch=batch) for known, batch in zip(memories, batches, strict=True)
         )
-        reason = f"Profile, plan 2 of {PROFILE_PLANS}: batches proportional to measured speed"
-        return Proposal(batches, reason, memories, stage=1)
+        if batches != tuple(seat.batch for seat in seats):
+            reason = f"Profile, plan 2 of {PROFILE_PLANS}: batches proportional to measured speed"
+            return Proposal(batches, reason, memories, stage=1)
+        stage = 1  # equal workers: the first plan is the second, too
     scale = SCALES[stage - 1]
     batches = tuple(
-        min(max(round(scale * seat.memory.reference_batch), low), high)
-        for seat, (low, high) in zip(seats, bounds, strict=True)
+        min(max(round(scale * known.reference_batch), low), high)
+        for known, (low, high) in zip(memories, bounds, strict=True)
     )
     if sum(batches) < 1:
         batches = uniform.first(job, seats).batches
     reason = f"Profile, plan {stage + 2} of {PROFILE_PLANS}: {scale:g} times the batches of plan 2"
-    return Proposal(batches, reason, stage=stage + 1)
+    return Proposal(batches, reason, memories, stage=stage + 1)
 
 
 POLICY = Policy("own times at several batch sizes", propose, uniform.first, keeps_global_batch=False, internal=True)

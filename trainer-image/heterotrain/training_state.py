@@ -1,0 +1,96 @@
+"""Everything that a job's training consists of, in one place: packed for checkpoints and for ranks that lag behind."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from heterotrain import checkpoint
+from heterotrain.checkpoint import CheckpointError
+from heterotrain.contract import TrainingConfig
+from heterotrain.sampler import Position
+
+log = logging.getLogger(__name__)
+
+
+class TrainingState:
+    """Position, model, optimizer and whatever else the user registered; nothing of a rank."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, dataset_length: int, config: TrainingConfig
+    ) -> None:
+        self.position = Position()
+        self.registered: dict[str, Any] = {}
+        self._model = model
+        self._optimizer = optimizer
+        self._dataset_length = dataset_length
+        self._config = config
+        self._saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
+
+    def pack(self) -> bytes:
+        """All of it, as bytes."""
+        return checkpoint.pack(
+            {
+                "schema": checkpoint.SCHEMA,
+                "step": self.position.step,
+                "epoch": self.position.epoch,
+                "cursor": self.position.cursor,
+                "seed": self._config.seed,
+                "dataset_length": self._dataset_length,
+                "model": self._model.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "registered": {name: each.state_dict() for name, each in self.registered.items()},
+            }
+        )
+
+    def load(self, data: bytes) -> None:
+        """Take over what another rank, or a run before, has packed.
+
+        Raises CheckpointError if it does not fit this job, model or optimizer.
+        """
+        state = checkpoint.unpack(data)
+        position = checkpoint.check_fits(state, seed=self._config.seed, dataset_length=self._dataset_length)
+        try:
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            for name, each in self.registered.items():
+                each.load_state_dict(state["registered"][name])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"the checkpoint of step {position.step} does not fit: {error}") from error
+        self.position = position
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether this boundary is one for a checkpoint; the same on all ranks."""
+        step = self.position.step
+        due = step % self._config.checkpoint_every_steps == 0 and step != self._saved_step
+        return self._config.checkpoint_path is not None and due
+
+    def save(self, *, writes: bool) -> None:
+        """Write a checkpoint of what is committed, unless there is one already. Raises CheckpointError.
+
+        `writes` is true on the leader alone; the others only note that it is done.
+        """
+        folder = self._config.checkpoint_path
+        if folder is None or self.position.step == self._saved_step:
+            return
+        if writes:
+            checkpoint.write(Path(folder), self.position.step, self.pack(), self._config.checkpoint_keep)
+            log.info("checkpoint of step %d written", self.position.step)
+        self._saved_step = self.position.step
+
+    def newest_checkpoint(self) -> bytes:
+        """What the leader alone reads at a start; empty if there is nothing to resume from."""
+        folder = self._config.checkpoint_path
+        return (checkpoint.read_newest(Path(folder)) if folder else None) or b""
+
+    def resume(self, data: bytes) -> None:
+        """Start from a checkpoint's bytes, or from the beginning if they are empty. Raises CheckpointError."""
+        if data:
+            self.load(data)
+            self._saved_step = self.position.step
+            log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)
