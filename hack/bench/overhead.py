@@ -129,8 +129,12 @@ def run_workers(options: argparse.Namespace, mechanism: Mechanism, folder: Path,
                 memory_bytes=None,
             )
             processes[member.name] = process
-            stack.callback(lambda process=process: process.close(time.monotonic() + CLOSE_SECONDS))
+            stack.callback(_close, process)
         _tend(processes, addresses, scraper, folder / "block", say)
+
+
+def _close(process: WorkerProcess) -> None:
+    process.close(time.monotonic() + CLOSE_SECONDS)
 
 
 def _tend(
@@ -204,7 +208,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 def render(comparisons: Sequence[Comparison], title: str) -> Table:
     """The comparisons as a table, in milliseconds and per cent."""
     table = Table(title=title)
-    for heading in ("per step", "plain DDP [ms]", "heterotrain [ms]", "cost", "95 % interval", "noise of equal blocks"):
+    for heading in ("per step", "plain DDP [ms]", "heterotrain [ms]", "cost", "95 % interval", "noise"):
         table.add_column(heading, justify="left" if heading == "per step" else "right")
     for one in comparisons:
         table.add_row(
@@ -219,18 +223,18 @@ def render(comparisons: Sequence[Comparison], title: str) -> Table:
 
 
 def _milliseconds(seconds: float, quartiles: tuple[float, float]) -> str:
-    return f"{seconds * 1e3:.2f} ({quartiles[0] * 1e3:.2f} .. {quartiles[1] * 1e3:.2f})"
+    return f"{seconds * 1e3:.1f} ({quartiles[0] * 1e3:.1f}..{quartiles[1] * 1e3:.1f})"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command's options."""
     parser = argparse.ArgumentParser(description="Measure what the library costs beside plain DDP.")
-    parser.add_argument("--rounds", type=int, default=20, help="pairs of blocks, one of each arm (at least 3)")
-    parser.add_argument("--steps", type=int, default=40, help="steps of a block")
+    parser.add_argument("--rounds", type=int, default=32, help="pairs of blocks, one of each arm (at least 3)")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a block")
     parser.add_argument("--cpu", type=float, default=0.5, help="CPU limit of each of the three workers, cores")
-    # 25 divides the digits' 1,500 samples among three workers without a smaller step at an epoch's end.
-    parser.add_argument("--batch", type=int, default=25, help="samples per worker and step")
-    parser.add_argument("--width", type=int, default=48, help="channels of the first convolution")
+    # 50 divides the digits' 1,500 samples among three workers without a smaller step at an epoch's end.
+    parser.add_argument("--batch", type=int, default=50, help="samples per worker and step")
+    parser.add_argument("--width", type=int, default=96, help="channels of the first convolution")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args(arguments)
     if options.rounds < 3 or options.steps < 1 or options.batch < 1 or options.cpu <= 0:
@@ -265,6 +269,7 @@ def main(arguments: Sequence[str]) -> int:
         }
         print(json.dumps(document))
         return 0
+    # Noise is the median difference of neighbouring blocks of the same arm.
     title = f"{WORKERS} workers of {options.cpu:g} cores ({mechanism.name}), {options.rounds} rounds of "
     title += f"2 x {options.steps} steps; medians (and quartiles) over the rounds"
     table = render(comparisons, title)

@@ -38,7 +38,7 @@ def with_library(session: heterotrain.Session, width: int) -> Iterator[None]:
     elastic, committing, batches = session.prepare(model, optimizer, digits())
     for images, labels in batches:
         loss = session.scale(criterion(elastic(images), labels))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         committing.step()
         committing.zero_grad()
         yield
@@ -78,7 +78,7 @@ def measure(arm: Iterator[None], steps: int) -> tuple[list[float], float]:
     return [after - before for before, after in itertools.pairwise(stamps)], time.process_time() - cpu_begin
 
 
-def main(folder: Path, rounds: int, steps: int, warm_up_steps: int, batch_size: int, width: int) -> None:
+def main(folder: Path, *, rounds: int, steps: int, warm_up_steps: int, batch_size: int, width: int) -> None:
     """Write one line per block to `blocks-<rank>.jsonl`; the leader keeps the running block's name in `block`."""
     session = heterotrain.join()
     library = with_library(session, width)
@@ -99,4 +99,5 @@ def main(folder: Path, rounds: int, steps: int, warm_up_steps: int, batch_size: 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    names = ("rounds", "steps", "warm_up_steps", "batch_size", "width")
+    main(Path(sys.argv[1]), **dict(zip(names, map(int, sys.argv[2:]), strict=True)))
