@@ -110,6 +110,13 @@ class Gang:
         self.write(self.plan.to_json())
         return self.plan
 
+    def follow(self, *batches: int) -> Plan:
+        """Publish these batch sizes and wait until all follow them."""
+        plan = self.publish(*batches)
+        for rank in range(len(batches)):
+            self.await_metric(rank, contract.METRIC_PLAN_VERSION, plan.version)
+        return plan
+
     def metric(self, rank: int, name: str) -> float | None:
         """A series of a worker as its metrics server shows it, None if it does not answer or has none such."""
         try:

@@ -35,13 +35,13 @@ def assert_each_sample_once_per_epoch(steps: dict[int, list[tuple[int, int]]], e
 
 
 def test_every_sample_exactly_once_while_batches_change(tmp_path: Path) -> None:
-    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 30, 4), TrainingConfig(epochs=2, seed=3)) as gang:
+    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 30, 4), TrainingConfig(epochs=6, seed=3)) as gang:
         for number, batches in enumerate([(10, 10, 44), (64, 0, 0), (21, 21, 22)]):
-            gang.await_step(4 + 9 * number)
-            gang.publish(*batches)
+            gang.await_step(4 + 29 * number)
+            gang.follow(*batches)
         gang.succeed()
     assert len({record.version for record in gang.series(0)}) == 4
-    assert_each_sample_once_per_epoch(samples_seen(tmp_path), 2)
+    assert_each_sample_once_per_epoch(samples_seen(tmp_path), 6)
 
 
 def test_after_a_kill_the_job_resumes_from_its_checkpoint(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_job_ends_when_its_target_loss_is_reached(tmp_path: Path) -> None:
         gang.succeed()
     losses = gang.losses()
     last = max(losses)
-    # the loss of a step is known to all one step later
+    # the losses of up to sixteen steps are told at once, some of them before the window of the target
     assert sum(losses[step] for step in range(last - 10, last)) / 10 <= 1.0
     assert last < 40 * 24 - 1
 
@@ -155,7 +155,22 @@ def test_a_job_ends_when_its_target_loss_is_reached(tmp_path: Path) -> None:
             "m, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n    (m(x) - y).mean().backward(); o.step()",
             "did not go through session.scale()",
         ),
+        (
+            "w, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n    s.scale((m(x) - y).mean()).backward(); o.step()",
+            "the forward must go through the model",
+        ),
+        (
+            "m, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n"
+            "    s.scale((m(x) - y).mean()).backward(); s.scale((m(x) - y).mean()).backward(); o.step()",
+            "a second forward for training in one step",
+        ),
+        ("s.leader", "known only once the loop over the batches has begun"),
+        (
+            "w, p, bs = s.prepare(m, o, d); s.register(r=torch.optim.lr_scheduler.ReduceLROnPlateau(o))",
+            "ReduceLROnPlateau needs a metric",
+        ),
         ("s.prepare(m, o, d)[1].step()", "without a new batch"),
+        ("s.register(thing=m)", "between session.prepare() and the loop"),
         ("s.prepare(m, o, d); s.register(thing=3)", "TypeError: thing: has no state_dict"),
     ],
 )
@@ -173,6 +188,43 @@ def test_a_script_that_errs_ends_with_clear_last_words(tmp_path: Path, program: 
     assert message in ending.message, gang.logs()
     assert not ending.finished
     assert (code == 0) == (program == "pass")
+
+
+LOOP = """
+import heterotrain, torch
+from torch.optim.lr_scheduler import ExponentialLR
+
+s = heterotrain.join(batch_size=32)
+torch.manual_seed(0)
+m = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+d = torch.utils.data.TensorDataset(torch.randn(193, 2), torch.randn(193, 1))
+m, o, bs = s.prepare(m, o, d)
+schedule = ExponentialLR(o, 0.9)
+{register}
+for x, y in bs:
+    s.scale(torch.nn.functional.mse_loss(m(x), y)).backward()
+    o.step(); o.zero_grad()
+    {step}
+print("learning rate", o.param_groups[0]["lr"])
+"""
+
+
+def test_registered_schedules_follow_the_steps_also_of_a_worker_without_samples(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LOOP.format(register="s.register(schedule=schedule)", step=""))
+    # The last step of each epoch has one sample, hence none for two of the three workers.
+    with Gang(tmp_path, [str(script)], (24, 4, 4), TrainingConfig(epochs=2)) as gang:
+        gang.succeed()
+    assert gang.logs().count(f"learning rate {0.1 * 0.9**14:.6f}"[:-1]) == 3, gang.logs()
+
+
+def test_a_schedule_stepped_by_the_script_alone_is_found_out(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LOOP.format(register="", step="schedule.step()"))
+    with Gang(tmp_path, [str(script)], (24, 4, 4), TrainingConfig(epochs=9)) as gang:
+        assert all(gang.wait())
+    assert "the workers' learning rates differ" in gang.ending(0).message
 
 
 def test_a_promised_gpu_that_is_missing_fails_or_is_replaced_as_told(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ SCHEMA = 1
 _NAME = re.compile(r"step-(\d{10})\.pt")
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(Exception):
     """A checkpoint could not be written or does not fit the job; the text says which and why."""
 
 
@@ -85,13 +85,16 @@ def write(folder: Path, step: int, data: bytes, keep: int) -> Path:
             f"cannot write the checkpoint of step {step} to {folder} (spec.checkpoint.path): "
             f"{error.strerror}; earlier checkpoints are untouched"
         ) from error
-    for _, old in _steps(folder)[:-keep]:
+    for _, old in [each for each in _steps(folder) if each[0] <= step][:-keep]:
         old.unlink(missing_ok=True)
     return path
 
 
 def read_newest(folder: Path) -> bytes | None:
-    """The newest checkpoint that is whole, or None if there is none. A damaged one is reported and passed over."""
+    """The newest checkpoint that is whole, or None if there is none. A damaged one is reported and passed over.
+
+    Raises CheckpointError if there are some, but none can be read: starting over would be a loss in silence.
+    """
     for step, path in reversed(_steps(folder)):
         try:
             data = path.read_bytes()
@@ -100,6 +103,8 @@ def read_newest(folder: Path) -> bytes | None:
             log.warning("checkpoint of step %d passed over: %s: %s", step, path, error)
             continue
         return data
+    if _steps(folder):
+        raise CheckpointError(f"none of the checkpoints in {folder} can be read; move them away to start over")
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 PLAN_SCHEMA = 1
@@ -266,6 +266,9 @@ class TrainingConfig:
 # --- how a worker says how it ended ------------------------------------------------------------------------------
 
 
+_TERMINATION_BYTES = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class Termination:
     """A worker's last words; Kubernetes shows at most 4096 bytes of them in the pod's status.
@@ -276,11 +279,16 @@ class Termination:
     finished: bool
     step: int = 0
     message: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
-        return json.dumps({"finished": self.finished, "step": self.step, "message": self.message[:3000], **self.extra})
+        message = self.message
+        while True:
+            text = json.dumps({"finished": self.finished, "step": self.step, "message": message})
+            excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
+            if excess <= 0:
+                return text
+            message = message[: -max(1, excess // 6)]  # an escaped character takes six bytes
 
     @classmethod
     def from_text(cls, text: str) -> Termination:
@@ -309,7 +317,7 @@ class StepRecord:
     `time` is the moment of commitment, Unix seconds; `samples` is this worker's share of the step; `own` and `wait`
     are seconds; `loss` is this worker's share of the global loss (summed over the workers of a step it is the mean
     loss over the global batch), None if it had no samples; `mark` says why the step is unfit for measuring ("first",
-    "partial", "checkpoint", "replay"), or is empty.
+    "partial", "checkpoint", "replay", "evaluation"), or is empty.
     """
 
     time: float

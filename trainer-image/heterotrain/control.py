@@ -1,8 +1,4 @@
-"""The one small collective of every step, and how plans spread with it.
-
-It is launched before forward and read after backward, so it costs nothing: by then everybody has launched theirs.
-It runs on a gloo group of its own, beside the gradients.
-"""
+"""Small collectives beside the gradients', on a gloo group of their own: signals, and documents from one to all."""
 
 from __future__ import annotations
 
@@ -16,13 +12,13 @@ from heterotrain.membership import Generation
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What each rank contributes to a step's control collective, and, summed over the ranks, what all then know.
+    """What each rank contributes to an exchange, and, summed over the ranks, what all then know.
 
-    `samples` of this step; `stop`: ranks that were asked to stop; `loss`: contribution to the *previous* step's global
-    loss (this step's is not known before forward) and `loss_weight`, the share of that step's samples it stands for;
-    `nonfinite`: ranks whose previous loss was no finite number; `plan_version`, `plan_bytes`: the newest plan of the
-    leader and the length of its document, 0 if there is nothing new (only the leader sets them, so their sum is its
-    word).
+    Of the steps committed since the last exchange: `samples`, `loss` (contribution to the sum of their global losses),
+    `loss_weight` (the share of their samples it stands for), `nonfinite` (those with a loss that is no number). `stop`:
+    ranks that were asked to stop. `learning_rate`, of which all must have the same. Only the leader sets the others, so
+    their sums are its word: `plan_version` and `plan_bytes`, its newest plan and the length of its document, 0 if there
+    is nothing new, and `next_after`, in how many steps the next exchange is due.
     """
 
     samples: float = 0.0
@@ -30,32 +26,27 @@ class Signals:
     loss: float = 0.0
     loss_weight: float = 0.0
     nonfinite: float = 0.0
+    learning_rate: float = 0.0
     plan_version: float = 0.0
     plan_bytes: float = 0.0
+    next_after: float = 0.0
 
     def to_tensor(self) -> torch.Tensor:
-        """float64 of shape (7,): exact for integers up to 2**53."""
+        """float64 of shape (9,): exact for integers up to 2**53."""
         return torch.tensor(astuple(self), dtype=torch.float64)
 
 
 class PendingSignals:
-    """A control collective under way."""
+    """An exchange under way."""
 
-    def __init__(self, signals: Signals, generation: Generation | None) -> None:
-        """Launch it; without a generation (one worker alone) the sum is the contribution.
-
-        Raises RuntimeError if the group is broken.
-        """
+    def __init__(self, signals: Signals, generation: Generation) -> None:
+        """Launch it. Raises RuntimeError if the group is broken."""
         self._tensor = signals.to_tensor()
-        self._end = None
-        if generation is not None:
-            work = dist.all_reduce(self._tensor, group=generation.control, async_op=True)
-            self._end = generation.watch(work)
+        self._end = generation.watch(dist.all_reduce(self._tensor, group=generation.control, async_op=True))
 
     def read(self) -> Signals:
         """The sums over all ranks. Raises RuntimeError if the group broke meanwhile."""
-        if self._end is not None:
-            self._end.wait()
+        self._end.wait()
         return Signals(*self._tensor.tolist())
 
 

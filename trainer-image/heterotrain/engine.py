@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any
 
 import torch
 
 from heterotrain import contract, sampler
 from heterotrain.contract import StepRecord, TrainingConfig
-from heterotrain.control import PendingSignals, Signals, broadcast_bytes, broadcast_document, sum_over_ranks
-from heterotrain.gradient import ElasticModel, StepReduction, sample_weight
+from heterotrain.control import broadcast_document, sum_over_ranks
+from heterotrain.exchange import Exchange
+from heterotrain.gradient import ElasticModel, StepReduction, sample_weight, zero_of
 from heterotrain.losses import Losses
-from heterotrain.membership import Generation, MembershipError, Rendezvous
+from heterotrain.membership import Generation, MembershipError, Rendezvous, is_collective_error
 from heterotrain.metrics import Series, WorkerMetrics
 from heterotrain.plans import Plans
 from heterotrain.timing import clock_for
@@ -45,7 +45,7 @@ class Engine:
         optimizer: torch.optim.Optimizer,
         dataset_length: int,
         loss_reduction: str,
-        ddp_options: dict[str, Any],
+        find_unused_parameters: bool,
         device: torch.device,
         metrics: WorkerMetrics,
         series: Series,
@@ -62,7 +62,7 @@ class Engine:
         self._optimizer = optimizer
         self._dataset_length = dataset_length
         self._loss_reduction = loss_reduction
-        self._ddp_options = ddp_options
+        self._find_unused_parameters = find_unused_parameters
         self._device = device
         self._metrics = metrics
         self._series = series
@@ -76,13 +76,17 @@ class Engine:
         self._scaled = False
         self._samples = 0  # of the running step, all ranks
         self._slice = (0, 0)
-        self._signals: PendingSignals | None = None
         self._losses = Losses(config.target_loss, config.target_every_steps)
-        self._stop_agreed = False
+        self._exchange = Exchange(plans, self._losses, stop)
         self._mark = "first"
         self._replays = 0
 
     # --- what the session and the iterator ask ------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Whether the loop over the batches has begun."""
+        return self.finished or self._stop.deferred
 
     @property
     def rank(self) -> int:
@@ -110,7 +114,8 @@ class Engine:
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, sampler.epoch_order(self._dataset_length, self._config.seed, epoch))
         start, stop = self._slice
-        return [int(index) for index in self._order[1][cursor + start : cursor + stop]]
+        indices: list[int] = self._order[1][cursor + start : cursor + stop].tolist()
+        return indices
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """See `Session.scale`."""
@@ -120,6 +125,8 @@ class Engine:
         scaled = loss * sample_weight(stop - start, self._samples, self._loss_reduction)
         self._losses.add(scaled)
         self._scaled = True
+        if self._find_unused_parameters and self._reduction is not None:
+            return scaled + zero_of(self._model.module).to(scaled.device, scaled.dtype)
         return scaled
 
     # --- the life of a job --------------------------------------------------------------------------------------
@@ -131,8 +138,16 @@ class Engine:
         """
         if self.finished or self._generation is not None:
             raise RuntimeError("the batches end with the job; they cannot be iterated twice")
+        self._stop.deferred = True
         if self._worker is not None:
             self._await_membership(self._worker)
+        if self._dataset_length < self._plans.in_force.global_batch_size:
+            log.warning(
+                "the data set has %d samples, fewer than the global batch of %d: no step is full, so none is measured "
+                "and batches never change",
+                self._dataset_length,
+                self._plans.in_force.global_batch_size,
+            )
         self._follow()
         self._metrics.state.phase = contract.PHASE_TRAINING
         self._clock.restart()
@@ -148,8 +163,9 @@ class Engine:
             )
         while True:
             if self._broken:
-                self._reform()
-            elif self._stop_agreed or (self._generation is None and self._stop.requested):
+                if not self._mended():
+                    return False
+            elif self._exchange.stop_agreed or (self._generation is None and self._stop.requested):
                 self._leave_on_request()
             elif self._done:
                 if self._leave_together():
@@ -185,9 +201,16 @@ class Engine:
             if reduction.error:
                 log.warning("step %d failed and will be replayed: %s", self.position.step, reduction.error)
                 self._optimizer.zero_grad()
+                self.state.restore()
                 return
-        if self.has_samples or self._generation is not None:
-            self._optimizer.step()
+            if not reduction.reduced:
+                raise RuntimeError(
+                    "no gradients were summed over the workers: the forward must go through the model that "
+                    "session.prepare() returned, and backward() through what session.scale() returned"
+                )
+        self._clock.gradients_arrived()
+        self._optimizer.step()
+        self.state.step_schedules()
         self._settle()
 
     # --- inside a step ------------------------------------------------------------------------------------------
@@ -199,29 +222,27 @@ class Engine:
         if self._samples < plan.global_batch_size:
             self._mark = self._mark or "partial"
         self._open, self._scaled = True, False
+        if self._reduction is not None:
+            self._reduction.reduced = False
+            self.state.keep()
         self._losses.begin()
-        plan_version, plan_bytes = self._plans.look()
-        loss, loss_weight, nonfinite = self._losses.signals()
-        signals = Signals(
-            samples=self._slice[1] - self._slice[0],
-            stop=float(self._stop.requested),
-            loss=loss,
-            loss_weight=loss_weight,
-            nonfinite=nonfinite,
-            plan_version=plan_version,
-            plan_bytes=plan_bytes,
-        )
-        try:
-            self._signals = PendingSignals(signals, self._generation)
-        except RuntimeError as error:
-            self._signals = None
-            self._fail(error)
+        if self._generation is not None:
+            counters = self._metrics.counters
+            try:
+                self._exchange.begin(
+                    self.position.step, self.state.learning_rate, counters.mean_seconds, self._generation
+                )
+            except RuntimeError as error:
+                self._fail(error)
 
     def _settle(self) -> None:
         """The step is committed: count it, then learn what the others had to say."""
         times = self._clock.finish()
         start, stop = self._slice
         samples = stop - start
+        if self._reduction is not None and self._reduction.evaluated:
+            self._reduction.evaluated = False
+            self._mark = self._mark or "evaluation"
         loss = self._losses.commit(samples / self._samples)
         if not self._mark:
             self._metrics.counters.add(samples, times.own, times.wait, self._config.smoothing)
@@ -242,27 +263,26 @@ class Engine:
         self._mark = ""
         self._replays = 0
         self.state.position = sampler.advance(self.position, self._samples, self._dataset_length)
+        self._exchange.committed(samples, self._samples)
         self._show_progress()
         self._hear()
 
     def _hear(self) -> None:
-        """Read the control collective, and the plan that it announces."""
-        if self._signals is None:
+        """Take in what the workers have told each other, if this step carried an exchange."""
+        if self._generation is None:
             return
         try:
-            signals = self._signals.read()
-            if signals.plan_bytes:
-                self._receive_plan(int(signals.plan_bytes))
+            signals = self._exchange.hear(self.position.step, self._generation)
         except RuntimeError as error:
             self._fail(error)
             return
-        assert signals.samples == self._samples, f"ranks share {signals.samples} of {self._samples} samples"
-        self._stop_agreed = signals.stop > 0
+        if signals is None:
+            return
         state = self._metrics.state
         if signals.nonfinite:
-            state.steps_nonfinite += 1
+            state.steps_nonfinite += int(signals.nonfinite)
             if self.rank == 0:
-                log.warning("step %d: the loss is no finite number", self.position.step - 2)
+                log.warning("the loss was no finite number lately, by step %d", self.position.step)
         loss = self._losses.hear(signals)
         if loss is not None:
             state.loss = loss
@@ -293,12 +313,6 @@ class Engine:
 
     # --- plans --------------------------------------------------------------------------------------------------
 
-    def _receive_plan(self, length: int) -> None:
-        """All ranks: the announced plan's bytes, from the leader."""
-        assert self._generation is not None
-        data = self._plans.document() if self.rank == 0 else None
-        self._plans.receive(broadcast_bytes(data, length, 0, self._generation))
-
     def _follow(self) -> None:
         """The plan in force is another than before."""
         plan, batch_size = self._plans.in_force, self._plans.batch_size
@@ -326,7 +340,6 @@ class Engine:
         state.phase = contract.PHASE_WAITING
         plan = self._plans.await_first(worker, self._check_stop)
         state.phase = contract.PHASE_STARTING
-        state.plan_version, state.generation = plan.version, plan.generation
         deadline = self._config.startup_deadline_seconds
         self._rendezvous = Rendezvous(
             plan,
@@ -336,18 +349,26 @@ class Engine:
             spare_port=worker.metrics_port,
             check_stop=self._check_stop,
         )
-        self._generation = self._rendezvous.meet(deadline)
-        data = self.state.newest_checkpoint() if self.rank == 0 else None
-        self.state.resume(broadcast_document(data, 0, self._generation))
-        self._attach(self._generation)
+        if self.rank == 0:
+            self.state.resume(self.state.newest_checkpoint())
+        self._form(deadline)
 
-    def _attach(self, generation: Generation) -> None:
+    def _form(self, deadline_seconds: float) -> None:
+        """Meet all members and come to the same state as they: at the start the leader's, which alone reads the
+        checkpoint; after a failure the one of whoever committed most. If that fails, it is to be done again.
+
+        Raises MembershipError if not all come in time, CheckpointError if the state does not fit.
+        """
+        assert self._rendezvous is not None
+        self._generation = self._rendezvous.meet(deadline_seconds)
+        self._reduction = StepReduction(self._generation, self._clock)
         try:
-            self._reduction = self._model.attach(generation, self._clock, self._device, self._ddp_options)
+            self._agree(self._generation)
+            self._reduction = self._model.attach(self._generation, self._clock, self._device)
         except RuntimeError as error:
-            # The groups broke while the wrapper was made: nothing is summed with them, they are to be made anew.
-            self._reduction = StepReduction(generation, self._clock)
-            self._reduction.fail(error)
+            if not is_collective_error(error):
+                raise
+            self._fail(error)
 
     def _reform(self) -> None:
         """Meet the same members again after a failure; whoever committed most is right.
@@ -368,21 +389,27 @@ class Engine:
         self._optimizer.zero_grad()
         self._model.detach()
         self._generation.leave()
-        self._generation = self._rendezvous.meet(self._config.progress_timeout_seconds)
+        self._form(self._config.progress_timeout_seconds)
         log.info("group %s formed at step %d", self._generation.number, self.position.step)
-        self._reduction = StepReduction(self._generation, self._clock)
-        try:
-            self._agree(self._generation)
-        except RuntimeError as error:
-            self._fail(error)
-            return
-        self._attach(self._generation)
+        if self._plans.in_force.version != self._metrics.counters.plan_version:
+            self._follow()
         self._mark = "replay"
         self._clock.restart()
         state.phase = contract.PHASE_TRAINING
 
+    def _mended(self) -> bool:
+        """Form the group again; False if the others are gone but this worker has committed the job's last step."""
+        try:
+            self._reform()
+        except MembershipError:
+            if not self._done:
+                raise
+            self._end()
+            return False
+        return True
+
     def _agree(self, generation: Generation) -> None:
-        """After a failure: survivors may differ by one step; the highest committed one becomes everybody's."""
+        """Whoever committed most is right, the first of them by rank: its plan, and its state where others differ."""
         steps = torch.zeros(generation.world_size, dtype=torch.int64)
         steps[self.rank] = self.position.step
         sum_over_ranks(steps, generation)
@@ -392,12 +419,12 @@ class Engine:
         facts = json.loads(broadcast_document(mine, source, generation))
         self._plans.take_over(facts)
         self._losses.take_over(facts["losses"], facts["target_reached"])
+        self._exchange.restart()
         if int(steps.min()) < newest:
             state = self.state.pack() if self.rank == source else None
             received = broadcast_document(state, source, generation)
             if self.position.step < newest:
                 self.state.load(received)
-                self._losses.forget_contribution()
 
     def _shared_facts(self) -> bytes:
         return json.dumps(
@@ -416,24 +443,32 @@ class Engine:
             except RuntimeError as error:
                 self._fail(error)
                 return False
-            self._save()
-            self._dissolve()
-        self.finished = True
-        self._metrics.state.phase = contract.PHASE_FINISHED
+        self._end()
         return True
 
-    def _dissolve(self) -> None:
-        assert self._generation is not None
-        assert self._rendezvous is not None
-        self._rendezvous.part()
+    def _end(self) -> None:
+        """The job's last step is committed, and the group is left."""
+        self._save()
+        self._part()
+        self.finished = True
+        self._stop.deferred = False
+        self._metrics.state.phase = contract.PHASE_FINISHED
+
+    def _part(self) -> None:
+        """Leave the group for good."""
         self._model.detach()
         self._reduction = None
-        self._generation.leave()
+        self._exchange.restart()
+        if self._rendezvous is not None:
+            self._rendezvous.part()
+        if self._generation is not None:
+            self._generation.leave()
 
     def _leave_on_request(self) -> None:
         """Save what is committed and leave in order. Raises SystemExit(143)."""
         self.stopped = True
         self._save()
+        self._part()
         log.info("asked to stop: leaving after step %d", self.position.step)
         raise SystemExit(contract.EXIT_PREEMPTED)
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from heterotrain.membership import Generation, is_collective_error
+from heterotrain.membership import CPU, Generation, is_collective_error
 from heterotrain.timing import StepClock
 
 # One bucket for small models: each collective costs a worker with a small CPU quota some CPU of its own.
@@ -39,6 +39,8 @@ class StepReduction:
         self.clock = clock
         self.error = ""  # in words: the exception itself would keep this step's groups and tensors alive
         self.in_collective = False
+        self.reduced = False  # the running step's last bucket was launched
+        self.evaluated = False  # a forward without gradients happened since the last step
 
     def fail(self, error: Exception) -> None:
         """Record the first error, and let no other rank wait for this one's part."""
@@ -52,9 +54,10 @@ def reduce_bucket(reduction: StepReduction, bucket: dist.GradBucket) -> torch.fu
     local = bucket.buffer()
     if reduction.error:
         return _completed(local)
-    reduction.in_collective = bucket.is_last()
+    reduction.in_collective = reduction.reduced = bucket.is_last()
     try:
-        future = reduction.generation.watch(dist.all_reduce(local, group=reduction.generation.gradients, async_op=True))
+        work = dist.all_reduce(local, group=reduction.generation.gradients, async_op=True)
+        future = reduction.generation.watch(work, local.device)
     except RuntimeError as error:
         reduction.fail(error)
         return _completed(local)
@@ -73,7 +76,9 @@ def reduce_bucket(reduction: StepReduction, bucket: dist.GradBucket) -> torch.fu
 
 
 def _completed(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+        devices=None if tensor.device == CPU else [tensor.device]
+    )
     future.set_result(tensor)
     return future
 
@@ -88,10 +93,14 @@ class _Replica(nn.Module):
     def forward(self, *args: Any, without_samples: bool = False, **kwargs: Any) -> Any:
         if not without_samples:
             return self.module(*args, **kwargs)
-        # Empty slices: every parameter takes part with a gradient of exactly zero, even one that is NaN, and no user
-        # code runs that could fail on an empty batch.
-        parts = [p.reshape(-1)[:0].sum() for p in self.module.parameters() if p.requires_grad]
-        return torch.stack([part.to(parts[0].device, parts[0].dtype) for part in parts]).sum()
+        # No user code runs that could fail on an empty batch.
+        return zero_of(self.module)
+
+
+def zero_of(module: nn.Module) -> torch.Tensor:
+    """A scalar zero in which every parameter takes part, with a gradient of exactly zero, even one that is NaN."""
+    parts = [parameter.reshape(-1)[:0].sum() for parameter in module.parameters() if parameter.requires_grad]
+    return torch.stack([part.to(parts[0].device, parts[0].dtype) for part in parts]).sum()
 
 
 class ElasticModel(nn.Module):
@@ -114,7 +123,6 @@ class ElasticModel(nn.Module):
         generation: Generation,
         clock: StepClock,
         device: torch.device,
-        options: dict[str, Any],
     ) -> StepReduction:
         """Sum gradients over `generation` from now on. Rank 0's parameters become everybody's.
 
@@ -128,7 +136,6 @@ class ElasticModel(nn.Module):
             **_OWN_BUFFERS,
             bucket_cap_mb=BUCKET_MEGABYTES,
             gradient_as_bucket_view=True,
-            **options,
         )
         self._reduction = StepReduction(generation, clock)
         parallel.register_comm_hook(self._reduction, reduce_bucket)
@@ -141,9 +148,18 @@ class ElasticModel(nn.Module):
         self._reduction = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward."""
-        if not self._parallel or not self.training or not torch.is_grad_enabled():
+        """The module's forward. Raises RuntimeError if this step's gradients were summed already."""
+        reduction = self._reduction
+        if reduction is None or not self._parallel:
             return self.module(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            reduction.evaluated = True
+            return self.module(*args, **kwargs)
+        if reduction.reduced and not reduction.error:
+            raise RuntimeError(
+                "a second forward for training in one step, after its gradients were summed; "
+                "evaluate under torch.no_grad()"
+            )
         return self._in_parallel(lambda: self._parallel[0](*args, **kwargs), lambda: self.module(*args, **kwargs))
 
     def contribute_nothing(self) -> None:

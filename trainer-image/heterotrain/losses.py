@@ -1,6 +1,6 @@
-"""The global training loss, one step late: what a worker contributes to it, what all know of it, and the target.
+"""The global training loss: what a worker contributes to it, what all know of it, and the target.
 
-A step's loss is known only after its forward, so it travels in the next step's control collective.
+A loss is known only after forward, so what workers contribute travels with the next exchange.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from heterotrain.control import Signals
 
 
 class Losses:
-    """All ranks add the same global losses in the same order, so they reach the target at the same step."""
+    """All ranks hear the same global losses in the same order, so they reach the target at the same step."""
 
     def __init__(self, target: float | None, every_steps: int) -> None:
-        """`target` is reached once the mean over `every_steps` steps is at most that; None: never."""
+        """`target` is reached once the mean over at least `every_steps` steps is at most that; None: never."""
         self.target_reached = False
         self._target = target
-        self._recent: deque[float] = deque(maxlen=every_steps)
+        self._every_steps = every_steps
+        self._recent: deque[tuple[float, float]] = deque()  # sums of global losses, and of how many steps
         self._running: torch.Tensor | None = None
-        self._committed: tuple[float, float] = (0.0, 0.0)  # contribution, and the share of samples it stands for
+        self._untold = (0.0, 0.0, 0.0)  # contribution, the share of samples it stands for, losses that are no number
 
     def begin(self) -> None:
         """A step begins, or begins again."""
@@ -37,38 +38,39 @@ class Losses:
     def commit(self, share: float) -> float | None:
         """The running step is committed; `share` is this worker's part of its samples. Its contribution, if any."""
         if not share:
-            self._committed = (0.0, 0.0)
             return None
         loss = math.nan if self._running is None else float(self._running)
-        self._committed = (loss, share)
-        return loss if math.isfinite(loss) else None
-
-    def signals(self) -> tuple[float, float, float]:
-        """`loss`, `loss_weight` and `nonfinite` for the next control collective."""
-        loss, share = self._committed
-        finite = math.isfinite(loss)
-        return (loss, share, 0.0) if finite else (0.0, 0.0, 1.0)
-
-    def hear(self, signals: Signals) -> float | None:
-        """The previous step's global loss from the sums over all ranks, if any rank knew its part."""
-        if signals.loss_weight <= 0:
+        total, weight, nonfinite = self._untold
+        if not math.isfinite(loss):
+            self._untold = (total, weight, nonfinite + 1)
             return None
-        loss = signals.loss / signals.loss_weight
-        self._recent.append(loss)
-        if self._target is not None and len(self._recent) == self._recent.maxlen:
-            self.target_reached = sum(self._recent) / len(self._recent) <= self._target
+        self._untold = (total + loss, weight + share, nonfinite)
         return loss
 
-    def known(self) -> list[float]:
-        """The recent global losses, for a rank that missed one."""
+    def signals(self) -> tuple[float, float, float]:
+        """`loss`, `loss_weight` and `nonfinite` for an exchange; they are told with that."""
+        untold, self._untold = self._untold, (0.0, 0.0, 0.0)
+        return untold
+
+    def hear(self, signals: Signals) -> float | None:
+        """The mean global loss of the steps that an exchange tells of, if any rank knew its part."""
+        if signals.loss_weight <= 0:
+            return None
+        self._recent.append((signals.loss, signals.loss_weight))
+        while sum(steps for _, steps in self._recent) - self._recent[0][1] >= self._every_steps:
+            self._recent.popleft()
+        losses, steps = (sum(column) for column in zip(*self._recent, strict=True))
+        # shares of samples are fractions, so a whole number of steps is reached but for rounding
+        if self._target is not None and steps > self._every_steps - 1e-6:
+            self.target_reached = losses / steps <= self._target
+        return signals.loss / signals.loss_weight
+
+    def known(self) -> list[tuple[float, float]]:
+        """The recent global losses, for a rank that missed some."""
         return list(self._recent)
 
-    def take_over(self, known: Sequence[float], target_reached: bool) -> None:
-        """Know what another rank knows."""
-        self._recent.clear()
-        self._recent.extend(known)
+    def take_over(self, known: Sequence[Sequence[float]], target_reached: bool) -> None:
+        """Know what another rank knows, and leave untold what only some could tell."""
+        self._recent = deque((losses, steps) for losses, steps in known)
+        self._untold = (0.0, 0.0, 0.0)
         self.target_reached = target_reached
-
-    def forget_contribution(self) -> None:
-        """This worker did not commit the previous step itself; others stand for it."""
-        self._committed = (0.0, 0.0)

@@ -26,6 +26,7 @@ from heterotrain.contract import Plan
 
 log = logging.getLogger(__name__)
 
+CPU = torch.device("cpu")
 _CONNECT_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
@@ -37,9 +38,13 @@ class MembershipError(RuntimeError):
     """This worker cannot train with the others; the text names who is missing."""
 
 
+class CollectiveError(RuntimeError):
+    """A collective failed, or its groups were given up meanwhile."""
+
+
 def is_collective_error(error: RuntimeError) -> bool:
     """Whether an error comes from torch.distributed or gloo (which raises plain RuntimeErrors), not from a model."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+    return isinstance(error, (CollectiveError, dist.DistError)) or "gloo" in str(error).lower()
 
 
 def _open_sockets() -> dict[int, int]:
@@ -120,10 +125,12 @@ class Generation:
         self._lock = threading.Lock()
         self._outstanding: dict[torch.futures.Future[Any], float] = {}
         self._broken = ""
+        self._left = False
 
-    def watch(self, work: dist.Work) -> torch.futures.Future[Any]:
-        """A future that ends when the collective does, or at once with an error when this attempt is broken up."""
-        promise: torch.futures.Future[Any] = torch.futures.Future()
+    def watch(self, work: dist.Work, device: torch.device = CPU) -> torch.futures.Future[Any]:
+        """A future that ends when the collective does, or at once with a CollectiveError when this attempt is broken
+        up. `device` is that of its tensors: on a GPU whoever waits is ordered after them in its stream."""
+        promise: torch.futures.Future[Any] = torch.futures.Future(devices=None if device == CPU else [device])
         with self._lock:
             self._outstanding[promise] = time.monotonic()
 
@@ -134,7 +141,7 @@ class Generation:
             try:
                 promise.set_result(done.value())
             except RuntimeError as error:
-                promise.set_exception(RuntimeError(str(error)))
+                promise.set_exception(CollectiveError(str(error)))
 
         work.get_future().add_done_callback(end)
         if self._broken:
@@ -157,15 +164,21 @@ class Generation:
         if first:
             self._cutter.cut()
         for promise in abandoned:
-            promise.set_exception(RuntimeError(reason))
+            promise.set_exception(CollectiveError(reason))
 
     def leave(self) -> None:
-        """Release the groups; nothing in here can block."""
+        """Release the groups, of which nobody else may hold a reference. Calling it twice is harmless."""
+        if self._left:
+            return
+        self._left = True
         if self._broken:
             # Their destructors wait for operations that gloo may have lost track of, so they must never run.
             for group in (self.gradients, self.control):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         dist.destroy_process_group()
+        # Otherwise they must run now: a thread of gloo's that still returns from a callback while the interpreter ends
+        # would take the process down.
+        del self.gradients, self.control
         self._cutter.release()
 
 
@@ -213,7 +226,7 @@ class Rendezvous:
                     timeout=timedelta(seconds=_CONNECT_SECONDS),
                 )
             except dist.DistError as error:
-                if time.monotonic() > deadline or self._rank == 0:
+                if time.monotonic() > deadline:
                     raise MembershipError(
                         f"cannot reach the leader {self._plan.leader} at {host}:{port} "
                         f"for generation {self._plan.generation}: {error}"

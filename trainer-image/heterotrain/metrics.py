@@ -24,17 +24,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class VersionCounters:
-    """What was measured since a plan version began; `ewma` weighs the newest step with `smoothing`.
+    """A plan version, and what was measured since it began; one object, so that no reader mixes two versions.
+
+    `ewma` weighs the newest step with `smoothing`.
 
     Source of the moving average over the iterations since the last adjustment: Taming, section III-C1.
     """
 
+    plan_version: int = 0
+    generation: int = 0
+    batch_size: int = 0
     steps: int = 0
     samples: int = 0
     own_seconds: float = 0.0
     own_seconds_squared: float = 0.0
     wait_seconds: float = 0.0
     ewma: float | None = None
+
+    @property
+    def mean_seconds(self) -> float:
+        """Own and waiting seconds of a measured step, in the mean; 0 before the first."""
+        return (self.own_seconds + self.wait_seconds) / self.steps if self.steps else 0.0
 
     def add(self, samples: int, own: float, wait: float, smoothing: float) -> None:
         """Count one measured step."""
@@ -50,9 +60,6 @@ class VersionCounters:
 class WorkerState:
     """All that a worker exports; the training thread writes it, the metrics server's thread reads it."""
 
-    plan_version: int = 0
-    generation: int = 0
-    batch_size: int = 0
     step: int = 0
     total_steps: int = 0
     epoch: int = 0
@@ -74,20 +81,17 @@ class WorkerMetrics(Collector):
 
     def follow(self, plan: contract.Plan, batch_size: int) -> None:
         """A new version is in force: its counters start at zero."""
-        self.counters = VersionCounters()
-        self.state.plan_version = plan.version
-        self.state.generation = plan.generation
-        self.state.batch_size = batch_size
+        self.counters = VersionCounters(plan.version, plan.generation, batch_size)
 
     def collect(self) -> Iterable[Metric]:
         """Prometheus' way to ask."""
         state, counters = self.state, self.counters
-        labels = (*self._labels, str(state.plan_version))
+        labels = (*self._labels, str(counters.plan_version))
         gauges: list[tuple[str, str, float | None]] = [
             (contract.METRIC_OWN_SECONDS_EWMA, "Moving average of own seconds per step.", counters.ewma),
-            (contract.METRIC_BATCH_SIZE, "Samples per step in the plan in force.", state.batch_size),
-            (contract.METRIC_PLAN_VERSION, "Version of the plan in force.", state.plan_version),
-            (contract.METRIC_GENERATION, "Generation of the plan in force.", state.generation),
+            (contract.METRIC_BATCH_SIZE, "Samples per step in the plan in force.", counters.batch_size),
+            (contract.METRIC_PLAN_VERSION, "Version of the plan in force.", counters.plan_version),
+            (contract.METRIC_GENERATION, "Generation of the plan in force.", counters.generation),
             (contract.METRIC_STEP, "Committed steps.", state.step),
             (contract.METRIC_TOTAL_STEPS, "Steps of the whole job; 0 if not known yet.", state.total_steps),
             (contract.METRIC_EPOCH, "Epoch, from 0.", state.epoch),

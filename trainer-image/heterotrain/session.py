@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import Dataset, IterableDataset
 
 from heterotrain.batches import Batches
@@ -85,7 +86,12 @@ class Session:
 
     @property
     def leader(self) -> bool:
-        """Whether this worker should do what one worker alone should do, like printing or saving a result."""
+        """Whether this worker should do what one worker alone should do, like printing or saving a result.
+
+        Raises RuntimeError in a job before the loop over the batches, since nobody leads yet.
+        """
+        if self._worker is not None and (self._engine is None or not self._engine.started):
+            raise RuntimeError("session.leader is known only once the loop over the batches has begun")
         return self._engine is None or self._engine.rank == 0
 
     def prepare(
@@ -101,7 +107,7 @@ class Session:
         """Take over wrapper, optimizer step and data order; use what is returned in place of what was given.
 
         `loss` says whether the criterion is a mean or a sum over a batch's samples. `dataset` is map-style, with a
-        length. `find_unused_parameters` is DistributedDataParallel's, for models whose forward leaves some out.
+        length. `find_unused_parameters` is for models whose forward leaves some out; they get gradients of zero.
         The batches end with the job: epochs and resuming from a checkpoint happen inside.
 
         Raises TypeError for an IterableDataset, ValueError for an empty data set, RuntimeError if called twice.
@@ -129,7 +135,7 @@ class Session:
             optimizer=optimizer,
             dataset_length=len(dataset),
             loss_reduction=loss,
-            ddp_options={"find_unused_parameters": find_unused_parameters},
+            find_unused_parameters=find_unused_parameters,
             device=self._device,
             metrics=self._metrics,
             series=Series(worker.series if worker else None),
@@ -154,13 +160,17 @@ class Session:
     def register(self, **objects: Any) -> None:
         """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.
 
-        Call it before the loop. Raises TypeError for an object without them, RuntimeError if it is too early.
+        Learning-rate schedules among them are stepped by the session, once per committed step, on every worker; do not
+        step them in the loop. Call it between `prepare()` and the loop, or it raises RuntimeError; TypeError for an
+        object without those two methods, or a ReduceLROnPlateau, which needs a metric.
         """
-        if self._engine is None:
-            raise RuntimeError("session.register() was called before session.prepare()")
+        if self._engine is None or self._engine.started:
+            raise RuntimeError("session.register() belongs between session.prepare() and the loop over the batches")
         for name, each in objects.items():
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
+            if isinstance(each, ReduceLROnPlateau):
+                raise TypeError(f"{name}: ReduceLROnPlateau needs a metric, so a session cannot step it")
             self._engine.state.registered[name] = each
 
     def _plan_alone(self) -> Plan:

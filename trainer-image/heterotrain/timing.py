@@ -41,6 +41,9 @@ class StepClock:
         """A bucket's collective has completed."""
         self._done = max(self._done, time.perf_counter())
 
+    def gradients_arrived(self) -> None:
+        """The optimizer's step comes next; it belongs to the next step's own time."""
+
     def finish(self) -> StepTimes:
         """The times of the step that has just ended; the next one began with its last collective."""
         done = max(self._done, self._ready)
@@ -56,6 +59,7 @@ class CudaStepClock(StepClock):
         super().__init__()
         self._begin_event = self._event()
         self._ready_event: torch.cuda.Event | None = None
+        self._next_event = self._begin_event
 
     def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -64,8 +68,11 @@ class CudaStepClock(StepClock):
 
     def restart(self) -> None:
         super().restart()
-        self._begin_event = self._event()
+        self._begin_event = self._next_event = self._event()
         self._ready_event = None
+
+    def gradients_arrived(self) -> None:
+        self._next_event = self._event()
 
     def bucket_ready(self) -> None:
         super().bucket_ready()
@@ -78,7 +85,7 @@ class CudaStepClock(StepClock):
         self._ready_event.synchronize()
         own = self._begin_event.elapsed_time(self._ready_event) / 1e3
         total = host.own + host.wait
-        self._begin_event = self._event()
+        self._begin_event = self._next_event
         self._ready_event = None
         return StepTimes(own=own, wait=max(0.0, total - own))
 

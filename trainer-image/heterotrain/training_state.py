@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from heterotrain import checkpoint
 from heterotrain.checkpoint import CheckpointError
@@ -25,11 +26,37 @@ class TrainingState:
     ) -> None:
         self.position = Position()
         self.registered: dict[str, Any] = {}
+        self._kept: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         self._model = model
         self._optimizer = optimizer
         self._dataset_length = dataset_length
         self._config = config
         self._saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
+
+    @property
+    def learning_rate(self) -> float:
+        """Sum over the optimizer's parameter groups."""
+        return float(sum(float(group["lr"]) for group in self._optimizer.param_groups if "lr" in group))
+
+    def keep(self) -> None:
+        """Keep what a step changes before its gradients arrive: random state and the model's buffers."""
+        self._kept = (torch.get_rng_state(), [buffer.clone() for buffer in self._model.buffers()])
+
+    def restore(self) -> None:
+        """A step is dropped: its next attempt is to draw the same random numbers, on the same buffers."""
+        if self._kept is None:
+            return
+        random_state, buffers = self._kept
+        torch.set_rng_state(random_state)
+        with torch.no_grad():
+            for buffer, kept in zip(self._model.buffers(), buffers, strict=True):
+                buffer.copy_(kept)
+
+    def step_schedules(self) -> None:
+        """Learning-rate schedules among what is registered follow the committed steps, on every rank."""
+        for each in self.registered.values():
+            if isinstance(each, LRScheduler):
+                each.step()
 
     def pack(self) -> bytes:
         """All of it, as bytes."""

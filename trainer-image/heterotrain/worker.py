@@ -91,10 +91,12 @@ def choose_device(config: TrainingConfig) -> torch.device:
 
 
 class StopRequest:
-    """Set by SIGTERM; the training agrees on it at a step boundary and leaves in order."""
+    """Set by SIGTERM. While `deferred`, the training agrees on it at a step boundary and leaves in order; before and
+    after the training the worker leaves at once."""
 
     def __init__(self) -> None:
         self.requested = False
+        self.deferred = False
 
     def install(self) -> None:
         """Take SIGTERM over (from the main thread only, as Python demands)."""
@@ -102,6 +104,8 @@ class StopRequest:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+        if not self.deferred:
+            raise SystemExit(contract.EXIT_PREEMPTED)
 
 
 class Farewell:

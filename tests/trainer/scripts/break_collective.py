@@ -35,7 +35,7 @@ class BrokenWork:
 
 def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     global calls  # noqa: PLW0603 - the one thing to count
-    is_control = tensor.dtype == torch.float64 and tensor.numel() == 7
+    is_control = tensor.dtype == torch.float64 and tensor.numel() < 16
     if kwargs.get("async_op") and is_control == (kind == "control"):
         calls += 1
         if calls == number:

@@ -1,0 +1,97 @@
+"""What workers tell each other between steps, in one small collective about twice a second.
+
+It is launched before a step's forward and read after its backward, so nobody waits for it. It still costs every worker
+about a millisecond of CPU, which a small CPU limit feels at every step: so the leader says with each exchange how many
+steps the next one is away, and all agree on it.
+"""
+
+from __future__ import annotations
+
+from heterotrain.control import PendingSignals, Signals, broadcast_bytes
+from heterotrain.losses import Losses
+from heterotrain.membership import Generation
+from heterotrain.plans import Plans
+from heterotrain.worker import StopRequest
+
+INTERVAL_SECONDS = 0.5
+MOST_STEPS = 16
+
+
+class Exchange:
+    """One worker's side of it; what it concludes, all ranks conclude at the same step."""
+
+    def __init__(self, plans: Plans, losses: Losses, stop: StopRequest) -> None:
+        self.stop_agreed = False
+        self._plans = plans
+        self._losses = losses
+        self._stop = stop
+        self._pending: PendingSignals | None = None
+        self._next_step = 0
+        self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
+        self._told = 0  # everybody's, of which the exchange under way speaks
+        self._learning_rate = 0.0
+
+    def begin(self, step: int, learning_rate: float, step_seconds: float, generation: Generation) -> None:
+        """Launch the exchange if one is due at this step. `step_seconds` is how long a step takes, 0 if unknown.
+
+        Raises RuntimeError if the group is broken.
+        """
+        self._pending = None
+        if step < self._next_step:
+            return
+        plan_version, plan_bytes = self._plans.look()
+        steps = min(MOST_STEPS, max(1, round(INTERVAL_SECONDS / step_seconds))) if step_seconds > 0 else 1
+        loss, loss_weight, nonfinite = self._losses.signals()
+        self._learning_rate = learning_rate
+        signals = Signals(
+            samples=self._samples[0],
+            stop=float(self._stop.requested),
+            loss=loss,
+            loss_weight=loss_weight,
+            nonfinite=nonfinite,
+            learning_rate=learning_rate,
+            plan_version=plan_version,
+            plan_bytes=plan_bytes,
+            next_after=steps if self._plans.rank == 0 else 0,
+        )
+        self._told = self._samples[1]
+        self._samples = (0, 0)
+        self._pending = PendingSignals(signals, generation)
+
+    def committed(self, mine: int, everybodys: int) -> None:
+        """A step over so many samples has been committed."""
+        self._samples = (self._samples[0] + mine, self._samples[1] + everybodys)
+
+    def hear(self, step: int, generation: Generation) -> Signals | None:
+        """What was said in the step that is just committed, if anything; an announced plan is received.
+
+        `step` is the one after it. Raises RuntimeError if the group broke, ValueError if the learning rates differ.
+        """
+        if self._pending is None:
+            return None
+        signals, self._pending = self._pending.read(), None
+        assert signals.samples == self._told, f"ranks had {signals.samples:g} of {self._told} samples"
+        if signals.plan_bytes:
+            document = self._plans.document() if self._plans.rank == 0 else None
+            self._plans.receive(broadcast_bytes(document, int(signals.plan_bytes), 0, generation))
+        self._check_learning_rate(signals, generation.world_size)
+        self._next_step = step - 1 + int(signals.next_after)
+        self.stop_agreed = signals.stop > 0
+        return signals
+
+    def restart(self) -> None:
+        """After a failure all begin anew, with an exchange at the next step."""
+        self._pending = None
+        self._next_step = 0
+        self._samples = (0, 0)
+        self.stop_agreed = False  # whoever was asked to stop says so again
+
+    def _check_learning_rate(self, signals: Signals, world_size: int) -> None:
+        """A worker whose part of a step is empty runs none of the script's loop, so a schedule stepped there would
+        leave it behind, and the models would drift apart in silence."""
+        mean = signals.learning_rate / world_size
+        if abs(mean - self._learning_rate) > 1e-6 * abs(self._learning_rate):
+            raise ValueError(
+                f"the workers' learning rates differ: {self._learning_rate:g} here, {mean:g} in the mean; register "
+                "the schedule with session.register(schedule=...), which then steps it, and do not step it yourself"
+            )
