@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from unit.local.worlds import LIMITING_MEMORY, MECHANISMS, key
 
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
+from unit.local.worlds import LIMITING_MEMORY, MECHANISMS, key
 
 Start = Callable[..., LocalCluster]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from unit.local.worlds import IGNORE_TERM, MECHANISMS, SLEEP, cgroup_folders, eventually, key, make_job
 
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, TrainingConfig
@@ -22,6 +21,7 @@ from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.model import Decision, WorkerSeen
 from heterotrain_operator.core.state import Memory
+from unit.local.worlds import IGNORE_TERM, MECHANISMS, SLEEP, cgroup_folders, eventually, key, make_job
 
 pytestmark = pytest.mark.processes
 

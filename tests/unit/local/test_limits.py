@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from unit.local.worlds import MECHANISMS, SLEEP, SPIN, eventually
 
 from heterotrain_operator.clusters.local import cgroup, duty_cycle, leftovers
 from heterotrain_operator.clusters.local.cgroup_v1 import CageV1
@@ -28,6 +27,7 @@ from heterotrain_operator.clusters.local.limits import (
     machine_cores,
     quota_and_period,
 )
+from unit.local.worlds import MECHANISMS, SLEEP, SPIN, eventually
 
 Caged = Callable[[Mechanism, str, float | None], Cage]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.local.worlds import make_job
 
 from heterotrain import contract
 from heterotrain_operator.api import HeteroTrainingJob, to_core
@@ -19,6 +18,7 @@ from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import Decision, JobPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.steer import BUSY_PERIOD_SECONDS, PERIOD_SECONDS, period_seconds, steer
+from unit.local.worlds import make_job
 
 pytestmark = pytest.mark.processes
 

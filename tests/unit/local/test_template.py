@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit.local.worlds import make_job
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, parse_manifest
 from heterotrain_operator.clusters.local.template import (
@@ -15,6 +14,7 @@ from heterotrain_operator.clusters.local.template import (
     expand,
     read_templates,
 )
+from unit.local.worlds import make_job
 
 CONTAINER = "spec.workerGroups[0].template.spec.containers[0]"
 
