@@ -96,3 +96,19 @@ def test_one_failing_collective_changes_nothing(tmp_path: Path, calm: Gang, work
     assert difference(calm.saved(), gang.saved(0)) < 1e-12
     assert difference(gang.saved(0), gang.saved(1)) == 0
     assert difference(gang.saved(0), gang.saved(2)) == 0
+
+
+def test_an_example_script_survives_a_failing_collective_unchanged(tmp_path: Path) -> None:
+    def weights(folder: Path, *breaking: str) -> dict[str, torch.Tensor]:
+        folder.mkdir()
+        config = TrainingConfig(steps=20, seed=7, checkpoint_path=str(folder / "checkpoints"))
+        with Gang(folder, [*breaking, "examples/digits.py", "--width", "8"], (40, 40, 16), config) as gang:
+            gang.succeed()
+        assert any(record.mark == "replay" for record in gang.series(0)) == bool(breaking)
+        last = torch.load(folder / "checkpoints" / "step-0000000020.pt", weights_only=True)
+        return dict(last["model"])
+
+    breaking = ("tests/trainer/scripts/break_collective.py", "w-1", "before", "12")
+    worst = difference(weights(tmp_path / "calm"), weights(tmp_path / "broken", *breaking))
+    print(f"float32 example: weights differ by {worst:.1e} from the undisturbed run")
+    assert worst < 1e-6

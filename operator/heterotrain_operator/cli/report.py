@@ -21,12 +21,13 @@ from heterotrain_operator.cli.summary import Arm, Summary
 
 STYLE = """
 :root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; margin-bottom: 0.2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 p.lead { font-size: 1.1rem; font-weight: 600; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
 th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; vertical-align: top; }
+td:not(.text) { white-space: nowrap; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 img { width: 100%; height: auto; background: white; border-radius: 4px; margin: 0.5rem 0; }
 pre { overflow-x: auto; padding: 0.8rem; border: 1px solid #8884; border-radius: 4px; font-size: 0.85rem; }

@@ -1,0 +1,24 @@
+"""Fit a linear map: alone with `python examples/linear_regression.py`, or as workers of a job."""
+
+import torch
+from torch import nn
+
+import heterotrain
+from heterotrain.workloads.regression import LinearRegression, linear_data
+
+session = heterotrain.join(batch_size=64, epochs=5)
+
+torch.manual_seed(0)
+criterion = nn.MSELoss()
+model = LinearRegression()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+model, optimizer, batches = session.prepare(model, optimizer, linear_data())
+
+for inputs, targets in batches:
+    loss = session.scale(criterion(model(inputs), targets))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+if session.leader:
+    print(f"step {session.step}: the last batch's loss was {loss.item():.4f} (the data's noise alone is 0.01)")

@@ -1,0 +1,32 @@
+"""What a newcomer copies: every example manifest is valid and can run here, every example script runs alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heterotrain_operator.api import load_manifest
+from heterotrain_operator.clusters.local.template import read_templates
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MANIFESTS = sorted((REPOSITORY / "examples").glob("*.yaml"))
+SCRIPTS = sorted((REPOSITORY / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_example_manifest_is_valid_and_runs_an_example_script(path: Path) -> None:
+    templates = read_templates(load_manifest(path))
+    commands = {argument for template in templates.values() for argument in template.command}
+    assert commands & {f"examples/{script.name}" for script in SCRIPTS}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_example_script_runs_alone(path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer-image")}
+    run = subprocess.run(
+        [sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert run.stdout.startswith("step ")
