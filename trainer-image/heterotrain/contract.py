@@ -25,7 +25,6 @@ ENV_UID = "HETEROTRAIN_UID"  # the pod's UID; tells a re-created pod from its pr
 ENV_GROUP = "HETEROTRAIN_GROUP"
 ENV_PLAN_DIR = "HETEROTRAIN_PLAN_DIR"  # the folder that holds PLAN_FILE
 ENV_CONFIG = "HETEROTRAIN_CONFIG"  # TrainingConfig as JSON
-ENV_ADDRESS = "HETEROTRAIN_ADDRESS"  # host:port on which this worker would serve the rendezvous as leader
 ENV_METRICS_PORT = "HETEROTRAIN_METRICS_PORT"
 ENV_CPU_LIMIT = "HETEROTRAIN_CPU_LIMIT"  # cores, as the pod started
 ENV_TERMINATION_LOG = "HETEROTRAIN_TERMINATION_LOG"
@@ -76,7 +75,6 @@ PHASE_TRAINING = "training"
 PHASE_CHECKPOINTING = "checkpointing"
 PHASE_REFORMING = "reforming"  # a collective failed; making new groups
 PHASE_FINISHED = "finished"
-PHASES = (PHASE_WAITING, PHASE_STARTING, PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED)
 
 # --- the plan --------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,12 @@
 """The protocol of a step: begin, compute, commit; and at the boundaries between steps, everything else.
 
-All ranks take every decision at the same boundary from the same facts (position, plan, and what the control
-collective summed), so none needs a vote. If all of a step's buckets completed on one rank, every rank contributed: so a
+All ranks take every decision at the same boundary from the same facts (position, plan, and what the last exchange
+summed), so none needs a vote. If all of a step's buckets completed on one rank, every rank contributed: so a
 rank commits when its buckets completed. A failed step changes nothing and comes again, under new groups.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 
@@ -15,13 +14,13 @@ import torch
 
 from heterotrain import contract, sampler
 from heterotrain.contract import StepRecord, TrainingConfig
-from heterotrain.control import broadcast_document, sum_over_ranks
 from heterotrain.exchange import Exchange
-from heterotrain.gradient import ElasticModel, StepReduction, sample_weight, zero_of
+from heterotrain.gradient import ElasticModel, sample_weight, zero_of
 from heterotrain.losses import Losses
-from heterotrain.membership import Generation, MembershipError, Rendezvous, is_collective_error
+from heterotrain.membership import MembershipError
 from heterotrain.metrics import Series, WorkerMetrics
 from heterotrain.plans import Plans
+from heterotrain.team import Team
 from heterotrain.timing import clock_for
 from heterotrain.training_state import TrainingState
 from heterotrain.worker import StopRequest, Worker
@@ -63,14 +62,10 @@ class Engine:
         self._dataset_length = dataset_length
         self._loss_reduction = loss_reduction
         self._find_unused_parameters = find_unused_parameters
-        self._device = device
         self._metrics = metrics
         self._series = series
         self._stop = stop
         self._clock = clock_for(device)
-        self._rendezvous: Rendezvous | None = None
-        self._generation: Generation | None = None
-        self._reduction: StepReduction | None = None
         self._order: tuple[int, torch.Tensor] | None = None
         self._open = False  # a batch is out and not committed yet
         self._scaled = False
@@ -78,6 +73,15 @@ class Engine:
         self._slice = (0, 0)
         self._losses = Losses(config.target_loss, config.target_every_steps)
         self._exchange = Exchange(plans, self._losses, stop)
+        self._team = Team(
+            model=model,
+            state=self.state,
+            plans=plans,
+            losses=self._losses,
+            exchange=self._exchange,
+            clock=self._clock,
+            device=device,
+        )
         self._mark = "first"
         self._replays = 0
 
@@ -101,7 +105,7 @@ class Engine:
     @property
     def in_collective(self) -> bool:
         """Whether this worker has done its own part of the step and only waits for the others."""
-        return self._reduction is not None and self._reduction.in_collective
+        return self._team.reduction is not None and self._team.reduction.in_collective
 
     @property
     def has_samples(self) -> bool:
@@ -125,7 +129,7 @@ class Engine:
         scaled = loss * sample_weight(stop - start, self._samples, self._loss_reduction)
         self._losses.add(scaled)
         self._scaled = True
-        if self._find_unused_parameters and self._reduction is not None:
+        if self._find_unused_parameters and self._team.reduction is not None:
             return scaled + zero_of(self._model.module).to(scaled.device, scaled.dtype)
         return scaled
 
@@ -136,7 +140,7 @@ class Engine:
 
         Raises MembershipError, CheckpointError; SystemExit(143) if asked to stop meanwhile.
         """
-        if self.finished or self._generation is not None:
+        if self.finished or self._team.generation is not None:
             raise RuntimeError("the batches end with the job; they cannot be iterated twice")
         self._stop.deferred = True
         if self._worker is not None:
@@ -162,13 +166,14 @@ class Engine:
                 "optimizer.step() was not called for the batch before; every batch must be committed once"
             )
         while True:
-            if self._broken:
+            if self._team.broken:
                 if not self._mended():
                     return False
-            elif self._exchange.stop_agreed or (self._generation is None and self._stop.requested):
+            elif self._exchange.stop_agreed or (self._team.generation is None and self._stop.requested):
                 self._leave_on_request()
             elif self._done:
-                if self._leave_together():
+                if self._team.await_all():
+                    self._end()
                     return False
             else:
                 if self._plans.take_due(self.position.cursor == 0):
@@ -193,7 +198,7 @@ class Engine:
         if not self._scaled:
             raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
         self._open = False
-        reduction = self._reduction
+        reduction = self._team.reduction
         if reduction is None:
             self._clock.bucket_ready()
         else:
@@ -222,26 +227,26 @@ class Engine:
         if self._samples < plan.global_batch_size:
             self._mark = self._mark or "partial"
         self._open, self._scaled = True, False
-        if self._reduction is not None:
-            self._reduction.reduced = False
+        if self._team.reduction is not None:
+            self._team.reduction.reduced = False
             self.state.keep()
         self._losses.begin()
-        if self._generation is not None:
+        if self._team.generation is not None:
             counters = self._metrics.counters
             try:
                 self._exchange.begin(
-                    self.position.step, self.state.learning_rate, counters.mean_seconds, self._generation
+                    self.position.step, self.state.learning_rate, counters.mean_seconds, self._team.generation
                 )
             except RuntimeError as error:
-                self._fail(error)
+                self._team.fail(error)
 
     def _settle(self) -> None:
         """The step is committed: count it, then learn what the others had to say."""
         times = self._clock.finish()
         start, stop = self._slice
         samples = stop - start
-        if self._reduction is not None and self._reduction.evaluated:
-            self._reduction.evaluated = False
+        if self._team.reduction is not None and self._team.reduction.evaluated:
+            self._team.reduction.evaluated = False
             self._mark = self._mark or "evaluation"
         loss = self._losses.commit(samples / self._samples)
         if not self._mark:
@@ -269,12 +274,12 @@ class Engine:
 
     def _hear(self) -> None:
         """Take in what the workers have told each other, if this step carried an exchange."""
-        if self._generation is None:
+        if self._team.generation is None:
             return
         try:
-            signals = self._exchange.hear(self.position.step, self._generation)
+            signals = self._exchange.hear(self.position.step, self._team.generation)
         except RuntimeError as error:
-            self._fail(error)
+            self._team.fail(error)
             return
         if signals is None:
             return
@@ -286,14 +291,6 @@ class Engine:
         loss = self._losses.hear(signals)
         if loss is not None:
             state.loss = loss
-
-    def _fail(self, error: RuntimeError) -> None:
-        assert self._reduction is not None
-        self._reduction.fail(error)
-
-    @property
-    def _broken(self) -> bool:
-        return self._reduction is not None and bool(self._reduction.error)
 
     @property
     def _done(self) -> bool:
@@ -335,62 +332,29 @@ class Engine:
             self._leave_on_request()
 
     def _await_membership(self, worker: Worker) -> None:
-        """Wait until a plan holds this very worker, meet the others, and share the newest checkpoint."""
+        """Wait until a plan holds this very worker, then meet the others."""
         state = self._metrics.state
         state.phase = contract.PHASE_WAITING
-        plan = self._plans.await_first(worker, self._check_stop)
+        self._plans.await_first(worker, self._check_stop)
         state.phase = contract.PHASE_STARTING
-        deadline = self._config.startup_deadline_seconds
-        self._rendezvous = Rendezvous(
-            plan,
-            self.rank,
-            self._device.type,
-            deadline_seconds=deadline,
-            spare_port=worker.metrics_port,
-            check_stop=self._check_stop,
-        )
-        if self.rank == 0:
-            self.state.resume(self.state.newest_checkpoint())
-        self._form(deadline)
-
-    def _form(self, deadline_seconds: float) -> None:
-        """Meet all members and come to the same state as they: at the start the leader's, which alone reads the
-        checkpoint; after a failure the one of whoever committed most. If that fails, it is to be done again.
-
-        Raises MembershipError if not all come in time, CheckpointError if the state does not fit.
-        """
-        assert self._rendezvous is not None
-        self._generation = self._rendezvous.meet(deadline_seconds)
-        self._reduction = StepReduction(self._generation, self._clock)
-        try:
-            self._agree(self._generation)
-            self._reduction = self._model.attach(self._generation, self._clock, self._device)
-        except RuntimeError as error:
-            if not is_collective_error(error):
-                raise
-            self._fail(error)
+        self._team.join(worker.metrics_port, self._config.startup_deadline_seconds, self._check_stop)
 
     def _reform(self) -> None:
-        """Meet the same members again after a failure; whoever committed most is right.
+        """Meet the same members again after a failure.
 
         Raises MembershipError if they do not all come back in time: then a restart from the checkpoint is due.
         """
-        assert self._rendezvous is not None
-        assert self._generation is not None
-        assert self._reduction is not None
         self._replays += 1
         if self._replays > _MOST_REPLAYS_OF_A_STEP:
             raise MembershipError(
-                f"step {self.position.step} failed {self._replays} times in a row: {self._reduction.error}"
+                f"step {self.position.step} failed {self._replays} times in a row: {self._team.broken}"
             )
         state = self._metrics.state
         state.phase = contract.PHASE_REFORMING
         state.steps_replayed += 1
         self._optimizer.zero_grad()
-        self._model.detach()
-        self._generation.leave()
-        self._form(self._config.progress_timeout_seconds)
-        log.info("group %s formed at step %d", self._generation.number, self.position.step)
+        self._team.form(self._config.progress_timeout_seconds)
+        log.info("group formed again at step %d", self.position.step)
         if self._plans.in_force.version != self._metrics.counters.plan_version:
             self._follow()
         self._mark = "replay"
@@ -408,67 +372,19 @@ class Engine:
             return False
         return True
 
-    def _agree(self, generation: Generation) -> None:
-        """Whoever committed most is right, the first of them by rank: its plan, and its state where others differ."""
-        steps = torch.zeros(generation.world_size, dtype=torch.int64)
-        steps[self.rank] = self.position.step
-        sum_over_ranks(steps, generation)
-        newest = int(steps.max())
-        source = int(steps.argmax())
-        mine = self._shared_facts() if self.rank == source else None
-        facts = json.loads(broadcast_document(mine, source, generation))
-        self._plans.take_over(facts)
-        self._losses.take_over(facts["losses"], facts["target_reached"])
-        self._exchange.restart()
-        if int(steps.min()) < newest:
-            state = self.state.pack() if self.rank == source else None
-            received = broadcast_document(state, source, generation)
-            if self.position.step < newest:
-                self.state.load(received)
-
-    def _shared_facts(self) -> bytes:
-        return json.dumps(
-            self._plans.facts()
-            | {
-                "losses": self._losses.known(),
-                "target_reached": self._losses.target_reached,
-            }
-        ).encode()
-
-    def _leave_together(self) -> bool:
-        """At the job's end, wait for all to have committed the last step; False if that failed and is to be mended."""
-        if self._generation is not None:
-            try:
-                sum_over_ranks(torch.zeros(1), self._generation)
-            except RuntimeError as error:
-                self._fail(error)
-                return False
-        self._end()
-        return True
-
     def _end(self) -> None:
         """The job's last step is committed, and the group is left."""
         self._save()
-        self._part()
+        self._team.part()
         self.finished = True
         self._stop.deferred = False
         self._metrics.state.phase = contract.PHASE_FINISHED
-
-    def _part(self) -> None:
-        """Leave the group for good."""
-        self._model.detach()
-        self._reduction = None
-        self._exchange.restart()
-        if self._rendezvous is not None:
-            self._rendezvous.part()
-        if self._generation is not None:
-            self._generation.leave()
 
     def _leave_on_request(self) -> None:
         """Save what is committed and leave in order. Raises SystemExit(143)."""
         self.stopped = True
         self._save()
-        self._part()
+        self._team.part()
         log.info("asked to stop: leaving after step %d", self.position.step)
         raise SystemExit(contract.EXIT_PREEMPTED)
 

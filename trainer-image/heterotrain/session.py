@@ -26,8 +26,6 @@ from heterotrain.planfile import PlanFile
 from heterotrain.plans import Plans
 from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
 
-log = logging.getLogger(__name__)
-
 
 def join(*, batch_size: int = 32, epochs: int = 1, seed: int = 0) -> Session:
     """Join the job that this process was started for; alone, outside any job, be its only worker.

@@ -244,7 +244,7 @@ class LocalCluster:
         template = self._templates[key.group]
         files = WorkerFiles(self.directory / "workers" / key.name, str(uuid.uuid4()))
         address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
-        environment = self._environment(key, template, files, address, metrics_port)
+        environment = self._environment(key, template, files, metrics_port)
         command = [expand(word, environment) for word in template.command]
         cage = self.mechanism.create(key.name, template.cores, template.memory_bytes, self._token)
         process = WorkerProcess(
@@ -260,7 +260,7 @@ class LocalCluster:
         return _Pod(key, files.uid, address, f"{HOST}:{metrics_port}", template.cores, process)
 
     def _environment(
-        self, key: WorkerKey, template: ProcessTemplate, files: WorkerFiles, address: str, metrics_port: int
+        self, key: WorkerKey, template: ProcessTemplate, files: WorkerFiles, metrics_port: int
     ) -> dict[str, str]:
         contract_part = {
             contract.ENV_JOB: self.job.metadata.name,
@@ -269,7 +269,6 @@ class LocalCluster:
             contract.ENV_GROUP: key.group,
             contract.ENV_PLAN_DIR: str(self._volume.directory),
             contract.ENV_CONFIG: self._configs[key.group].to_json(),
-            contract.ENV_ADDRESS: address,
             contract.ENV_METRICS_PORT: str(metrics_port),
             contract.ENV_TERMINATION_LOG: str(files.termination),
             contract.ENV_SERIES: str(files.series),

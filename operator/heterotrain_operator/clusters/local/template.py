@@ -54,8 +54,8 @@ class ProcessTemplate:
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Replace $(NAME) as Kubernetes does: $$ is a dollar sign, and an unknown name stays as it is.
 
-    >>> expand("$(HOME)/$$(HOME)/$(OTHER)", {"HOME": "/root"})
-    '/root/$(HOME)/$(OTHER)'
+    >>> expand("$(HOME)/$$(HOME)/$(OTHER)", {"HOME": "/home/me"})
+    '/home/me/$(HOME)/$(OTHER)'
     """
     return _REFERENCE.sub(lambda m: "$" if m[1] else variables.get(m[2], m[0]), text)
 

@@ -1,0 +1,133 @@
+"""The workers that train together at the moment, as one of them sees it: meet, agree, fail, meet again.
+
+Whoever committed most is right. At the start that is the leader, which alone reads the checkpoint; after a failure it
+may be anybody, by at most one step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import torch
+
+from heterotrain.control import broadcast_document, sum_over_ranks
+from heterotrain.exchange import Exchange
+from heterotrain.gradient import ElasticModel, StepReduction
+from heterotrain.losses import Losses
+from heterotrain.membership import Generation, Rendezvous, is_collective_error
+from heterotrain.plans import Plans
+from heterotrain.timing import StepClock
+from heterotrain.training_state import TrainingState
+
+
+class Team:
+    """`generation` and `reduction` are None alone, before the first meeting, and after the end."""
+
+    def __init__(
+        self,
+        *,
+        model: ElasticModel,
+        state: TrainingState,
+        plans: Plans,
+        losses: Losses,
+        exchange: Exchange,
+        clock: StepClock,
+        device: torch.device,
+    ) -> None:
+        self.generation: Generation | None = None
+        self.reduction: StepReduction | None = None
+        self._model = model
+        self._state = state
+        self._plans = plans
+        self._losses = losses
+        self._exchange = exchange
+        self._clock = clock
+        self._device = device
+        self._rendezvous: Rendezvous | None = None
+
+    @property
+    def broken(self) -> str:
+        """Why the present groups are of no use any more; empty if they are, or if there are none."""
+        return "" if self.reduction is None else self.reduction.error
+
+    def fail(self, error: RuntimeError) -> None:
+        """A collective failed here: give the present groups up, for all."""
+        assert self.reduction is not None
+        self.reduction.fail(error)
+
+    def join(self, spare_port: int, deadline_seconds: float, check_stop: Callable[[], None]) -> None:
+        """Meet the members of the plan in force for the first time. Raises as `form` does."""
+        self._rendezvous = Rendezvous(
+            self._plans.in_force,
+            self._plans.rank,
+            self._device.type,
+            deadline_seconds=deadline_seconds,
+            spare_port=spare_port,
+            check_stop=check_stop,
+        )
+        if self._plans.rank == 0:
+            self._state.resume(self._state.newest_checkpoint())
+        self.form(deadline_seconds)
+
+    def form(self, deadline_seconds: float) -> None:
+        """Leave the present groups, meet all members in new ones and come to the same state as they.
+
+        If that fails in turn the team is `broken` again. Raises MembershipError if not all come in time,
+        CheckpointError if the state does not fit.
+        """
+        assert self._rendezvous is not None
+        self._model.detach()
+        if self.generation is not None:
+            self.generation.leave()
+        self.generation = self._rendezvous.meet(deadline_seconds)
+        self.reduction = StepReduction(self.generation, self._clock)
+        try:
+            self._agree(self.generation)
+            self.reduction = self._model.attach(self.generation, self._clock, self._device)
+        except RuntimeError as error:
+            if not is_collective_error(error):
+                raise
+            self.fail(error)
+
+    def await_all(self) -> bool:
+        """Wait until all are here; False if that failed, and the team is `broken`."""
+        if self.generation is None:
+            return True
+        try:
+            sum_over_ranks(torch.zeros(1), self.generation)
+        except RuntimeError as error:
+            self.fail(error)
+            return False
+        return True
+
+    def part(self) -> None:
+        """Leave for good."""
+        self._model.detach()
+        self.reduction = None
+        self._exchange.restart()
+        if self._rendezvous is not None:
+            self._rendezvous.part()
+        if self.generation is not None:
+            self.generation.leave()
+            self.generation = None
+
+    def _agree(self, generation: Generation) -> None:
+        """The plan and the losses of the first by rank who committed most, and its state where others differ."""
+        position, rank = self._state.position, self._plans.rank
+        steps = torch.zeros(generation.world_size, dtype=torch.int64)
+        steps[rank] = position.step
+        sum_over_ranks(steps, generation)
+        newest, source = int(steps.max()), int(steps.argmax())
+        facts = json.loads(broadcast_document(self._facts() if rank == source else None, source, generation))
+        self._plans.take_over(facts)
+        self._losses.take_over(facts["losses"], facts["target_reached"])
+        self._exchange.restart()
+        if int(steps.min()) < newest:
+            received = broadcast_document(self._state.pack() if rank == source else None, source, generation)
+            if position.step < newest:
+                self._state.load(received)
+
+    def _facts(self) -> bytes:
+        losses = {"losses": self._losses.known(), "target_reached": self._losses.target_reached}
+        return json.dumps(self._plans.facts() | losses).encode()
