@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -81,6 +81,12 @@ def worker_names(job: Job) -> tuple[str, ...]:
     return tuple(key.name for key in missing(job, survey(job, Seen())))
 
 
+def limits_of(job: Job) -> dict[str, float | None]:
+    """CPU limit of every worker, in cores."""
+    names = iter(worker_names(job))
+    return {next(names): group.cpu_limit for group in job.groups for _ in range(group.replicas)}
+
+
 def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
     """Least and most samples per step of every worker."""
     names = iter(worker_names(job))
@@ -122,9 +128,17 @@ class Runner:
     """Runs legs of one job, showing each to the user."""
 
     def __init__(
-        self, job: HeteroTrainingJob, *, mechanism: Mechanism, view: View, stop: StopSignals, grace_seconds: float
+        self,
+        job: HeteroTrainingJob,
+        *,
+        mechanism: Mechanism,
+        view: View,
+        stop: StopSignals,
+        grace_seconds: float,
+        cpus: Mapping[str, int],
     ) -> None:
         self._job = job
+        self._cpus = cpus
         self._mechanism = mechanism
         self._view = view
         self._stop = stop
@@ -140,7 +154,7 @@ class Runner:
         if leg.is_profile:
             core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
         names = worker_names(core)
-        with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism) as cluster:
+        with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism, cpus=self._cpus) as cluster:
             self._view.begin(title, core, position=position, endless=leg.is_profile)
             round_of = _Rounds(self._view)
             wish: Interrupted | None = None

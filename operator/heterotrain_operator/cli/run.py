@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,13 +21,14 @@ from rich.logging import RichHandler
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.cli import checkpoints
-from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, legs, worker_names
+from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, legs, limits_of, worker_names
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.stop import StopSignals, stop_signals
 from heterotrain_operator.cli.summary import WELL, Summary, Target, summarize
 from heterotrain_operator.cli.table import print_summary
 from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.placement import place
 from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
 
 SUCCEEDED = 0
@@ -166,7 +168,14 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
     yield out.absolute()
 
 
-def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mechanism) -> None:
+def _placed(prepared: Prepared) -> dict[str, int]:
+    """A CPU for each worker where figures are to be compared; otherwise none, since other jobs may run here, too."""
+    if not any(leg.is_profile for leg in prepared.legs):
+        return {}
+    return place(limits_of(to_core(prepared.job)), sorted(os.sched_getaffinity(0)))
+
+
+def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mechanism, cpus: Mapping[str, int]) -> None:
     job = prepared.job
     replicas = job.spec.replicas
     view.say(
@@ -175,6 +184,8 @@ def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mech
         style="bold",
     )
     view.say(f"Limits: {mechanism.describe()}")
+    if cpus:
+        view.say(f"Each worker keeps to one CPU: {', '.join(f'{name} to {cpu}' for name, cpu in cpus.items())}")
     ignored = [path for template in prepared.templates.values() for path in template.ignored]
     if ignored:
         view.say(f"Ignored on this machine: {', '.join(ignored)}")
@@ -285,13 +296,15 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
     mechanism = detect()
     with _run_folder(options.out) as folder:
         with View(console, time.monotonic) as view:
-            _introduce(view, prepared, options, mechanism)
+            cpus = _placed(prepared)
+            _introduce(view, prepared, options, mechanism, cpus)
             runner = Runner(
                 prepared.job,
                 mechanism=mechanism,
                 view=view,
                 stop=stop,
                 grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
+                cpus=cpus,
             )
             results = _run_legs(runner, prepared, options, folder)
         summary = _summary(prepared, results, mechanism)

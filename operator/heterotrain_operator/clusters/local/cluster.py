@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -65,8 +67,10 @@ class LocalCluster:
         checkpoint_path: str | None,
         *,
         mechanism: Mechanism | None = None,
+        cpus: Mapping[str, int] | None = None,
     ) -> None:
-        """Use `directory` for plan, logs and series; `checkpoint_path` replaces the manifest's.
+        """Use `directory` for plan, logs and series; `checkpoint_path` replaces the manifest's. `cpus` keeps workers,
+        by name, to one CPU each.
 
         Raises ManifestError if a template asks for what a process cannot have. Without a `mechanism` the best
         that works here limits the workers.
@@ -81,6 +85,7 @@ class LocalCluster:
             for group in job.spec.worker_groups
         }
         self.mechanism = detect() if mechanism is None else mechanism
+        self._cpus = dict(cpus or {})
         self._job_uid = str(uuid.uuid4())
         self._token = leftovers.new_token()
         self._ports = Ports()
@@ -255,6 +260,9 @@ class LocalCluster:
             cage=cage,
             memory_bytes=template.memory_bytes,
         )
+        if key.name in self._cpus:
+            with contextlib.suppress(ProcessLookupError):  # it has ended already, which is noticed elsewhere
+                os.sched_setaffinity(process.pid, {self._cpus[key.name]})
         self._history.setdefault(key.name, []).append(files)
         logger.info("worker %s is process %d, its log is %s", key.name, process.pid, files.log)
         return _Pod(key, files.uid, address, f"{HOST}:{metrics_port}", template.cores, process)
