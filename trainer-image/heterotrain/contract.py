@@ -75,6 +75,7 @@ PHASE_TRAINING = "training"
 PHASE_CHECKPOINTING = "checkpointing"
 PHASE_REFORMING = "reforming"  # a collective failed; making new groups
 PHASE_FINISHED = "finished"
+PHASES = (PHASE_WAITING, PHASE_STARTING, PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED)
 
 # --- the plan --------------------------------------------------------------------------------------------------
 
