@@ -1,0 +1,42 @@
+"""Names that the operator gives to what it creates; all derive from identity, so that none is created twice."""
+
+from __future__ import annotations
+
+from heterotrain.contract import PLAN_FILE
+
+GROUP = "heterotrain.dev"
+VERSION = "v1alpha1"
+PLURAL = "heterotrainingjobs"
+
+FIELD_MANAGER = "heterotrain-operator"
+"""Of server-side apply; also the component that events name."""
+
+LABEL_JOB = f"{GROUP}/job-name"
+LABEL_GROUP = f"{GROUP}/worker-group"
+LABEL_INDEX = f"{GROUP}/worker-index"
+LABEL_ROLE = f"{GROUP}/job-role"
+ROLE_WORKER = "worker"
+
+ANNOTATION_PLAN = f"{GROUP}/plan-version"
+"""On pods: patched after a plan was written, because the kubelet then refreshes their volumes at once."""
+
+TRAINER_PORT = 29500
+"""Port of the address under which a worker is in the plan; the leader serves the rendezvous there."""
+
+PLAN_VOLUME = "heterotrain-plan"
+PLAN_FOLDER = "/var/run/heterotrain/plan"
+CHECKPOINT_VOLUME = "heterotrain-checkpoints"
+
+PLAN_KEY = PLAN_FILE
+MEMORY_KEY = "memory.json"
+"""Keys of the plan's ConfigMap. Only the plan is projected into pods."""
+
+
+def plan_name(job: str) -> str:
+    """Name of the ConfigMap that holds the plan and the memory of decisions."""
+    return f"{job}-plan"
+
+
+def service_name(job: str) -> str:
+    """Name of the headless Service over a job's workers."""
+    return job
