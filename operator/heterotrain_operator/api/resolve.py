@@ -24,7 +24,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
     The job must come from `parse_manifest` or `load_manifest`.
     """
     spec = job.spec
-    deadline = spec.run_policy.active_deadline_seconds
+    deadline, ttl = spec.run_policy.active_deadline_seconds, spec.run_policy.ttl_seconds_after_finished
     return Job(
         name=job.metadata.name,
         groups=tuple(
@@ -54,6 +54,8 @@ def to_core(job: HeteroTrainingJob) -> Job:
         active_deadline_seconds=None if deadline is None else float(deadline),
         heartbeat_timeout_seconds=float(spec.membership.heartbeat_timeout_seconds),
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
+        clean_pod_policy=spec.run_policy.clean_pod_policy,
+        ttl_seconds=None if ttl is None else float(ttl),
     )
 
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core import progress
-from heterotrain_operator.core.facts import Facts, ended, listed, resized, survey
+from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
+from heterotrain_operator.core.recovery import recovered
 from heterotrain_operator.core.restarts import after_failures, restart, still_draining
 from heterotrain_operator.core.startup import start
 from heterotrain_operator.core.state import Memory
@@ -29,35 +30,38 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     facts = survey(job, seen)
     if memory.created_at is None:
         memory = replace(memory, created_at=now)
-    decided, memory = _decide(job, facts, memory, now)
-    return decided, memory.rounded()
+    decided, memory = _decide(job, seen, facts, memory, now)
+    return replace(decided, force_delete=stuck(seen, now)), memory.rounded()
 
 
-def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def _decide(job: Job, seen: Seen, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     if memory.outcome:
-        return over(job, facts, memory)
+        return over(job, facts, memory, now)
     if not memory.draining and _all_finished(job, facts):
         message = f"all {len(facts.finished)} workers finished the job's last step"
-        return ending(job, facts, memory, outcome="Succeeded", code="JobSucceeded", message=message)
+        return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
     if job.suspend:
         return _suspended(job, facts, memory, now)
     if memory.started_at is None:
         memory = replace(memory, started_at=now)
     if _outlived(job, memory, now):
         message = f"the job ran longer than its active deadline of {job.active_deadline_seconds:g} s"
-        return ending(job, facts, memory, outcome="Failed", code="ActiveDeadlineExceeded", message=message)
+        return ending(job, facts, memory, now, outcome="Failed", code="ActiveDeadlineExceeded", message=message)
     if memory.draining:
         draining = still_draining(job, facts, memory, now)
         if draining is not None:
             return draining
         memory = replace(memory, draining=False, restart_at=None, starting_at=now)
-    if facts.failed:
-        return after_failures(job, facts, memory, now, facts.failed)
+    if facts.failed or facts.lost:
+        return after_failures(job, facts, memory, now, (*facts.failed, *facts.lost))
     if memory.plan_version > (facts.plan.version if facts.plan is not None else 0):
         since = now - (memory.published_at if memory.published_at is not None else now)
         if 0 <= since < SETTLE_SECONDS:
             reason = f"plan {memory.plan_version} was published and is not visible yet"
             return decision(job, "Running", "PlanPublished", reason), memory
+    again = recovered(job, facts, memory, now)
+    if again is not None:
+        return again
     members = tuple(worker for worker in facts.members if worker is not None)
     if facts.plan is None or not members:
         return start(job, facts, memory, now)
@@ -66,11 +70,11 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         gone = [member.name for member in facts.plan.members if member.name not in present]
         message = f"{listed(gone)} vanished"
         return restart(job, facts, memory, now, code="WorkerVanished", message=message, counts=False)
-    return _running(job, facts, members, memory, now)
+    return _running(job, seen, facts, members, memory, now)
 
 
 def _running(
-    job: Job, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
+    job: Job, seen: Seen, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
 ) -> tuple[Decision, Memory]:
     """The plan in force names exactly the workers that are there: watch over them and steer."""
     assert facts.plan is not None
@@ -80,7 +84,13 @@ def _running(
     change = resized(job, facts)
     if change is not None and not finishing:
         return restart(job, facts, memory, now, code="WorkersResized", message=change, counts=False)
-    memory = progress.observed(members, aligned(memory, plan, now), now)
+    memory = aligned(memory, plan, now)
+    blind = seen.metrics_problem or progress.all_silent(members)
+    if blind:
+        health = Health(degraded=f"{blind}; plan {plan.version} stays", degraded_code="MetricsUnavailable")
+        reason = f"plan {plan.version} stays: {blind}"
+        return decision(job, "Running", "MetricsUnavailable", reason, health=health), progress.held(memory, now)
+    memory = progress.observed(members, memory, now)
     hanging = progress.hung(job, members, memory, now)
     if hanging is not None:
         return restart(job, facts, memory, now, code="WorkerHung", message=hanging, counts=True)

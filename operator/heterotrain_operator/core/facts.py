@@ -46,6 +46,11 @@ class Facts:
         return tuple(worker for worker in self.workers if failed(worker))
 
     @property
+    def lost(self) -> tuple[WorkerSeen, ...]:
+        """Workers that have not ended as far as is known, on nodes that do not answer."""
+        return tuple(worker for worker in self.workers if worker.node_lost and not ended(worker))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All pods that are there, strangers last."""
         return (*(worker.name for worker in self.workers), *self.strangers)
@@ -81,6 +86,17 @@ def ended(worker: WorkerSeen) -> bool:
 def failed(worker: WorkerSeen) -> bool:
     """Whether it ended without having finished the job, or with an error; exit code 0 alone says nothing."""
     return ended(worker) and not (worker.finished and worker.phase != "Failed" and worker.exit_code in (None, 0))
+
+
+def stuck(seen: Seen, now: float) -> tuple[str, ...]:
+    """Pods being deleted whose grace is over, on nodes that do not answer: nobody there will say that they
+    are gone.
+    """
+    return tuple(
+        worker.name
+        for worker in seen.workers
+        if worker.node_lost and worker.deleting_since is not None and now >= worker.deleting_since
+    )
 
 
 def missing(job: Job, facts: Facts) -> tuple[WorkerKey, ...]:

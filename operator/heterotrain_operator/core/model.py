@@ -48,6 +48,8 @@ class Job:
     active_deadline_seconds: float | None = None
     heartbeat_timeout_seconds: float = 5.0
     progress_timeout_seconds: float = 60.0
+    clean_pod_policy: str = "Running"  # All | Running | None: which pods go when the job ends
+    ttl_seconds: float | None = None  # a finished job is removed after so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ class WorkerSeen:
 
     `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
     once it ended; `finished` and `message` are its last words. `disrupted`: its end is not its fault (preemption,
-    eviction, a lost node) and does not count as a restart.
+    eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its grace ends
+    at that moment, in Unix seconds. `node_lost`: its node does not answer, so nothing it last said can be relied on.
     """
 
     name: str
@@ -94,15 +97,22 @@ class WorkerSeen:
     finished: bool = False
     message: str = ""
     disrupted: bool = False
+    out_of_memory: bool = False
+    deleting_since: float | None = None
+    node_lost: bool = False
     metrics: WorkerMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One observation of a job: its pods in any order, and the plan in force (None before the first)."""
+    """One observation of a job: its pods in any order, and the plan in force (None before the first).
+
+    `metrics_problem` says why nobody's metrics could be read, if that is the source's fault and not the workers'.
+    """
 
     workers: tuple[WorkerSeen, ...] = ()
     plan: Plan | None = None
+    metrics_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +147,9 @@ class Condition:
 class Decision:
     """What to do now. Acting on it never decides anything.
 
-    `plan` is the plan to publish (None: leave the one in force). `delete` names pods to delete. `reason` says in words
-    and numbers why the batches change, or why they do not.
+    `plan` is the plan to publish (None: leave the one in force). `delete` names pods to delete, `force_delete` those
+    that go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in
+    words and numbers why the batches change, or why they do not.
     """
 
     phase: JobPhase
@@ -148,3 +159,5 @@ class Decision:
     delete: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()
     events: tuple[Event, ...] = field(default=())
+    force_delete: tuple[str, ...] = ()
+    remove_job: bool = False

@@ -25,6 +25,7 @@ class Health:
     balanced: bool | None = None
     balance: str = "not measured yet"
     degraded: str = ""
+    degraded_code: str = "WorkersImpaired"
 
 
 def decision(
@@ -64,7 +65,7 @@ def decision(
         Condition(
             "Degraded",
             bool(health.degraded),
-            "WorkersImpaired" if health.degraded else "Healthy",
+            health.degraded_code if health.degraded else "Healthy",
             health.degraded or "nothing is wrong",
         ),
     )
@@ -72,18 +73,31 @@ def decision(
 
 
 def ending(
-    job: Job, facts: Facts, memory: Memory, *, outcome: Literal["Succeeded", "Failed"], code: str, message: str
+    job: Job,
+    facts: Facts,
+    memory: Memory,
+    now: float,
+    *,
+    outcome: Literal["Succeeded", "Failed"],
+    code: str,
+    message: str,
 ) -> tuple[Decision, Memory]:
-    """The job is over, for good: live workers go, ended ones stay for their logs."""
+    """The job is over, for good."""
     message = message[:LONGEST_MESSAGE]
-    memory = replace(memory, outcome=outcome, reason=code, message=message, draining=False)
+    memory = replace(memory, outcome=outcome, ended_at=now, reason=code, message=message, draining=False)
     kind: Literal["Normal", "Warning"] = "Normal" if outcome == "Succeeded" else "Warning"
-    final, memory = over(job, facts, memory)
+    final, memory = over(job, facts, memory, now)
     return replace(final, events=(Event(kind, code, message),)), memory
 
 
-def over(job: Job, facts: Facts, memory: Memory) -> tuple[Decision, Memory]:
-    """The job ended before: only leftovers remain to be deleted."""
+def over(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """The job ended before: pods remain as its clean-up policy says, and it itself until its time is over."""
     phase: JobPhase = "Succeeded" if memory.outcome == "Succeeded" else "Failed"
-    leftovers = (*(worker.name for worker in facts.live), *facts.strangers)
-    return decision(job, phase, memory.reason or phase, memory.message, delete=leftovers), memory
+    leftovers = {
+        "All": facts.names,
+        "Running": (*(worker.name for worker in facts.live), *facts.strangers),
+        "None": (),
+    }[job.clean_pod_policy]
+    final = decision(job, phase, memory.reason or phase, memory.message, delete=leftovers)
+    since = now - (memory.ended_at if memory.ended_at is not None else now)
+    return replace(final, remove_job=job.ttl_seconds is not None and since >= job.ttl_seconds), memory

@@ -53,6 +53,23 @@ def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memor
     )
 
 
+def all_silent(members: Sequence[WorkerSeen]) -> str:
+    """That of several running workers not one can be read, in words; empty otherwise.
+
+    Metrics are served beside the training, so all at once fall silent when the way to them is cut, not when
+    they hang.
+    """
+    alive = [worker for worker in members if not ended(worker)]
+    if len(alive) < 2 or any(worker.metrics is not None for worker in alive):
+        return ""
+    return f"metrics of none of the {len(alive)} workers can be read"
+
+
+def held(memory: Memory, now: float) -> Memory:
+    """Memory of a time in which progress could not be seen: nobody is held to have made none."""
+    return replace(memory, progress_at=now, advanced_at=now)
+
+
 def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
     """Who has answered before and does not any more, in words; empty if all do."""
     quiet = [

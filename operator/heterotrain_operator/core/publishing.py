@@ -54,6 +54,20 @@ def adjusted(memory: Memory, before: Plan, after: Plan, now: float, *, stage: in
     )
 
 
+def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
+    """Memory once a lost plan is published anew: of the same workers the knowledge stays."""
+    same = memory.generation == after.generation and len(memory.workers) == len(after.members)
+    workers = memory.workers if same else (WorkerMemory(),) * len(after.members)
+    return replace(
+        memory,
+        plan_version=after.version,
+        generation=after.generation,
+        started_at=now if memory.started_at is None else memory.started_at,
+        published_at=now,
+        workers=tuple(worker.unmeasured() for worker in workers),
+    )
+
+
 def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -> Memory:
     """Memory once a new generation starts: knowledge of workers of the same name stays, measurements begin
     anew.

@@ -23,7 +23,9 @@ SIGNAL_EXIT_BASE = 128
 def how_it_ended(worker: WorkerSeen) -> str:
     """One worker's end in words: its name, exit code or signal, and last words."""
     code = worker.exit_code
-    if code is None:
+    if code is None and worker.node_lost:
+        how = "is on a node that does not answer"
+    elif code is None:
         how = "failed without an exit code"
     elif (name := _signal_name(code)) is not None:
         how = f"was killed by {name}"
@@ -31,7 +33,7 @@ def how_it_ended(worker: WorkerSeen) -> str:
         how = "exited with code 0 before the job's last step"
     else:
         how = f"exited with code {code}"
-    if worker.disrupted:
+    if worker.disrupted and not worker.node_lost:
         how += " (disrupted from outside)"
     words = worker.message.strip()
     return f"{worker.name} {how}: {words}" if words else f"{worker.name} {how}"
@@ -52,11 +54,12 @@ def after_failures(
     It counts as a restart unless any of them was disrupted: what the others died of is then a consequence.
     """
     # A signal is likelier the cause than an exit, which may be a survivor's of a broken collective.
-    causes = sorted(failures, key=lambda worker: (not worker.disrupted, _signal_name(worker.exit_code) is None))
+    causes = sorted(failures, key=lambda worker: (not _external(worker), _signal_name(worker.exit_code) is None))
     descriptions = [how_it_ended(worker) for worker in causes]
     message = "; ".join(descriptions[:3]) + (f"; and {len(descriptions) - 3} more" if len(descriptions) > 3 else "")
-    code = "WorkerDisrupted" if causes[0].disrupted else "WorkerFailed"
-    return restart(job, facts, memory, now, code=code, message=message, counts=not causes[0].disrupted)
+    external = _external(causes[0])
+    code = "WorkerDisrupted" if external else "WorkerFailed"
+    return restart(job, facts, memory, now, code=code, message=message, counts=not external)
 
 
 def restart(
@@ -68,7 +71,7 @@ def restart(
     if counts and memory.restarts >= job.backoff_limit:
         plural = "" if job.backoff_limit == 1 else "s"
         why = f"{message} (after {memory.restarts} of {job.backoff_limit} restart{plural})"
-        final, memory = ending(job, facts, memory, outcome="Failed", code="BackoffLimitExceeded", message=why)
+        final, memory = ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=why)
         return replace(final, events=(cause, *final.events)), memory
     restarts = memory.restarts + counts
     delay = delay_seconds(restarts) if counts else 0.0
@@ -97,13 +100,17 @@ def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
                 f"{listed(facts.names)} did not go away within {job.startup_deadline_seconds:g} s of being "
                 f"deleted ({memory.message})"
             )
-            return ending(job, facts, memory, outcome="Failed", code="StartupDeadlineExceeded", message=why)
+            return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=why)
         reason = f"{memory.message}; waiting for {listed(facts.names)} to go away"
         return decision(job, "Restarting", memory.reason, reason, delete=facts.names), memory
     if memory.restart_at is not None and now < memory.restart_at:
         reason = f"{memory.message}; workers start anew in {memory.restart_at - now:.1f} s"
         return decision(job, "Restarting", memory.reason, reason), memory
     return None
+
+
+def _external(worker: WorkerSeen) -> bool:
+    return worker.disrupted or worker.node_lost
 
 
 def _signal_name(exit_code: int | None) -> str | None:

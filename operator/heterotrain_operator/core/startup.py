@@ -38,7 +38,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     if waited > job.startup_deadline_seconds:
         what = why_not or f"not ready: {listed(unready or list(unwanted))}"
         message = f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"
-        return ending(job, facts, memory, outcome="Failed", code="StartupDeadlineExceeded", message=message)
+        return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
     if why_not:
         return decision(job, phase, "Infeasible", why_not, health=Health(degraded=why_not), delete=unwanted), memory
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
@@ -62,7 +62,9 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
     """Workers that cannot be members yet, each with the reason."""
     reasons = []
     for worker in workers:
-        if worker.phase != "Running":
+        if worker.deleting_since is not None:
+            reasons.append(f"{worker.name} (being deleted)")
+        elif worker.phase != "Running":
             reasons.append(f"{worker.name} ({': '.join(filter(None, [worker.phase, worker.message.strip()]))})")
         elif worker.metrics is None:
             reasons.append(f"{worker.name} (Running, but its metrics do not answer)")

@@ -107,6 +107,7 @@ class Memory:
     between_steps: bool = False
     slow_step_seconds: float = 0.0
     outcome: str = ""
+    ended_at: float | None = None
     reason: str = ""
     message: str = ""
     stage: int = 0
@@ -117,6 +118,14 @@ class Memory:
     def initial(cls) -> Memory:
         """Of a job that nothing was decided about yet."""
         return cls()
+
+    def same_but_measurements(self, other: Memory) -> bool:
+        """Whether losing the difference would cost only measurements, which begin anew by themselves."""
+        return all(
+            getattr(self, field.name) == getattr(other, field.name)
+            for field in _JOB_FIELDS
+            if field.name not in _MEASURED
+        )
 
     def rounded(self) -> Memory:
         """With every worker's numbers cut to the digits that are kept."""
@@ -158,6 +167,7 @@ class Memory:
         return cls(workers=workers, **values)
 
 
+_MEASURED = frozenset({"progress_step", "progress_at", "advanced_at", "between_steps", "slow_step_seconds"})
 _JOB_FIELDS = tuple(field for field in fields(Memory) if field.name != "workers")
 
 

@@ -72,7 +72,7 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     unsettled = _unfollowed(plan, members)
     repair: tuple[tuple[int, ...] | None, str] | None = _stranded(plan, members)
     if repair is None and (not unsettled or _settled(memory, now)):
-        repair = _broken(job, plan)
+        repair = mended(job, plan)
     if repair is not None:
         batches, why = repair
         health = Health(*_balance(plan, memory), degraded="" if batches else why)
@@ -89,7 +89,7 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     if waiting:
         return Steered(None, waiting, memory, Health(*_balance(plan, memory)))
     memory, windows, remarks = _measured(job, plan, metrics, memory)
-    proposal = _ask_policy(job, plan, memory, windows)
+    proposal = ask_policy(job, plan, memory, windows)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     moved = proposal.batches if proposal.batches != plan.batch_sizes else None
@@ -125,7 +125,7 @@ def _stranded(plan: Plan, members: Sequence[WorkerSeen]) -> tuple[tuple[int, ...
     return plan.batch_sizes, f"{name} follows plan {newest}, newer than plan {plan.version} in force"
 
 
-def _broken(job: Job, plan: Plan) -> tuple[tuple[int, ...] | None, str] | None:
+def mended(job: Job, plan: Plan) -> tuple[tuple[int, ...] | None, str] | None:
     """Batches that mend what the plan violates since the job was edited, and why; no batches if nothing can."""
     bounds = [bounds_of(job, group_of(job, member.group)) for member in plan.members]
     policy = POLICIES.get(job.policy)
@@ -195,7 +195,11 @@ def _measured(
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 
-def _ask_policy(job: Job, plan: Plan, memory: Memory, windows: Sequence[Estimate | None]) -> Proposal:
+def ask_policy(job: Job, plan: Plan, memory: Memory, windows: Sequence[Estimate | None]) -> Proposal:
+    """What the job's policy makes of what is remembered of the plan's members; why not, where it cannot be asked.
+
+    `windows` are the newest intervals by rank, None where there is none.
+    """
     policy = POLICIES.get(job.policy)
     if policy is None:
         return Proposal(None, f"policy {job.policy!r} is not known; known are {', '.join(POLICIES)}")

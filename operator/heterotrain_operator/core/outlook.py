@@ -1,0 +1,118 @@
+"""What a job's policy would do now, and the best there is to reach, for people who ask why; it changes nothing.
+
+The memory that is stored holds measurements only as of its last write, so own times reported elsewhere stand in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.batching import Proposal, Seat
+from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.levels import feasibility
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.shape import line_of
+from heterotrain_operator.core.speed import ASSUMED_VARIATION
+from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.steering import aligned, ask_policy, mended, seats_of
+from heterotrain_operator.core.waterfill import Line, iteration_seconds, waterfill
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOutlook:
+    """One member of the plan: its seat, its fitted own time over the batch (None: nothing is known), the batch that
+    would be proposed now, and the one of the best split (None without a ceiling).
+    """
+
+    seat: Seat
+    line: Line | None
+    proposed: int
+    best: int | None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Speed at its own time, without waiting; None if it was not measured."""
+        estimate = self.seat.estimate
+        return None if estimate is None else self.seat.batch / estimate.mean_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Own seconds of the slowest worker, by the fitted times: with the present batches, and with the best split."""
+
+    present_seconds: float
+    best_seconds: float
+
+    @property
+    def share(self) -> float:
+        """How much of the best speed is reached, all-reduce left out."""
+        return self.best_seconds / self.present_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The workers by rank, what would be proposed and why, and the ceiling, or why there is none."""
+
+    workers: tuple[WorkerOutlook, ...]
+    proposal: Proposal
+    ceiling: Ceiling | None
+    no_ceiling: str = ""
+
+
+def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float], now: float) -> Outlook:
+    """Look ahead from a plan in force and what is remembered.
+
+    `reported` holds own seconds per step by worker, of this very plan; they count where the memory has no estimate,
+    as one interval of usual noise. `now` in Unix seconds. Raises ValueError if the plan names groups that the job
+    does not have.
+    """
+    groups = {group.name for group in job.groups}
+    strangers = sorted({member.group for member in plan.members} - groups)
+    if strangers:
+        raise ValueError(f"plan {plan.version} has workers of {listed(strangers)}, which the job does not have")
+    memory = aligned(memory, plan, now)
+    workers = tuple(
+        _with_report(job, known, reported.get(member.name))
+        for known, member in zip(memory.workers, plan.members, strict=True)
+    )
+    memory = replace(memory, workers=workers)
+    windows = [None] * len(workers)
+    seats = seats_of(job, plan, workers, windows)
+    repair = mended(job, plan)
+    proposal = Proposal(*repair) if repair is not None else ask_policy(job, plan, memory, windows)
+    lines = [line_of(seat.memory, seat.batch, seat.estimate) for seat in seats]
+    best, ceiling, why_not = _ceiling(plan, seats, lines)
+    proposed = proposal.batches or plan.batch_sizes
+    return Outlook(
+        workers=tuple(
+            WorkerOutlook(seat, line, batch, best[rank] if best else None)
+            for rank, (seat, line, batch) in enumerate(zip(seats, lines, proposed, strict=True))
+        ),
+        proposal=proposal,
+        ceiling=ceiling,
+        no_ceiling=why_not,
+    )
+
+
+def _with_report(job: Job, known: WorkerMemory, seconds: float | None) -> WorkerMemory:
+    if known.estimate_steps > 0 or seconds is None or seconds <= 0:
+        return known
+    variance = (ASSUMED_VARIATION * seconds) ** 2
+    return replace(known, mean_seconds=seconds, variance=variance, estimate_steps=float(max(job.interval, 1)))
+
+
+def _ceiling(plan: Plan, seats: list[Seat], lines: list[Line | None]) -> tuple[tuple[int, ...], Ceiling | None, str]:
+    """The best split of the plan's global batch by the fitted times, within the job's bounds."""
+    fitted = [line for line in lines if line is not None]
+    if len(fitted) < len(lines):
+        unknown = [seat.name for seat, line in zip(seats, lines, strict=True) if line is None]
+        return (), None, f"nothing is known yet of {listed(unknown)}"
+    bounds = [seat.bounds for seat in seats]
+    why_not = feasibility(plan.global_batch_size, bounds, [seat.name for seat in seats])
+    if why_not is not None:
+        return (), None, why_not
+    best = waterfill(fitted, plan.global_batch_size, bounds)
+    ceiling = Ceiling(iteration_seconds(fitted, plan.batch_sizes), iteration_seconds(fitted, best))
+    return best, ceiling, ""

@@ -1,0 +1,70 @@
+"""A plan that is gone or damaged: nobody who trains is stopped by it, and nobody is stranded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_WAITING
+from heterotrain_operator.core.state import Memory
+from unit.core.traces import World, hetero_world
+
+
+@pytest.fixture
+def world() -> World:
+    """A balanced job whose plan vanishes after a while."""
+    world = hetero_world()
+    world.run(4)
+    world.tick(30)
+    return world
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["memory kept", "memory lost too"])
+def test_lost_plan_is_restored_from_what_the_workers_follow(world: World, forgotten: bool) -> None:
+    before = world.plan
+    assert before is not None
+    world.plan = None
+    if forgotten:
+        world.memory = Memory.initial()
+    decision = world.tick()
+    assert decision.plan == replace(before, version=before.version + 1)
+    assert not decision.create
+    assert not decision.delete
+    assert [event.reason for event in decision.events] == ["PlanRestored"]
+
+
+def test_restored_plan_is_steered_on(world: World) -> None:
+    world.plan = None
+    world.tick()
+    assert all(decision.phase == "Running" and decision.plan is None for decision in world.run(5))
+
+
+def test_restoring_waits_for_workers_that_pause(world: World) -> None:
+    world.plan = None
+    worker = world.workers["job-g1-0"]
+    training = worker.metrics
+    worker.metrics = replace(training, phase=PHASE_CHECKPOINTING)
+    waiting = world.tick()
+    assert waiting.plan is None
+    assert waiting.phase == "Running"
+    worker.metrics = training
+    assert world.tick().plan is not None
+
+
+def test_worker_missing_beside_the_plan_starts_all_anew(world: World) -> None:
+    world.plan = None
+    del world.workers["job-g2-0"]
+    decision = world.tick()
+    assert decision.phase == "Restarting"
+    assert "2 of 3 workers are there" in decision.reason
+    assert world.memory.restarts == 0
+
+
+def test_newcomer_beside_the_lost_plan_starts_all_anew(world: World) -> None:
+    world.plan = None
+    worker = world.workers["job-g2-0"]
+    worker.metrics = replace(worker.metrics, plan_version=0, generation=0, phase=PHASE_WAITING)
+    decision = world.tick()
+    assert decision.phase == "Restarting"
+    assert "job-g2-0 cannot join" in decision.reason
