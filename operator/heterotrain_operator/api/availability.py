@@ -45,7 +45,6 @@ NOT_YET = (
     Limit("spec.stragglers.action", works=("Ignore",)),
     Limit("spec.scaling.condition", works=("None",)),
     Limit("spec.scaling.globalBatch", works=("Fixed",)),
-    Limit("spec.metrics.source", works=("Pods",)),
     Limit("spec.runPolicy.schedulingPolicy"),
 )
 

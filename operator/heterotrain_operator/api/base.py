@@ -35,7 +35,7 @@ DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 POLICY_NAME = r"^[A-Za-z][A-Za-z0-9_.-]*$"
 ABSOLUTE_PATH = r"^/"
-HTTP_URL = r"^(https?://.+)?$"
+HTTP_URL = r"^(https?://[^/?#@\s]+(/[^?#\s]*)?)?$"
 DATA_KEY = r"^[-._a-zA-Z0-9]+$"
 
 PATTERN_MEANING = {
@@ -43,7 +43,7 @@ PATTERN_MEANING = {
     DNS_SUBDOMAIN: "a DNS-1123 name (lower-case letters, digits, '-' and '.')",
     POLICY_NAME: "the name of a policy (a letter, then letters, digits, '_', '.' or '-')",
     ABSOLUTE_PATH: "an absolute path",
-    HTTP_URL: "a URL that begins with http:// or https://, or empty",
+    HTTP_URL: "a URL that begins with http:// or https://, without credentials, query and fragment; or empty",
     DATA_KEY: "a key (letters, digits, '-', '_' and '.')",
 }
 """What a pattern asks for, in words, for messages."""

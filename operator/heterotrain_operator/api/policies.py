@@ -127,15 +127,29 @@ class KeyRef(Model):
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=DATA_KEY)] = Field(description="Key in its data.")
 
 
+class NameRef(Model):
+    """An object in the job's namespace."""
+
+    name: ObjectName = Field(description="Name of the object.")
+
+
 class Prometheus(Model):
     """A Prometheus server to read metrics from."""
 
     url: Annotated[str, Field(max_length=MAX_TEXT, pattern=HTTP_URL)] = Field(
-        default="", description="Address of the server, e.g. http://prometheus.monitoring:9090."
+        default="",
+        description="Address of the server, e.g. http://prometheus.monitoring:9090; source Prometheus needs it.",
     )
-    secret_ref: KeyRef | None = Field(default=None, description="Secret with a bearer token. Absent: no authorisation.")
+    secret_ref: KeyRef | None = Field(default=None, description="Secret with a bearer token. Absent: none is sent.")
+    basic_auth_ref: NameRef | None = Field(
+        default=None,
+        description="Secret of type kubernetes.io/basic-auth, with the keys username and password; not beside "
+        "secretRef. Absent: none are sent.",
+    )
     ca_ref: KeyRef | None = Field(
-        default=None, description="ConfigMap with the authority that signed the server's certificate."
+        default=None,
+        description="ConfigMap with the authority that signed the server's certificate. "
+        "Absent: those that the operator's image trusts.",
     )
     max_age_seconds: PositiveSeconds = Field(default=30, description="Older samples are not used.")
 

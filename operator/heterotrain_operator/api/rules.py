@@ -144,6 +144,18 @@ def _points_in_order(job: HeteroTrainingJob) -> Iterator[Problem]:
             )
 
 
+def _prometheus_has_an_address(job: HeteroTrainingJob) -> Iterator[Problem]:
+    metrics = job.spec.metrics
+    if metrics.source == "Prometheus" and not metrics.prometheus.url:
+        yield Problem("spec.metrics.prometheus.url", "is required with source Prometheus")
+
+
+def _one_credential(job: HeteroTrainingJob) -> Iterator[Problem]:
+    server = job.spec.metrics.prometheus
+    if server.secret_ref is not None and server.basic_auth_ref is not None:
+        yield Problem("spec.metrics.prometheus", "needs at most one of secretRef and basicAuthRef, found both")
+
+
 def _known_policy(job: HeteroTrainingJob) -> Iterator[Problem]:
     policy, known = job.spec.batching.policy, known_policies()
     if policy not in known and policy != "LBBSP":
@@ -273,6 +285,28 @@ RULES = (
         ),
     ),
     Rule(("spec.scaling.utility",), _points_in_order),
+    Rule(
+        ("spec.metrics.source", "spec.metrics.prometheus.url"),
+        _prometheus_has_an_address,
+        (
+            Cel(
+                "spec.metrics",
+                "self.source != 'Prometheus' || self.prometheus.url != ''",
+                "source Prometheus needs prometheus.url",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.metrics.prometheus.secretRef", "spec.metrics.prometheus.basicAuthRef"),
+        _one_credential,
+        (
+            Cel(
+                "spec.metrics.prometheus",
+                "!has(self.secretRef) || !has(self.basicAuthRef)",
+                "set at most one of secretRef and basicAuthRef",
+            ),
+        ),
+    ),
     Rule(("spec.batching.policy",), _known_policy),
     Rule(("spec.workerGroups[].template",), _templates),
 )
