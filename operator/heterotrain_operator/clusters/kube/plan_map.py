@@ -1,0 +1,67 @@
+"""The ConfigMap that holds a job's plan and the memory of decisions, written by us and read with mistrust.
+
+Anybody with rights on ConfigMaps may edit it; whatever they leave there must neither stop the operator nor be taken
+for a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from heterotrain.contract import Plan, parse_plan
+from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.clusters.kube.names import MEMORY_KEY, PLAN_KEY, plan_name
+from heterotrain_operator.clusters.kube.owned import COMPONENT_PLAN, owned_metadata
+from heterotrain_operator.core.state import Memory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """What the ConfigMap holds; without a ConfigMap `resource_version` is empty.
+
+    A part that is malformed is None, and its problem says why in words; a part that is absent is None without a
+    problem.
+    """
+
+    resource_version: str = ""
+    plan: Plan | None = None
+    plan_problem: str = ""
+    memory: Memory | None = None
+    memory_problem: str = ""
+
+
+def build_plan_map(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory_json: str) -> dict[str, Any]:
+    """The ConfigMap with a plan (None: there is none yet) and a memory; `uid` is the job's."""
+    plan = {} if plan_json is None else {PLAN_KEY: plan_json}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": owned_metadata(job, uid, plan_name(job.metadata.name), COMPONENT_PLAN),
+        "data": {**plan, MEMORY_KEY: memory_json},
+    }
+
+
+def read_plan_map(body: Mapping[str, Any] | None) -> StoredPlan:
+    """What a ConfigMap holds, None if there is none; never an exception."""
+    if body is None:
+        return StoredPlan()
+    data = body.get("data") or {}
+    plan, plan_problem = _read(data, PLAN_KEY, parse_plan)
+    memory, memory_problem = _read(data, MEMORY_KEY, Memory.from_json)
+    version = (body.get("metadata") or {}).get("resourceVersion") or ""
+    return StoredPlan(version, plan, plan_problem, memory, memory_problem)
+
+
+def _read(data: Mapping[str, str], key: str, parse: Callable[[str], T]) -> tuple[T | None, str]:
+    if key not in data:
+        return None, ""
+    try:
+        return parse(data[key]), ""
+    except RecursionError:
+        return None, f"{key}: nested too deeply"
+    except (ValueError, OverflowError) as error:
+        return None, f"{key}: {error}"
