@@ -175,6 +175,14 @@ def _placed(prepared: Prepared) -> dict[str, int]:
     return place(limits_of(to_core(prepared.job)), sorted(os.sched_getaffinity(0)))
 
 
+def ignored_fields(prepared: Prepared) -> list[str]:
+    """Paths of the manifest's fields that mean nothing on this machine."""
+    paths = [path for template in prepared.templates.values() for path in template.ignored]
+    if prepared.job.spec.metrics.source != "Pods":
+        paths.append("spec.metrics.source (the workers themselves are asked)")
+    return paths
+
+
 def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mechanism, cpus: Mapping[str, int]) -> None:
     job = prepared.job
     replicas = job.spec.replicas
@@ -186,7 +194,7 @@ def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mech
     view.say(f"Limits: {mechanism.describe()}")
     if cpus:
         view.say(f"Each worker keeps to one CPU: {', '.join(f'{name} to {cpu}' for name, cpu in cpus.items())}")
-    ignored = [path for template in prepared.templates.values() for path in template.ignored]
+    ignored = ignored_fields(prepared)
     if ignored:
         view.say(f"Ignored on this machine: {', '.join(ignored)}")
     if prepared.arms > 1:

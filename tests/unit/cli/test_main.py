@@ -11,7 +11,7 @@ from heterotrain_operator.api import load_manifest, to_core
 from heterotrain_operator.cli import checkpoints
 from heterotrain_operator.cli.arms import bounds_of, endless, legs, measured, worker_names
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.run import MARKER
+from heterotrain_operator.cli.run import MARKER, Options, ignored_fields, prepare
 from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
 from heterotrain_operator.core.model import Group, Job
 from unit.cli.commands import manifest, write_manifest
@@ -67,6 +67,15 @@ def test_policies_that_are_not_for_users_are_refused(name: str, tmp_path: Path, 
 def test_no_policy_runs_twice(compared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["run", str(write_manifest(tmp_path, manifest())), "--compare", compared]) == 2
     assert "would run twice" in capsys.readouterr().err
+
+
+def test_a_prometheus_server_is_named_as_ignored(tmp_path: Path):
+    job = manifest()
+    before = ignored_fields(prepare(Options(write_manifest(tmp_path, job)), tmp_path))
+    job["spec"]["metrics"] = {"source": "Prometheus", "prometheus": {"url": "http://prometheus:9090"}}
+    after = ignored_fields(prepare(Options(write_manifest(tmp_path, job)), tmp_path))
+    (more,) = set(after) - set(before)
+    assert more.startswith("spec.metrics.source")
 
 
 @pytest.mark.parametrize(
