@@ -62,9 +62,10 @@ class Fetcher:
         if credentials is not None:
             self._headers["Authorization"] = credentials.header()
         self._has_credentials = credentials is not None
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=_context(ca_pem)), _RefusedRedirects()
-        )
+        handlers: list[urllib.request.BaseHandler] = [_RefusedRedirects()]
+        if ca_pem is not None or self._base.startswith("https:"):  # reading the system's authorities takes a while
+            handlers.append(urllib.request.HTTPSHandler(context=_context(ca_pem)))
+        self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, path: str, query: dict[str, str]) -> object:
         """The document at a path below the URL. Raises FetchError."""
