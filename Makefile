@@ -18,11 +18,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[operator,trainer]'
+	$(PIP) --editable '.[operator,cli,trainer]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) --editable '.[operator,trainer,dev]'
+	$(PIP) --editable '.[operator,cli,trainer,dev]'
 	@touch $@
 
 install: $(VENV)/installed ## set up .venv with the command line and the training library
@@ -30,14 +30,15 @@ install: $(VENV)/installed ## set up .venv with the command line and the trainin
 demo: $(VENV)/installed ## watch three unequal workers converge, against uniform batches (about 4 minutes)
 	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo --fresh
 
-test: $(VENV)/installed-dev ## run all tests
-	$(BIN)/python -m pytest -q --durations=10
+test: $(VENV)/installed-dev ## run all tests that need no cluster
+	$(BIN)/python -m pytest -q --durations=10 -m "not e2e"
 
 test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
-	$(BIN)/python -m pytest -q -m "not processes"
+	$(BIN)/python -m pytest -q -m "not processes and not e2e"
 
-manifests: $(VENV)/installed-dev ## regenerate the CRD and its reference page
+manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy and its reference page
 	$(BIN)/python -m heterotrain_operator.api.crd
+	$(BIN)/python -m heterotrain_operator.api.chart
 	$(BIN)/python -m heterotrain_operator.api.reference
 
 verify: $(VENV)/installed-dev manifests ## run the linters and regenerate all that is generated; nothing may differ

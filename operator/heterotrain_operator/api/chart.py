@@ -1,0 +1,36 @@
+"""Render the CustomResourceDefinition as a template of the chart `heterotrain-crds`: helm then installs the same one.
+
+As text, not as data that helm would read and write again: on that way whole numbers become floating-point ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from heterotrain_operator.api import crd
+from heterotrain_operator.api.generated import write_or_check
+
+PATH = Path("helm/heterotrain-crds/templates/heterotrainingjobs.yaml")
+"""In the repository."""
+
+_METADATA = "\nmetadata:\n"
+_ANNOTATIONS = """\
+{{- if .Values.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+{{- end }}
+"""
+
+
+def render() -> str:
+    """The template's text; the same for the same models."""
+    text = crd.render()
+    assert "{{" not in text, "the schema must not hold what helm would take for an action"
+    head, metadata, rest = text.partition(_METADATA)
+    assert metadata, "the definition has metadata at its top level"
+    return head + metadata + _ANNOTATIONS + rest
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(render, PATH, "Render the chart's template of the CustomResourceDefinition."))

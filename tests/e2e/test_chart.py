@@ -1,0 +1,252 @@
+"""The charts as helm renders them: valid objects for every way to install, least rights, no value misunderstood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate.utils import latest_version
+
+from e2e.helm import CHART, CRDS_CHART, NAMESPACE, RELEASE, REPOSITORY, helm, of_kind, render, rights
+from heterotrain_operator.api import crd
+
+pytestmark = pytest.mark.e2e
+
+FOREIGN = "monitoring.coreos.com/v1"
+"""API of Prometheus Operator's resources, which Kubernetes' own schemas do not know."""
+
+MONITORING = [
+    f"monitoring.{part}.enabled=true" for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboard")
+]
+INSTALLATIONS = {
+    "as it is": [],
+    "namespaced": ['watchNamespaces=["a","b"]', "crds.enabled=false"],
+    "namespaced without nodes": ['watchNamespaces=["a"]', "rbac.nodes=false"],
+    "three replicas": ["replicas=3", 'priorityClassName="system-cluster-critical"'],
+    "placed": [
+        'nodeSelector={"pool":"system"}',
+        'tolerations=[{"key":"pool","operator":"Exists"}]',
+        'affinity={"nodeAffinity":{}}',
+        'podAnnotations={"a":"b"}',
+        'podLabels={"c":"d"}',
+        'imagePullSecrets=[{"name":"registry"}]',
+        f'image.digest="sha256:{"0" * 64}"',
+    ],
+    "own account": ["serviceAccount.create=false", 'serviceAccount.name="mine"', "rbac.create=false"],
+    "prometheus": ['rbac.prometheusSecrets=["prometheus-token"]', *MONITORING],
+    "fenced": [
+        "networkPolicy.enabled=true",
+        'networkPolicy.workerNamespaces=["a"]',
+        'networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}}]',
+    ],
+}
+
+
+@pytest.mark.parametrize("chart", [CHART, CRDS_CHART], ids=lambda chart: chart.name)
+def test_helm_finds_nothing_to_complain_about(chart: Path) -> None:
+    run = helm("lint", "--strict", chart)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("values", INSTALLATIONS.values(), ids=INSTALLATIONS.keys())
+def test_every_object_is_valid_for_kubernetes(values: list[str]) -> None:
+    for document in render(CHART, *values):
+        if document["apiVersion"] != FOREIGN:
+            kubernetes_validate.validate(document, latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("values", INSTALLATIONS.values(), ids=INSTALLATIONS.keys())
+def test_no_two_objects_are_one(values: list[str]) -> None:
+    documents = render(CHART, *values)
+    names = [(d["kind"], d["metadata"].get("namespace"), d["metadata"]["name"]) for d in documents]
+    assert len(set(names)) == len(names)
+
+
+def test_resource_is_what_the_models_say() -> None:
+    for chart in (CHART, CRDS_CHART):
+        (definition,) = of_kind(render(chart), "CustomResourceDefinition")
+        assert definition["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert definition == crd.custom_resource_definition()
+
+
+def test_resource_goes_with_the_release_if_asked() -> None:
+    (definition,) = of_kind(render(CHART, "crds.keep=false"), "CustomResourceDefinition")
+    assert "annotations" not in definition["metadata"]
+
+
+def test_second_installation_brings_nothing_that_belongs_to_the_cluster() -> None:
+    values = ['watchNamespaces=["a"]', "rbac.nodes=false", "crds.enabled=false"]
+    assert all("namespace" in document["metadata"] for document in render(CHART, *values))
+
+
+def test_pods_pass_the_restricted_standard() -> None:
+    documents = render(CHART)
+    (deployment,) = of_kind(documents, "Deployment")
+    for pod in (deployment["spec"]["template"]["spec"], of_kind(documents, "Pod")[0]["spec"]):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert all(set(volume) <= {"name", "emptyDir"} for volume in pod.get("volumes", ()))
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_operator_is_told_where_it_is_and_what_to_watch() -> None:
+    (deployment,) = of_kind(render(CHART, 'watchNamespaces=["a","b"]', 'logLevel="debug"'), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    environment = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+    assert environment == {
+        "HETEROTRAIN_NAMESPACES": "a,b",
+        "HETEROTRAIN_LEASE": RELEASE,
+        "HETEROTRAIN_LOG_LEVEL": "debug",
+        "POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
+        "POD_NAMESPACE": {"fieldRef": {"fieldPath": "metadata.namespace"}},
+    }
+
+
+# --- rights ------------------------------------------------------------------------------------------------------
+
+
+def documented(section: str) -> set[tuple[str, ...]]:
+    """The rights in one section of docs/rbac.md, one per verb; names are spelled out as for this release."""
+    text = (REPOSITORY / "docs" / "rbac.md").read_text(encoding="utf-8")
+    part = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    found = set()
+    for line in part.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if not cells or cells[0] == "API group" or set(cells[0]) == {"-"}:
+            continue
+        group, resource, names, verbs, reason = cells
+        assert reason, line
+        names = {"": "", "those listed": "token,ca", "the release's": RELEASE}[names]
+        found |= {(group, resource, names, verb) for verb in verbs.split(", ")}
+    return found
+
+
+SECRETS = 'rbac.prometheusSecrets=["token","ca"]'
+
+
+def test_rights_everywhere_are_those_in_the_docs() -> None:
+    roles = of_kind(render(CHART, "crds.userRoles=false", SECRETS), "ClusterRole")
+    assert set(rights(roles)) == documented("Jobs and their parts") | documented("Nodes")
+
+
+def test_rights_in_named_namespaces_are_those_in_the_docs() -> None:
+    documents = render(CHART, "crds.userRoles=false", 'watchNamespaces=["a","b"]', SECRETS)
+    roles = {role["metadata"]["namespace"]: role for role in of_kind(documents, "Role")}
+    assert set(roles) == {"a", "b", NAMESPACE}
+    assert set(rights([roles["a"]])) == set(rights([roles["b"]])) == documented("Jobs and their parts")
+    assert set(rights([roles[NAMESPACE]])) == documented("The Lease")
+    assert set(rights(of_kind(documents, "ClusterRole"))) == documented("Nodes")
+
+
+@pytest.mark.parametrize("values", [[], ['watchNamespaces=["a"]']], ids=["cluster", "namespaced"])
+def test_no_secret_can_be_read_unless_named(values: list[str]) -> None:
+    documents = render(CHART, *values)
+    roles = of_kind(documents, "ClusterRole") + of_kind(documents, "Role")
+    assert not [right for right in rights(roles) if right[1] == "secrets"]
+
+
+def test_every_role_is_bound_to_the_operator_alone() -> None:
+    documents = render(CHART, 'watchNamespaces=["a"]', "crds.userRoles=false")
+    bindings = of_kind(documents, "RoleBinding") + of_kind(documents, "ClusterRoleBinding")
+    bound = {(b["roleRef"]["kind"], b["roleRef"]["name"], b["metadata"].get("namespace")) for b in bindings}
+    roles = of_kind(documents, "Role") + of_kind(documents, "ClusterRole")
+    assert bound == {(role["kind"], role["metadata"]["name"], role["metadata"].get("namespace")) for role in roles}
+    for binding in bindings:
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": RELEASE, "namespace": NAMESPACE}]
+
+
+def test_users_rights_are_those_in_the_docs() -> None:
+    text = (REPOSITORY / "docs" / "rbac.md").read_text(encoding="utf-8").split("\n## Users\n")[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "heterotrain.dev" in line]
+    wanted = {(role, group, resource, verb) for role, group, resource, verbs in rows for verb in verbs.split(", ")}
+    names = {"heterotrain-view": "view", "heterotrain-edit": "edit, admin"}
+    found = set()
+    for role in of_kind(render(CRDS_CHART), "ClusterRole"):
+        audience = names[role["metadata"]["name"]]
+        for label in audience.split(", "):
+            assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{label}"] == "true"
+        found |= {(audience, group, resource, verb) for group, resource, _, verb in rights([role])}
+    assert found == wanted
+
+
+# --- what is optional --------------------------------------------------------------------------------------------
+
+
+def test_disruption_budget_is_for_several_replicas_only() -> None:
+    assert not of_kind(render(CHART), "PodDisruptionBudget")
+    (budget,) = of_kind(render(CHART, "replicas=2"), "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_monitors_choose_what_the_operator_labels() -> None:
+    documents = render(CHART, *MONITORING, 'monitoring.podMonitor.labels={"release":"prometheus"}')
+    (pods,) = of_kind(documents, "PodMonitor")
+    assert pods["spec"]["selector"] == {"matchLabels": {"heterotrain.dev/job-role": "worker"}}
+    assert pods["spec"]["podMetricsEndpoints"][0]["port"] == "metrics"
+    assert pods["metadata"]["labels"]["release"] == "prometheus"
+    (services,) = of_kind(documents, "ServiceMonitor")
+    (service,) = of_kind(documents, "Service")
+    assert services["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert services["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
+
+
+def test_dashboard_and_rules_are_the_files_of_the_chart() -> None:
+    documents = render(CHART, *MONITORING)
+    dashboards = [d for d in of_kind(documents, "ConfigMap") if "grafana_dashboard" in d["metadata"]["labels"]]
+    (dashboard,) = dashboards
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    file = CHART / "files" / "batch-convergence.json"
+    assert json.loads(dashboard["data"][file.name]) == json.loads(file.read_text(encoding="utf-8"))
+    (rules,) = of_kind(documents, "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text(encoding="utf-8"))
+
+
+def test_fence_lets_workers_of_a_namespace_and_readers_of_metrics_through() -> None:
+    policies = {
+        p["metadata"]["namespace"]: p for p in of_kind(render(CHART, *INSTALLATIONS["fenced"]), "NetworkPolicy")
+    }
+    assert set(policies) == {NAMESPACE, "a"}
+    peers, readers = policies["a"]["spec"]["ingress"]
+    assert peers["from"] == [{"podSelector": {"matchLabels": {"heterotrain.dev/job-role": "worker"}}}]
+    assert [port["port"] for port in readers["ports"]] == ["metrics"]
+    assert len(readers["from"]) == 2
+    probes, scrapes = policies[NAMESPACE]["spec"]["ingress"]
+    assert "from" not in probes
+    assert [port["port"] for port in scrapes["ports"]] == ["metrics"]
+
+
+# --- faults ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("replicas=-1", "replicas"),
+        ('replicas="two"', "replicas"),
+        ('logLevel="loud"', "logLevel"),
+        ('watchNamespaces="a"', "watchNamespaces"),
+        ('watchNamespaces=["A_b"]', "watchNamespaces"),
+        ('watchNamespaces=["a","a"]', "watchNamespaces"),
+        ('image.digest="latest"', "digest"),
+        ('image.pullPolicy="Sometimes"', "pullPolicy"),
+        ('image.tga="1"', "tga"),
+        ("rbac.prometheusCredentials=true", "prometheusCredentials"),
+        ('monitoring.podMonitor.interval="often"', "interval"),
+        ('networkPolicy.metricsFrom=[{"namespace":"monitoring"}]', "metricsFrom"),
+        ("crds.keep=1", "keep"),
+        ("crds.kept=true", "kept"),
+        ("replica=2", "replica"),
+    ],
+)
+def test_bad_value_is_refused_by_its_name(value: str, named: str) -> None:
+    run = helm("template", RELEASE, CHART, "--set-json", value)
+    assert run.returncode != 0
+    assert named in run.stderr

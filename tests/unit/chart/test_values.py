@@ -1,0 +1,85 @@
+"""The chart's values, their schema and their table in the docs say the same; no helm needed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from heterotrain_operator.api import chart, crd
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CHARTS = [REPOSITORY / "helm" / name for name in ("heterotrain", "heterotrain-crds")]
+
+
+def values_of(folder: Path) -> dict[str, Any]:
+    values = yaml.safe_load((folder / "values.yaml").read_text(encoding="utf-8"))
+    assert isinstance(values, dict)
+    return values
+
+
+def schema_of(folder: Path) -> dict[str, Any]:
+    schema = json.loads((folder / "values.schema.json").read_text(encoding="utf-8"))
+    assert isinstance(schema, dict)
+    return schema
+
+
+def settings(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that a user sets as one, with its path; `resources` is passed through whole."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value and name != "resources":
+            yield from settings(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+@pytest.mark.parametrize("folder", CHARTS, ids=lambda folder: folder.name)
+def test_defaults_fit_the_schema(folder: Path) -> None:
+    schema = schema_of(folder)
+    Draft7Validator.check_schema(schema)
+    assert [error.message for error in Draft7Validator(schema).iter_errors(values_of(folder))] == []
+
+
+@pytest.mark.parametrize("folder", CHARTS, ids=lambda folder: folder.name)
+def test_schema_knows_every_value_and_no_other(folder: Path) -> None:
+    assert schema_of(folder)["additionalProperties"] is False
+    assert set(schema_of(folder)["properties"]) - {"global", "enabled"} == set(values_of(folder))
+
+
+def test_table_in_the_docs_has_every_value_with_its_default() -> None:
+    text = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    table = {row[0].strip("| `"): json.loads(row[1].strip("`")) for row in rows}
+    assert table == dict(settings(values_of(CHARTS[0])))
+
+
+def test_part_is_set_to_what_it_has_by_itself() -> None:
+    crds = values_of(CHARTS[0])["crds"]
+    assert crds == {"enabled": True} | values_of(CHARTS[1])
+
+
+def test_versions_are_those_of_the_package() -> None:
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    for folder in CHARTS:
+        about = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
+        assert about["version"] == about["appVersion"] == version
+        assert all(part["version"] == version for part in about.get("dependencies", ()))
+
+
+def test_template_of_the_resource_is_up_to_date() -> None:
+    assert (REPOSITORY / chart.PATH).read_text(encoding="utf-8") == chart.render()
+
+
+def test_template_of_the_resource_only_adds_annotations() -> None:
+    actions = [line for line in chart.render().splitlines() if line.startswith("{{")]
+    assert actions == ["{{- if .Values.keep }}", "{{- end }}"]
+    plain = "\n".join(line for line in chart.render().splitlines() if line not in actions)
+    definition = yaml.safe_load(plain)
+    assert definition["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert definition == crd.custom_resource_definition()
