@@ -32,7 +32,8 @@ class ConditionStatus(Model):
     """One condition, in the manner of Kubernetes."""
 
     type: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(
-        description="Created, Running, Suspended, Succeeded, Failed, Balanced, Degraded or CheckpointNotDurable."
+        description="Created, Running, Suspended, Succeeded, Failed, Balanced or Degraded; and as long as they hold, "
+        "CheckpointNotDurable and Invalid."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: Annotated[str, Field(max_length=MAX_TEXT)] = Field(default="", description="Why, in one CamelCase word.")
@@ -53,9 +54,16 @@ class WorkerStatus(Model):
         default=None, description="Samples per step in the plan in force."
     )
     plan_version: Number | None = Field(default=None, description="Version of the plan that it follows.")
-    own_milliseconds: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
-        default=None, description="Its own time per step, without waiting for others."
+    own_milliseconds: Annotated[float, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        default=None, description="Its own time per step, without waiting for others; two digits of it."
     )
+    waiting_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None, description="Share of its time that it waits for others, in percent."
+    )
+    cpu_limit: Annotated[float, Field(ge=0, le=MAX_COUNT)] | None = Field(
+        default=None, description="CPU cores that it may use now. Absent: as many as its node has."
+    )
+    node: Annotated[str, Field(max_length=253)] = Field(default="", description="Node on which it runs.")
     message: Text = Field(default="", description="Why it waits or how it ended.")
 
 
@@ -65,8 +73,9 @@ class JobStatus(Model):
     observed_generation: Number | None = Field(
         default=None, description="Generation of the spec on which this status rests."
     )
-    phase: Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"] | None = Field(
-        default=None, description="Where the job is in its life."
+    phase: Literal["Created", "Invalid", "Running", "Restarting", "Suspended", "Succeeded", "Failed"] | None = Field(
+        default=None,
+        description="Where the job is in its life. Invalid: it asks for something impossible and was never started.",
     )
     ready: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
         default=None, description="Workers that train, of those wanted, e.g. 3/4."
@@ -91,7 +100,9 @@ class JobStatus(Model):
         default=None, description="Restarts after a worker's own fault, counted against backoffLimit."
     )
     reason: Text | None = Field(default=None, description="Why the last decision was taken, in words and figures.")
-    start_time: Timestamp | None = Field(default=None, description="When the first worker was created.")
+    start_time: Timestamp | None = Field(
+        default=None, description="Since when the job is active; anew when it resumes."
+    )
     completion_time: Timestamp | None = Field(default=None, description="When the job succeeded or failed.")
     conditions: Annotated[tuple[ConditionStatus, ...], Field(max_length=MAX_CONDITIONS)] = Field(
         default=(),

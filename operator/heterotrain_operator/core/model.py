@@ -81,9 +81,10 @@ class WorkerSeen:
     """One pod (or process) as it is now.
 
     `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
-    once it ended; `finished` and `message` are its last words. `disrupted`: its end is not its fault (preemption,
-    eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its grace ends
-    at that moment, in Unix seconds. `node_lost`: its node does not answer, so nothing it last said can be relied on.
+    once it ended; `finished`, `step` and `message` are its last words. `disrupted`: its end is not its fault
+    (preemption, eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its
+    grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does
+    not answer, so nothing the worker last said can be relied on.
     """
 
     name: str
@@ -95,10 +96,12 @@ class WorkerSeen:
     cpu_limit: float | None = None
     exit_code: int | None = None
     finished: bool = False
+    step: int = 0
     message: str = ""
     disrupted: bool = False
     out_of_memory: bool = False
     deleting_since: float | None = None
+    node: str = ""
     node_lost: bool = False
     metrics: WorkerMetrics | None = None
 
@@ -108,11 +111,13 @@ class Seen:
     """One observation of a job: its pods in any order, and the plan in force (None before the first).
 
     `metrics_problem` says why nobody's metrics could be read, if that is the source's fault and not the workers'.
+    `refused` names pods that the world would not create when last asked, and why.
     """
 
     workers: tuple[WorkerSeen, ...] = ()
     plan: Plan | None = None
     metrics_problem: str = ""
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

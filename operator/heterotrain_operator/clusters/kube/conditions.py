@@ -1,0 +1,40 @@
+"""Conditions in the manner of Kubernetes: each keeps the moment at which it last became true or false."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from heterotrain_operator.api.base import MAX_TEXT
+from heterotrain_operator.api.status import MAX_CONDITIONS
+from heterotrain_operator.clusters.kube.moments import timestamp
+from heterotrain_operator.core.model import Condition
+
+LONGEST_MESSAGE = 32768
+
+
+def rendered(
+    previous: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], generation: int | None, now: float
+) -> list[dict[str, Any]]:
+    """The conditions of a status; of several of one type the last. `now` in Unix seconds.
+
+    One that is not wanted any more goes. `generation` is that of the spec on which all of them rest.
+    """
+    before = {condition.get("type"): condition for condition in previous}
+    by_type = {condition.type: condition for condition in wanted}
+    entries = []
+    for condition in by_type.values():
+        status = "True" if condition.status else "False"
+        old = before.get(condition.type, {})
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        entry = {
+            "type": condition.type,
+            "status": status,
+            "reason": condition.reason[:MAX_TEXT],
+            "message": condition.message[:LONGEST_MESSAGE],
+            "lastTransitionTime": since or timestamp(now),
+        }
+        if generation is not None:
+            entry["observedGeneration"] = generation
+        entries.append(entry)
+    return entries[:MAX_CONDITIONS]

@@ -1,0 +1,181 @@
+"""What the operator writes into a job's status, and when it is worth a write.
+
+A status is for people and for other controllers: it changes at once with what matters to them, and now and then with
+figures that are never still. It holds no heartbeat.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_FINISHED, PHASE_REFORMING, PHASE_TRAINING
+from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_STEPS, MAX_TEXT
+from heterotrain_operator.api.status import MAX_WORKERS_SHOWN, JobStatus
+from heterotrain_operator.clusters.kube import conditions
+from heterotrain_operator.clusters.kube.durability import checkpoint_condition
+from heterotrain_operator.clusters.kube.moments import timestamp
+from heterotrain_operator.clusters.kube.worker_status import (
+    TRAINING_PHASES,
+    Entry,
+    imbalance_percent,
+    worker_entries,
+)
+from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.core.state import Memory
+
+FIGURES_SECONDS = 30.0
+"""Shortest time between two writes that carry nothing but new figures."""
+
+FINAL_PHASES = ("Succeeded", "Failed")
+
+_STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED})
+"""Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
+
+_QUIET = frozenset({"step", "epoch", "imbalancePercent"})
+_QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent"})
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+
+
+def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide` takes and gives them
+    previous: Mapping[str, Any] | None,
+    job: HeteroTrainingJob,
+    seen: Seen,
+    decision: Decision,
+    memory: Memory,
+    now: float,
+) -> dict[str, Any]:
+    """The status of a job after a decision, in the API's names; `now` in Unix seconds.
+
+    `previous` is the one that the object has: moments of transition, and what cannot be seen this time, are taken
+    over from it. What is not known is absent.
+    """
+    previous = previous or {}
+    plan = decision.plan or seen.plan
+    over = decision.phase in FINAL_PHASES
+    groups = [group.name for group in job.spec.worker_groups]
+    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, over=over)
+    durable = checkpoint_condition(job)
+    wanted = (*decision.conditions, *([] if durable is None else [durable]))
+    completed = previous.get("completionTime") if previous.get("phase") in FINAL_PHASES else None
+    status = {
+        "observedGeneration": job.metadata.generation,
+        "phase": decision.phase,
+        "ready": f"{sum(_trains(entry) for entry in workers)}/{job.spec.replicas}",
+        "replicas": job.spec.replicas,
+        **_progress(previous, job, seen),
+        "imbalancePercent": imbalance_percent(seen, workers, previous.get("imbalancePercent")),
+        "planVersion": _within(plan.version if plan else None, MAX_STEPS),
+        "planGeneration": _within(plan.generation if plan else None, MAX_STEPS),
+        "globalBatchSize": _within(plan.global_batch_size if plan else None, MAX_BATCH),
+        "restarts": _within(memory.restarts, MAX_COUNT),
+        "reason": decision.reason[:MAX_TEXT],
+        "startTime": _moment(memory.started_at),
+        "completionTime": (completed or timestamp(now)) if over else None,
+        "conditions": conditions.rendered(previous.get("conditions") or (), wanted, job.metadata.generation, now),
+        "workers": workers[:MAX_WORKERS_SHOWN],
+    }
+    return checked(status)
+
+
+def checked(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The status as the cluster will store it, with the schema's defaults: else the two would never be equal.
+
+    Raises ValueError if the schema does not admit it.
+    """
+    model = JobStatus.model_validate_json(json.dumps(status))
+    document: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return document
+
+
+def worth_writing(
+    previous: Mapping[str, Any] | None, new: Mapping[str, Any], seconds_since_last_write: float | None
+) -> bool:
+    """Whether a status is to be written: at once if more than figures changed, else every `FIGURES_SECONDS` at most.
+
+    While the job runs, reasons and messages of its conditions count as figures: they speak of each measurement.
+    `seconds_since_last_write` None: it is not known, as after a restart of the operator.
+    """
+    previous = previous or {}
+    if previous == new:
+        return False
+    if _without_figures(previous) != _without_figures(new):
+        return True
+    return seconds_since_last_write is None or seconds_since_last_write >= FIGURES_SECONDS
+
+
+def status_patch(previous: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch that makes `new` of `previous`: what differs, and null for what went."""
+    previous = previous or {}
+    gone = {name: None for name in previous if name not in new}
+    return gone | {name: value for name, value in new.items() if previous.get(name) != value}
+
+
+def _trains(entry: Entry) -> bool:
+    """Whether a worker takes part in the training, under any plan."""
+    return entry["phase"] in TRAINING_PHASES and "planVersion" in entry
+
+
+def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -> dict[str, Any]:
+    """Step, steps of the whole training, and epoch: of the workers that know them, else as they were."""
+    stepping = [w.metrics for w in seen.workers if w.metrics is not None and w.metrics.phase in _STEPPING]
+    steps = [*(metrics.step for metrics in stepping), *(w.step for w in seen.workers if w.finished)]
+    totals = [metrics.total_steps for metrics in stepping if metrics.total_steps > 0]
+    epochs = [metrics.epoch for metrics in stepping]
+    return {
+        "step": _within(max(steps, default=previous.get("step")), MAX_STEPS),
+        "totalSteps": job.spec.training.steps or _within(max(totals, default=previous.get("totalSteps")), MAX_STEPS),
+        "epoch": _within(max(epochs, default=previous.get("epoch")), MAX_STEPS),
+    }
+
+
+def _within(value: int | None, most: int) -> int | None:
+    """The figure if the schema admits it: a plan or a memory may have been written by anybody."""
+    return value if value is not None and 0 <= value <= most else None
+
+
+def _moment(unix_seconds: float | None) -> str | None:
+    if unix_seconds is None:
+        return None
+    try:
+        return timestamp(unix_seconds)
+    except ValueError:
+        return None
+
+
+def _without_figures(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a status is worth a write by itself."""
+    running = status.get("phase") == "Running"
+    rest = {name: value for name, value in status.items() if name not in _QUIET}
+    rest["reason"] = "" if running else _worded(status.get("reason"))
+    rest["workers"] = [_worker_without_figures(entry) for entry in _list(status, "workers")]
+    rest["conditions"] = [
+        {
+            **condition,
+            "reason": "" if running else condition.get("reason"),
+            "message": "" if running else _worded(condition.get("message")),
+        }
+        for condition in _list(status, "conditions")
+    ]
+    return rest
+
+
+def _worker_without_figures(entry: Mapping[str, Any]) -> Entry:
+    phase = entry.get("phase")
+    return {
+        **{name: value for name, value in entry.items() if name not in _QUIET_OF_WORKER},
+        "message": _worded(entry.get("message")),
+        "phase": PHASE_TRAINING if phase == PHASE_CHECKPOINTING else phase,
+    }
+
+
+def _list(status: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    return status.get(name) or ()
+
+
+def _worded(text: str | None) -> str:
+    """A text without its figures."""
+    return _FIGURE.sub("#", text or "")

@@ -1,0 +1,136 @@
+"""The workers in a job's status: each with its batch, the plan that it follows, its own time and its waiting.
+
+Figures are rounded to two digits, because the noise of every measurement would otherwise be a change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heterotrain import contract
+from heterotrain.contract import Plan
+from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_GROUP_NAME, MAX_NAME, MAX_STEPS, MAX_TEXT
+from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen
+
+Entry = dict[str, Any]
+
+TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_CHECKPOINTING})
+"""Of a worker that takes part in the training: writing a checkpoint is part of it."""
+
+PHASE_DELETED = "deleted"
+"""Of a worker whose pod went with the end of its job."""
+
+_MEASURED = ("planVersion", "ownMilliseconds", "waitingPercent")
+"""What only a worker's metrics tell."""
+
+
+def two_digits(value: float) -> float | int:
+    """A figure rounded to two significant digits; a whole one as an integer.
+
+    >>> two_digits(1234.5), two_digits(87.6), two_digits(3.456)
+    (1200, 88, 3.5)
+    """
+    rounded = float(f"{value:.2g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def own_seconds(metrics: WorkerMetrics | None) -> float | None:
+    """A worker's mean own time per step under the plan that it follows; None if nothing sound was measured."""
+    if metrics is None or not metrics.steps > 0 or not math.isfinite(metrics.steps):
+        return None
+    mean = metrics.own_seconds / metrics.steps
+    return mean if 0 <= mean * 1000 <= MAX_STEPS else None
+
+
+def worker_entries(
+    previous: Sequence[Mapping[str, Any]], groups: Sequence[str], seen: Seen, plan: Plan | None, *, over: bool
+) -> list[Entry]:
+    """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
+
+    `plan` is the one in force after this decision. `over`: the job has ended, so workers whose pods are gone stay
+    listed as they were last seen.
+    """
+    before = {entry.get("name"): entry for entry in previous}
+    ranks = {member.name: rank for rank, member in enumerate(plan.members)} if plan is not None else {}
+    order = {name: position for position, name in enumerate(groups)}
+
+    def place(worker: WorkerSeen) -> tuple[int, int, int, str]:
+        return ranks.get(worker.name, len(ranks)), order.get(worker.group, len(order)), worker.index, worker.name
+
+    workers = {worker.name: worker for worker in sorted(seen.workers, key=place)}
+    known = seen.plan or plan
+    entries = [_entry(worker, known, plan, before.get(worker.name, {})) for worker in workers.values()]
+    if over:
+        entries += [_gone(entry) for name, entry in before.items() if name not in workers]
+    return entries
+
+
+def _entry(worker: WorkerSeen, known: Plan | None, plan: Plan | None, before: Mapping[str, Any]) -> Entry:
+    metrics = worker.metrics
+    entry: Entry = {
+        "name": worker.name[:MAX_NAME],
+        "group": worker.group[:MAX_GROUP_NAME],
+        "phase": (metrics.phase if metrics is not None else "")[:MAX_NAME] or worker.phase.lower(),
+    }
+    if metrics is not None:
+        entry |= _measured(metrics)
+    elif known is not None and known.rank_of(worker.name, worker.uid) is not None:
+        # This very worker was read before: that one reading failed, or that it ended, takes nothing of it back.
+        entry |= {name: before[name] for name in _MEASURED if name in before}
+        if worker.phase == "Running" and before.get("phase") in contract.PHASES:
+            entry["phase"] = before["phase"]
+    rank = plan.rank_of(worker.name, worker.uid) if plan is not None else None
+    if plan is not None and rank is not None and plan.members[rank].batch_size <= MAX_BATCH:
+        entry["batchSize"] = plan.members[rank].batch_size
+    if worker.cpu_limit is not None and 0 <= worker.cpu_limit <= MAX_COUNT:
+        entry["cpuLimit"] = worker.cpu_limit
+    if worker.node:
+        entry["node"] = worker.node
+    if worker.message.strip():
+        entry["message"] = worker.message.strip()[:MAX_TEXT]
+    return entry
+
+
+def _measured(metrics: WorkerMetrics) -> Entry:
+    entry: Entry = {}
+    if 0 < metrics.plan_version <= MAX_STEPS:
+        entry["planVersion"] = metrics.plan_version
+    own = own_seconds(metrics)
+    if own is not None:
+        entry["ownMilliseconds"] = two_digits(own * 1000)
+        whole = metrics.own_seconds + metrics.wait_seconds
+        if whole > 0 and 0 <= metrics.wait_seconds / whole <= 1:
+            entry["waitingPercent"] = round(100 * metrics.wait_seconds / whole)
+    return entry
+
+
+def _gone(entry: Mapping[str, Any]) -> Entry:
+    """The entry of a worker whose pod is no longer there."""
+    ended = entry.get("phase") in ("succeeded", "failed")
+    return dict(entry) if ended else {**entry, "phase": PHASE_DELETED}
+
+
+def imbalance_percent(seen: Seen, entries: Sequence[Mapping[str, Any]], previous: int | None) -> int | None:
+    """By how much the slowest own time exceeds the mean, over the members of the plan in force that have samples.
+
+    None unless all of them were measured under it; `previous` if only this reading lacks some of them.
+    """
+    plan = seen.plan
+    if plan is None:
+        return None
+    members = {member.name for member in plan.members if member.batch_size > 0}
+    of_plan = [entry for entry in entries if entry["name"] in members]
+    if not of_plan or len(of_plan) < len(members):
+        return None
+    if any(entry.get("planVersion") != plan.version or "ownMilliseconds" not in entry for entry in of_plan):
+        return None
+    metrics = {worker.name: worker.metrics for worker in seen.workers}
+    own = [own_seconds(metrics.get(entry["name"])) for entry in of_plan]
+    measured = [seconds for seconds in own if seconds is not None]
+    if len(measured) < len(members):
+        return previous
+    mean = sum(measured) / len(measured)
+    excess = 100 * (max(measured) / mean - 1) if mean > 0 else 0.0
+    return min(int(two_digits(round(excess))), MAX_COUNT)
