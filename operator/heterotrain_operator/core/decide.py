@@ -30,11 +30,11 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     facts = survey(job, seen)
     if memory.created_at is None:
         memory = replace(memory, created_at=now)
-    decided, memory = _decide(job, seen, facts, memory, now)
+    decided, memory = _decide(job, facts, memory, now)
     return replace(decided, force_delete=stuck(seen, now)), memory.rounded()
 
 
-def _decide(job: Job, seen: Seen, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     if memory.outcome:
         return over(job, facts, memory, now)
     if not memory.draining and _all_finished(job, facts):
@@ -70,11 +70,11 @@ def _decide(job: Job, seen: Seen, facts: Facts, memory: Memory, now: float) -> t
         gone = [member.name for member in facts.plan.members if member.name not in present]
         message = f"{listed(gone)} vanished"
         return restart(job, facts, memory, now, code="WorkerVanished", message=message, counts=False)
-    return _running(job, seen, facts, members, memory, now)
+    return _running(job, facts, members, memory, now)
 
 
 def _running(
-    job: Job, seen: Seen, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
+    job: Job, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
 ) -> tuple[Decision, Memory]:
     """The plan in force names exactly the workers that are there: watch over them and steer."""
     assert facts.plan is not None
@@ -85,7 +85,7 @@ def _running(
     if change is not None and not finishing:
         return restart(job, facts, memory, now, code="WorkersResized", message=change, counts=False)
     memory = aligned(memory, plan, now)
-    blind = seen.metrics_problem or progress.all_silent(members)
+    blind = facts.metrics_problem or progress.all_silent(members)
     if blind:
         health = Health(degraded=f"{blind}; plan {plan.version} stays", degraded_code="MetricsUnavailable")
         reason = f"plan {plan.version} stays: {blind}"

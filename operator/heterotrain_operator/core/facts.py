@@ -6,7 +6,8 @@ Level-triggered: everything is derived anew from what is seen now, so no missed 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.levels import Bounds
@@ -22,13 +23,15 @@ class Facts:
     once.
 
     `strangers` are pods of groups that the job does not have. `members` are the workers of the plan in force
-    by rank, None where the very worker (name and UID) is not there.
+    by rank, None where the very worker (name and UID) is not there. `refused`: by name, why pods could not be created.
     """
 
     workers: tuple[WorkerSeen, ...]
     strangers: tuple[str, ...]
     plan: Plan | None
     members: tuple[WorkerSeen | None, ...]
+    metrics_problem: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def live(self) -> tuple[WorkerSeen, ...]:
@@ -75,6 +78,8 @@ def survey(job: Job, seen: Seen) -> Facts:
         strangers=tuple(name for name, worker in by_name.items() if worker.group not in order),
         plan=seen.plan,
         members=members,
+        metrics_problem=seen.metrics_problem,
+        refused=dict(seen.refused),
     )
 
 

@@ -23,10 +23,12 @@ from heterotrain_operator.core.waterfill import Line, iteration_seconds, waterfi
 @dataclass(frozen=True, slots=True)
 class WorkerOutlook:
     """One member of the plan: its seat, its fitted own time over the batch (None: nothing is known), the batch that
-    would be proposed now, and the one of the best split (None without a ceiling).
+    would be proposed now, and the one of the best split (None without a ceiling). `reported`: its estimate is a
+    reported one of assumed noise, since the memory has none.
     """
 
     seat: Seat
+    reported: bool
     line: Line | None
     proposed: int
     best: int | None
@@ -73,9 +75,10 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     if strangers:
         raise ValueError(f"plan {plan.version} has workers of {listed(strangers)}, which the job does not have")
     memory = aligned(memory, plan, now)
+    remembered = memory.workers
     workers = tuple(
         _with_report(job, known, reported.get(member.name))
-        for known, member in zip(memory.workers, plan.members, strict=True)
+        for known, member in zip(remembered, plan.members, strict=True)
     )
     memory = replace(memory, workers=workers)
     windows = [None] * len(workers)
@@ -87,7 +90,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     proposed = proposal.batches or plan.batch_sizes
     return Outlook(
         workers=tuple(
-            WorkerOutlook(seat, line, batch, best[rank] if best else None)
+            WorkerOutlook(seat, seat.memory != remembered[rank], line, batch, best[rank] if best else None)
             for rank, (seat, line, batch) in enumerate(zip(seats, lines, proposed, strict=True))
         ),
         proposal=proposal,

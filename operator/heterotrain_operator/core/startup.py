@@ -31,7 +31,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     leaving = frozenset(unwanted)
     awaited = [worker for worker in facts.workers if worker.name not in leaving]
     why_not = _infeasible(job)
-    unready = [*(f"{key.name} (not there)" for key in keys), *_unready(awaited)]
+    unready = [*(f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys), *_unready(awaited)]
     if not why_not and not unready and not unwanted:
         return _publish(job, facts, memory, now)
     waited = now - (memory.starting_at if memory.starting_at is not None else now)

@@ -1,0 +1,19 @@
+"""A client of the API server on which no call waits for ever: what has no timeout of its own gets one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kubernetes.client import ApiClient
+
+REQUEST_SECONDS = 10.0
+"""Patience with one request; the API server answers within milliseconds or is in trouble."""
+
+
+class PatientClient(ApiClient):
+    """Bounds every request that its caller did not bound."""
+
+    def call_api(self, *arguments: Any, **more: Any) -> Any:
+        """As the library's, with a timeout."""
+        timeout = more.pop("_request_timeout", None) or REQUEST_SECONDS
+        return super().call_api(*arguments, **more, _request_timeout=timeout)

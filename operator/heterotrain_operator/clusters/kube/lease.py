@@ -1,0 +1,89 @@
+"""One operator acts at a time: the holder of a Lease, and only while it is sure to hold it.
+
+The election is the Kubernetes client's. What is added is a fence: a process that was paused past its Lease
+finds out before its next write, not after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from kubernetes.client import ApiClient, ApiException, CoordinationV1Api
+from kubernetes.leaderelection.electionconfig import Config
+from kubernetes.leaderelection.leaderelection import LeaderElection
+from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
+from urllib3.exceptions import HTTPError
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 15
+RENEW_DEADLINE_SECONDS = 10
+RETRY_SECONDS = 2
+"""As Kubernetes' own components have them."""
+
+
+class NotLeadingError(Exception):
+    """Another replica may lead by now; this one must not write."""
+
+
+class Leadership:
+    """Whether this process may act. `run` keeps asking for the Lease in a thread of its own."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        name: str,
+        namespace: str,
+        identity: str,
+        on_change: Callable[[bool], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_change` is called in the thread of `run`; `clock` must go on while the process is stopped."""
+        lock = LeaseLock(name, namespace, identity)
+        lock.api_instance = CoordinationV1Api(client)
+        self._election = LeaderElection(
+            Config(lock, LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS, lambda: None, lambda: None)
+        )
+        self.identity = identity
+        self._on_change = on_change
+        self._clock = clock
+        self._held_until = clock()
+        self._stopped = threading.Event()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process holds the Lease, for long enough that a request is over before it ends."""
+        return self._clock() < self._held_until
+
+    def check(self) -> None:
+        """The fence. Raises NotLeadingError."""
+        if not self.leading:
+            raise NotLeadingError(f"{self.identity} does not hold the Lease any more")
+
+    def run(self) -> None:
+        """Acquire and renew until `stop`."""
+        led = False
+        while not self._stopped.is_set():
+            asked = self._clock()
+            if self._ask():
+                self._held_until = asked + RENEW_DEADLINE_SECONDS
+            if self.leading != led:
+                led = self.leading
+                logger.info("%s %s", self.identity, "leads" if led else "does not lead any more")
+                self._on_change(led)
+            self._stopped.wait(RETRY_SECONDS)
+
+    def stop(self) -> None:
+        """End `run`; the Lease runs out by itself."""
+        self._stopped.set()
+
+    def _ask(self) -> bool:
+        try:
+            return bool(self._election.try_acquire_or_renew())
+        except (HTTPError, ApiException) as error:
+            logger.warning("the Lease cannot be asked for: %s", error)
+            return False

@@ -1,0 +1,79 @@
+"""kopf's part: what is watched, what is indexed of it, and what wakes a job's loop. A table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from heterotrain_operator.clusters.kube.names import GROUP, LABEL_JOB, PLURAL, VERSION
+from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
+from heterotrain_operator.runtime import Runtime
+
+OURS = {LABEL_JOB: kopf.PRESENT}
+
+
+@kopf.on.startup()
+async def start(
+    memo: kopf.Memo, settings: kopf.OperatorSettings, worker_pods: kopf.Index, job_plans: kopf.Index, **_: Any
+) -> None:
+    """Connect, and begin to ask for the Lease."""
+    configure(settings)
+    runtime: Runtime = memo.runtime
+    await runtime.start(pods=worker_pods, plans=job_plans)
+
+
+@kopf.on.cleanup()
+async def stop(memo: kopf.Memo, **_: Any) -> None:
+    """End the rounds under way; the jobs train on."""
+    await memo.runtime.stop()
+
+
+@kopf.on.probe(id="leading")
+def leading(memo: kopf.Memo, **_: Any) -> bool:
+    """Shown by the liveness probe: any replica is alive, but one leads."""
+    return bool(memo.runtime.leading)
+
+
+@kopf.index("pods", labels=OURS)
+def worker_pods(body: kopf.Body, labels: Mapping[str, str], namespace: str, **_: Any) -> dict[Any, PodFacts]:
+    """Workers' pods by job, in slim tuples."""
+    return {(namespace, labels[LABEL_JOB]): pod_facts(body)}
+
+
+@kopf.index("configmaps", labels=OURS)
+def job_plans(body: kopf.Body, labels: Mapping[str, str], namespace: str, **_: Any) -> dict[Any, str]:
+    """Resource versions of the plans by job: enough to notice that somebody else wrote one."""
+    return {(namespace, labels[LABEL_JOB]): str(body["metadata"]["resourceVersion"])}
+
+
+@kopf.on.event(GROUP, VERSION, PLURAL)
+async def job_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A job came, changed or went."""
+    memo.runtime.controller.saw(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event("pods", labels=OURS)
+async def pod_changed(labels: Mapping[str, str], namespace: str, memo: kopf.Memo, **_: Any) -> None:
+    """A worker's pod came, changed or went."""
+    memo.runtime.controller.woke((namespace, labels[LABEL_JOB]))
+
+
+@kopf.on.event("configmaps", labels=OURS)
+async def plan_changed(labels: Mapping[str, str], namespace: str, memo: kopf.Memo, **_: Any) -> None:
+    """A plan was written, by us or by somebody else, or deleted."""
+    memo.runtime.controller.woke((namespace, labels[LABEL_JOB]))
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Timeouts that notice a dead connection, and nothing written by kopf itself."""
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.networking.request_timeout = 30
+    settings.watching.label_selectors["pods"] = LABEL_JOB
+    settings.watching.label_selectors["configmaps"] = LABEL_JOB
+    settings.posting.enabled = False
+    settings.persistence.finalizer = f"{GROUP}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP, v1=False)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP, v1=False)

@@ -1,0 +1,51 @@
+"""What the operator is told by its environment, checked before anything starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEFAULT_LEASE = "heterotrain-operator"
+DEFAULT_METRICS_PORT = 9090
+DEFAULT_HEALTH_PORT = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`watched` are the namespaces whose jobs are steered, empty for all; `namespace` holds the Lease."""
+
+    watched: tuple[str, ...]
+    namespace: str
+    identity: str
+    lease: str
+    log_level: int
+    metrics_port: int
+    health_port: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
+        """Raises ValueError, naming the variable, if one cannot be used."""
+        level = environment.get("HETEROTRAIN_LOG_LEVEL", "INFO").upper()
+        levels = logging.getLevelNamesMapping()
+        if level not in levels:
+            raise ValueError(f"HETEROTRAIN_LOG_LEVEL: {level} is none of {', '.join(levels)}")
+        names = environment.get("HETEROTRAIN_NAMESPACES", "")
+        return cls(
+            watched=tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip())),
+            namespace=environment.get("POD_NAMESPACE", "default"),
+            identity=environment.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
+            lease=environment.get("HETEROTRAIN_LEASE", DEFAULT_LEASE),
+            log_level=levels[level],
+            metrics_port=_port(environment, "HETEROTRAIN_METRICS_PORT", DEFAULT_METRICS_PORT),
+            health_port=_port(environment, "HETEROTRAIN_HEALTH_PORT", DEFAULT_HEALTH_PORT),
+        )
+
+
+def _port(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise ValueError(f"{name}: {text!r} is no port")
+    return int(text)
