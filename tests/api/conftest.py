@@ -85,7 +85,9 @@ def _broken_rules(node: Any, old: Any, schema: Document) -> Iterator[str]:
         if "oldSelf" in validation["rule"] and old is None:
             continue
         context = cel.Context({"self": node, "oldSelf": old})
-        context.add_function("sum", sum)  # of Kubernetes' list library
+        # Of Kubernetes' list library.
+        context.add_function("sum", sum)
+        context.add_function("isSorted", lambda entries: list(entries) == sorted(entries))
         if cel.evaluate(validation["rule"], context) is not True:
             yield validation["message"]
     if isinstance(node, dict):

@@ -219,6 +219,12 @@ def test_immutable_field_may_not_change(
     assert admit(changed(change), old=good) == [message]
 
 
+def test_suspended_job_is_as_immutable_as_any(changed: Change, admit: Callable[..., list[str]]) -> None:
+    suspended = {"spec.runPolicy": {"suspend": True}}
+    after = changed({**suspended, "spec.training.seed": 8})
+    assert admit(after, old=changed(suspended)) == ["training is immutable"]
+
+
 def test_group_may_not_leave_or_join(good: Document, changed: Change, admit: Callable[..., list[str]]) -> None:
     fewer = changed({"spec.workerGroups": good["spec"]["workerGroups"][:1]})
     assert admit(fewer, old=good)

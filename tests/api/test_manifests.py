@@ -180,6 +180,25 @@ def test_loss_target_is_accepted(changed: Change) -> None:
     assert (target.metric, target.mode, target.every_steps) == ("loss", "Min", 50)
 
 
+def test_points_in_the_order_of_time_are_accepted(changed: Change, admit: Callable[..., list[str]]) -> None:
+    points = [{"seconds": 30, "value": 2}, {"seconds": 60, "value": 1}, {"seconds": 90, "value": 0}]
+    document = changed({"spec.scaling": {"utility": {"points": points}}})
+    assert len(parse_manifest(document).spec.scaling.utility.points) == 3
+    assert admit(document) == []
+
+
+def test_claim_beside_other_mounts_is_accepted(changed: Change, admit: Callable[..., list[str]]) -> None:
+    mounts = [{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/checkpoints/logs"}]
+    document = changed(
+        {
+            "spec.checkpoint": {"path": "/checkpoints", "persistentVolumeClaim": "digits"},
+            "spec.workerGroups[1].template.spec.containers[0].volumeMounts": mounts,
+        }
+    )
+    assert parse_manifest(document).spec.checkpoint.persistent_volume_claim == "digits"
+    assert admit(document) == []
+
+
 def test_gpu_groups_are_accepted(changed: Change) -> None:
     assert parse_manifest(changed({"spec.workerGroups[0].device": "gpu"})).spec.worker_groups[0].device == "gpu"
 

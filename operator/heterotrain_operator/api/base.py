@@ -32,6 +32,7 @@ MAX_PATH = 4096
 MAX_POINTS = 64
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SERVICE_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 POLICY_NAME = r"^[A-Za-z][A-Za-z0-9_.-]*$"
 ABSOLUTE_PATH = r"^/"
@@ -40,6 +41,7 @@ DATA_KEY = r"^[-._a-zA-Z0-9]+$"
 
 PATTERN_MEANING = {
     DNS_LABEL: "a DNS-1123 label (lower-case letters, digits and '-', at both ends a letter or digit)",
+    SERVICE_NAME: "a DNS-1035 label (lower-case letters, digits and '-', first a letter, last none of '-')",
     DNS_SUBDOMAIN: "a DNS-1123 name (lower-case letters, digits, '-' and '.')",
     POLICY_NAME: "the name of a policy (a letter, then letters, digits, '_', '.' or '-')",
     ABSOLUTE_PATH: "an absolute path",

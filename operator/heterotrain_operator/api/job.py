@@ -11,6 +11,7 @@ from heterotrain_operator.api.base import (
     MAX_GROUPS,
     MAX_NAME,
     MAX_STEPS,
+    SERVICE_NAME,
     Model,
     Name,
     Text,
@@ -33,8 +34,9 @@ class ObjectMeta(Model):
     name: str = Field(
         min_length=1,
         max_length=MAX_NAME - len("-g-0"),
-        pattern=DNS_LABEL,
-        description="Name of the job; pods are named <job>-<group>-<index>.",
+        pattern=SERVICE_NAME,
+        description="Name of the job, and of the Service over its workers, hence it begins with a letter; "
+        "pods are named <job>-<group>-<index>.",
     )
     namespace: Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=DNS_LABEL)] | None = Field(
         default=None, description="Namespace of the job."

@@ -1,4 +1,7 @@
-"""Which fields may change while a job runs; all others are immutable, in the CRD and in its reference."""
+"""Which fields may change while a job exists; all others are immutable, in the CRD and in its reference.
+
+A suspended job is no exception: its checkpoint was made by what it asked for before.
+"""
 
 from __future__ import annotations
 
@@ -17,5 +20,5 @@ MUTABLE = (
 
 
 def is_mutable(path: str) -> bool:
-    """Whether the field at a path (with `[]` for list entries) may change while the job runs."""
+    """Whether the field at a path (with `[]` for list entries) may change while the job exists."""
     return any(path == mutable or path.startswith((f"{mutable}.", f"{mutable}[")) for mutable in MUTABLE)

@@ -116,7 +116,7 @@ class Checkpoint(Model):
     )
     persistent_volume_claim: ObjectName | None = Field(
         default=None,
-        description="Claim that a cluster mounts at path. Absent: the template provides the storage.",
+        description="Claim that a cluster mounts at path, which it needs. Absent: the template provides the storage.",
     )
 
 
@@ -194,7 +194,12 @@ class RunPolicy(Model):
         description="The job fails once it was active for so long; starts anew when a suspended job resumes. "
         "Absent: no limit.",
     )
-    backoff_limit: Count = Field(default=3, description="Restarts after a worker's own fault before the job fails.")
+    backoff_limit: Count = Field(
+        default=3,
+        description="Restarts after a worker's own fault before the job fails. A worker that ends early restarts all "
+        "workers from the last checkpoint; replacing one of them without a stop is not available yet. What befalls "
+        "workers from outside does not count: preemption, eviction, a drained or lost node.",
+    )
     startup_deadline_seconds: PositiveSeconds = Field(
         default=600, description="The job fails if its workers have not all joined after so long."
     )

@@ -27,7 +27,8 @@ def render() -> str:
         "",
         f"`{API_VERSION}`, namespaced, short name `htj`. {schema['description']}",
         "",
-        "*Changes* says whether a field may change while the job exists. A field that is null counts as absent.",
+        "*Changes* says whether a field may change while the job exists, suspended or not. "
+        "A field that is null counts as absent.",
         "",
         f"`metadata.name`: {schema['properties']['metadata']['properties']['name']['description']}",
     ]

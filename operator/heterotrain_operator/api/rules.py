@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_NAME
 from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
-from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.api.problems import Problem, render_path
 from heterotrain_operator.api.template import template_problems
 
 
@@ -142,6 +143,27 @@ def _points_in_order(job: HeteroTrainingJob) -> Iterator[Problem]:
                 f"spec.scaling.utility.points[{index}].seconds",
                 f"must be above that of the point before, {points[index - 1].seconds}, found {points[index].seconds}",
             )
+
+
+def _claim_has_a_path(job: HeteroTrainingJob) -> Iterator[Problem]:
+    checkpoint = job.spec.checkpoint
+    if checkpoint.persistent_volume_claim is not None and checkpoint.path is None:
+        yield Problem("spec.checkpoint.path", "is required with persistentVolumeClaim, which is mounted there")
+
+
+def _claim_is_mounted_once(job: HeteroTrainingJob) -> Iterator[Problem]:
+    checkpoint = job.spec.checkpoint
+    if checkpoint.persistent_volume_claim is None or checkpoint.path is None:
+        return
+    for index, group in enumerate(job.spec.worker_groups):
+        where = ("spec", "workerGroups", index, "template")
+        if template_problems(group.template, where):
+            continue  # reported by a rule of its own
+        container = group.template["spec"]["containers"][0]
+        for position, mount in enumerate(container.get("volumeMounts") or ()):
+            if PurePosixPath(mount["mountPath"]) == PurePosixPath(checkpoint.path):
+                at = (*where, "spec", "containers", 0, "volumeMounts", position, "mountPath")
+                yield Problem(render_path(at), "is where spec.checkpoint.persistentVolumeClaim is mounted; name one")
 
 
 def _prometheus_has_an_address(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -284,7 +306,33 @@ RULES = (
             ),
         ),
     ),
-    Rule(("spec.scaling.utility",), _points_in_order),
+    Rule(
+        ("spec.scaling.utility",),
+        _points_in_order,
+        (
+            Cel(
+                "spec.scaling.utility",
+                "self.points.map(p, p.seconds).isSorted()"
+                " && self.points.all(p, self.points.exists_one(other, other.seconds == p.seconds))",
+                "the seconds of points must grow from one to the next",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.checkpoint.persistentVolumeClaim", "spec.checkpoint.path"),
+        _claim_has_a_path,
+        (
+            Cel(
+                "spec.checkpoint",
+                "!has(self.persistentVolumeClaim) || has(self.path)",
+                "persistentVolumeClaim needs path, at which it is mounted",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.checkpoint.persistentVolumeClaim", "spec.checkpoint.path", "spec.workerGroups[].template"),
+        _claim_is_mounted_once,
+    ),
     Rule(
         ("spec.metrics.source", "spec.metrics.prometheus.url"),
         _prometheus_has_an_address,
