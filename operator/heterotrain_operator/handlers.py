@@ -9,19 +9,18 @@ import kopf
 
 from heterotrain_operator.clusters.kube.names import GROUP, LABEL_JOB, PLURAL, VERSION
 from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
+from heterotrain_operator.controller import Key
 from heterotrain_operator.runtime import Runtime
 
 OURS = {LABEL_JOB: kopf.PRESENT}
 
 
 @kopf.on.startup()
-async def start(
-    memo: kopf.Memo, settings: kopf.OperatorSettings, worker_pods: kopf.Index, job_plans: kopf.Index, **_: Any
-) -> None:
+async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **indices: Any) -> None:
     """Connect, and begin to ask for the Lease."""
     configure(settings)
     runtime: Runtime = memo.runtime
-    await runtime.start(pods=worker_pods, plans=job_plans)
+    await runtime.start(pods=indices["worker_pods"], plans=indices["job_plans"])
 
 
 @kopf.on.cleanup()
@@ -37,15 +36,15 @@ def leading(memo: kopf.Memo, **_: Any) -> bool:
 
 
 @kopf.index("pods", labels=OURS)
-def worker_pods(body: kopf.Body, labels: Mapping[str, str], namespace: str, **_: Any) -> dict[Any, PodFacts]:
+def worker_pods(body: kopf.Body, labels: Mapping[str, str], namespace: str | None, **_: Any) -> dict[Any, PodFacts]:
     """Workers' pods by job, in slim tuples."""
-    return {(namespace, labels[LABEL_JOB]): pod_facts(body)}
+    return {_job(namespace, labels): pod_facts(body)}
 
 
 @kopf.index("configmaps", labels=OURS)
-def job_plans(body: kopf.Body, labels: Mapping[str, str], namespace: str, **_: Any) -> dict[Any, str]:
+def job_plans(body: kopf.Body, labels: Mapping[str, str], namespace: str | None, **_: Any) -> dict[Any, str]:
     """Resource versions of the plans by job: enough to notice that somebody else wrote one."""
-    return {(namespace, labels[LABEL_JOB]): str(body["metadata"]["resourceVersion"])}
+    return {_job(namespace, labels): str(body["metadata"]["resourceVersion"])}
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
@@ -55,15 +54,21 @@ async def job_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
 
 
 @kopf.on.event("pods", labels=OURS)
-async def pod_changed(labels: Mapping[str, str], namespace: str, memo: kopf.Memo, **_: Any) -> None:
+async def pod_changed(labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any) -> None:
     """A worker's pod came, changed or went."""
-    memo.runtime.controller.woke((namespace, labels[LABEL_JOB]))
+    memo.runtime.controller.woke(_job(namespace, labels))
 
 
 @kopf.on.event("configmaps", labels=OURS)
-async def plan_changed(labels: Mapping[str, str], namespace: str, memo: kopf.Memo, **_: Any) -> None:
+async def plan_changed(labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any) -> None:
     """A plan was written, by us or by somebody else, or deleted."""
-    memo.runtime.controller.woke((namespace, labels[LABEL_JOB]))
+    memo.runtime.controller.woke(_job(namespace, labels))
+
+
+def _job(namespace: str | None, labels: Mapping[str, str]) -> Key:
+    """The job that a pod or a plan belongs to; both kinds live in namespaces."""
+    assert namespace is not None
+    return namespace, labels[LABEL_JOB]
 
 
 def configure(settings: kopf.OperatorSettings) -> None:

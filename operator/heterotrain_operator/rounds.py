@@ -78,14 +78,15 @@ class JobRounds:
         cluster = self._cluster
         cluster.notice(body, job, pods, plan_version, self._source)
         seen, memory = cluster.observe()
-        decision, memory = decide(to_core(job), seen, memory or Memory.initial(), self._clock())
+        core = to_core(job)
+        decision, memory = decide(core, seen, memory or Memory.initial(), self._clock())
         try:
             cluster.act(decision, memory)
         except PlanConflictError as error:
             logger.warning("job %s/%s: %s; observing again", body["metadata"]["namespace"], job.metadata.name, error)
             return BUSY_SECONDS
         namespace = body["metadata"]["namespace"]
-        self._metrics.observe_job(namespace, job.metadata.name, seen, decision, memory)
+        self._metrics.observe_job(namespace, core, seen, decision, memory)
         self._metrics.source_up(namespace, job.metadata.name, not seen.metrics_problem)
         self._await_followers(seen, decision)
         self._metrics.reconciled(self._monotonic() - began)

@@ -50,12 +50,16 @@ class Runtime:
         options = self._options
         loop = asyncio.get_running_loop()
         client = PatientClient(connect(Access()).api.configuration)
+
+        def on_change(leads: bool) -> None:
+            loop.call_soon_threadsafe(self._led, leads)
+
         self._leadership = Leadership(
             client,
             name=options.lease,
             namespace=options.namespace,
             identity=options.identity,
-            on_change=lambda leads: loop.call_soon_threadsafe(self._led, leads),
+            on_change=on_change,
         )
         gateway = await asyncio.to_thread(Gateway, client, self._leadership.check, self._metrics.wrote)
         nodes = Nodes(gateway)

@@ -1,6 +1,7 @@
 """The `heterotrain` command: reads the command line and says with its exit code how it went.
 
-0: succeeded; 1: the job failed; 2: bad input, nothing was started; 130 and 143: stopped by Ctrl-C or SIGTERM.
+0: succeeded; 1: the job failed; 2: bad input, nothing was started; 3: the cluster cannot be read; 130 and 143: stopped
+by Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from heterotrain_operator.api import ManifestError, load_manifest
 from heterotrain_operator.api.availability import known_policies
+from heterotrain_operator.cli import cluster
 from heterotrain_operator.cli.run import BAD_INPUT, SUCCEEDED, Options, package_version, run
 from heterotrain_operator.clusters.local.template import read_templates
 
@@ -24,10 +26,16 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def parser() -> argparse.ArgumentParser:
+def program_name(path: str) -> str:
+    """How the user calls this program: kubectl starts its plugins by a name of their own."""
+    name = Path(path).name
+    return name.replace("-", " ", 1) if name.startswith("kubectl-") else "heterotrain"
+
+
+def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     """The commands and their options."""
     top = argparse.ArgumentParser(
-        prog="heterotrain", description="Make unequal workers train one PyTorch model like one good machine."
+        prog=program, description="Make unequal workers train one PyTorch model like one good machine."
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -65,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
     validate = commands.add_parser("validate", help="check a manifest", description="Check a manifest.")
     validate.add_argument("manifest", type=Path, metavar="JOB.yaml")
 
+    cluster.add_commands(commands)
+
     commands.add_parser("version", help="print the version", description="Print the version.")
     return top
 
@@ -93,8 +103,11 @@ def _validate(manifest: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; SystemExit(2) for unknown commands and options."""
-    asked = parser().parse_args(arguments)
+    program = program_name(sys.argv[0])
+    asked = parser(program).parse_args(arguments)
     try:
+        if asked.command in cluster.COMMANDS:
+            return cluster.run_command(asked, program)
         if asked.command == "version":
             sys.stdout.write(f"heterotrain {package_version()}\n")
             return SUCCEEDED

@@ -11,6 +11,8 @@ UNKNOWN = "-"
 NAMED = 16
 """Workers in one line before it only counts them."""
 
+_AGES = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))
+
 
 def seconds(value: float | None) -> str:
     """A duration in the unit that suits it."""
@@ -26,6 +28,19 @@ def clock(value: float) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def age(value: float | None) -> str:
+    """How long ago, nearly as kubectl writes it: two units while the greater is below ten, else one."""
+    if value is None:
+        return UNKNOWN
+    left = max(round(value), 0)
+    for unit, length, smaller, part in _AGES:
+        whole, over = divmod(left, length)
+        if whole:
+            more = f"{over // part}{smaller}" if whole < 10 and over >= part else ""
+            return f"{whole}{unit}{more}"
+    return f"{left}s"
 
 
 def percent(value: float | None) -> str:

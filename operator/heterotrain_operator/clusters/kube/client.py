@@ -15,5 +15,5 @@ class PatientClient(ApiClient):
 
     def call_api(self, *arguments: Any, **more: Any) -> Any:
         """As the library's, with a timeout."""
-        timeout = more.pop("_request_timeout", None) or REQUEST_SECONDS
-        return super().call_api(*arguments, **more, _request_timeout=timeout)
+        more["_request_timeout"] = more.get("_request_timeout") or REQUEST_SECONDS
+        return super().call_api(*arguments, **more)

@@ -127,16 +127,16 @@ class KubeCluster:
 
     def _read_plan(self) -> StoredPlan:
         """Plan and its precondition: what was written last, unless somebody else wrote since."""
-        if self._stored is None:
-            self._keep(read_plan_map(self._gateway.read("ConfigMap", self._namespace, plan_name(self._name))))
-            stored = self._stored
-            assert stored is not None
+        stored = self._stored
+        if stored is None:
+            stored = read_plan_map(self._gateway.read("ConfigMap", self._namespace, plan_name(self._name)))
+            self._keep(stored)
             for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
                 logger.warning("job %s/%s: %s", self._namespace, self._name, problem)
             # What this process remembers is at least as new as what it wrote.
             if self._memory is None:
                 self._memory = self._persisted = stored.memory
-        return self._stored  # type: ignore[return-value]  # set above
+        return stored
 
     def _keep(self, stored: StoredPlan) -> None:
         self._stored = stored

@@ -47,7 +47,7 @@ class PodFacts:
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's.
     `phase`, `exit_code`, `finished`, `step` and `message` speak of the container that trains; those beside it do not
     count. `cpu_limit` is the one in force, in cores, which a resize in place changes. `deleting_since` is when the
-    grace of its deletion ends, in Unix seconds.
+    grace of its deletion ends; moments are Unix seconds.
     """
 
     name: str
@@ -57,6 +57,7 @@ class PodFacts:
     group: str
     index: int
     owner_uid: str = ""
+    created_at: float | None = None
     phase: PodPhase = "Pending"
     ip: str = ""
     node: str = ""
@@ -99,7 +100,7 @@ def pod_facts(body: Document) -> PodFacts:
     if ending.over:
         phase = "Succeeded" if ending.exit_code == 0 else "Failed"
     ip = status.get("podIP") or ""
-    deleted = metadata.get("deletionTimestamp")
+    created, deleted = metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")
     grace = metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds"))
     return PodFacts(
         name=metadata["name"],
@@ -109,6 +110,7 @@ def pod_facts(body: Document) -> PodFacts:
         group=labels.get(LABEL_GROUP, ""),
         index=_index(labels.get(LABEL_INDEX, "")),
         owner_uid=_controller(metadata),
+        created_at=None if created is None else unix_seconds(created),
         phase=phase,
         ip=ip,
         node=spec.get("nodeName") or "",

@@ -1,0 +1,107 @@
+"""The commands that read a cluster: their options, as kubectl has them, and what their exit codes say.
+
+0: it could be read, or the watched job succeeded; 1: the watched job failed or was deleted; 2: bad input, be it the
+kubeconfig or a job that does not exist; 3: the cluster does not answer, refuses, or has no HeteroTrain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from heterotrain_operator.clusters.kube.reading_errors import AccessError, JobNotFoundError, ReadingError
+
+if TYPE_CHECKING:
+    from heterotrain_operator.clusters.kube.reading import Reader
+
+BAD_INPUT = 2
+NO_CLUSTER = 3
+
+COMMANDS = ("status", "watch", "explain")
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `status`, `watch` and `explain`."""
+    status = commands.add_parser(
+        "status",
+        help="show jobs on a cluster",
+        description="Show the jobs on a cluster, a line for each; or one job with its conditions and workers.",
+    )
+    status.add_argument("job", nargs="?", metavar="JOB", help="the job to show in full (default: list all)")
+    status.add_argument("-A", "--all-namespaces", action="store_true", help="list the jobs of all namespaces")
+    status.add_argument(
+        "-o",
+        "--output",
+        choices=("wide", "json", "yaml"),
+        metavar="FORMAT",
+        help="wide: more columns, all conditions; json, yaml: the objects as they are",
+    )
+    _add_access(status)
+
+    watch = commands.add_parser(
+        "watch",
+        help="watch a job on a cluster until it ends",
+        description="Watch a job on a cluster until it ends: a live table in a terminal, a line per change elsewhere. "
+        "Exit code: 0 succeeded, 1 failed or deleted, 2 bad input, 3 the cluster cannot be read.",
+    )
+    watch.add_argument("job", metavar="JOB")
+    _add_access(watch)
+
+    explain = commands.add_parser(
+        "explain",
+        help="say why a job's batches are as they are",
+        description="Say why a job's batches are as they are: the last decision, what is known of each worker, what "
+        "the policy would do now, how much of the possible is reached, and the history of the batches.",
+    )
+    explain.add_argument("job", metavar="JOB")
+    _add_access(explain)
+
+
+def _add_access(command: argparse.ArgumentParser) -> None:
+    access = command.add_argument_group("the cluster, as for kubectl")
+    access.add_argument("-n", "--namespace", metavar="NAME", help="the job's namespace (default: the context's)")
+    access.add_argument("--context", metavar="NAME", help="a context of the kubeconfig (default: its current one)")
+    access.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: KUBECONFIG, then ~/.kube/config, then the account of this pod"
+    )
+
+
+def run_command(asked: argparse.Namespace, program: str) -> int:
+    """Carry out one of `COMMANDS` and return the exit code; `program` is how the user calls this program."""
+    if asked.command == "status" and asked.job is not None and asked.all_namespaces:
+        sys.stderr.write(f"{program} status: name a job or ask for all namespaces, not both\n")
+        return BAD_INPUT
+    try:
+        with _reader(asked) as reader:
+            return _run(asked, reader)
+    except ReadingError as error:
+        sys.stderr.write(f"{program} {asked.command}: {error}\n")
+        return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError) else NO_CLUSTER
+
+
+def _reader(asked: argparse.Namespace) -> Reader:
+    # The client library takes its time to load; commands that need no cluster must not wait for it.
+    from heterotrain_operator.clusters.kube.access import Access, connect  # noqa: PLC0415
+    from heterotrain_operator.clusters.kube.reading import Reader  # noqa: PLC0415
+
+    return Reader(connect(Access(asked.kubeconfig, asked.context, asked.namespace)))
+
+
+def _run(asked: argparse.Namespace, reader: Reader) -> int:
+    from heterotrain_operator.cli import explain, job_tables, status_command, watch  # noqa: PLC0415
+
+    console = job_tables.console()
+    if asked.command == "watch":
+        return watch.watch(reader, asked.job, console, now=_now, clock=time.monotonic, pause=time.sleep)
+    if asked.command == "explain":
+        return explain.explain(reader, asked.job, console, _now())
+    if asked.job is None:
+        return status_command.list_jobs(reader, console, asked.output, _now(), everywhere=asked.all_namespaces)
+    return status_command.show_job(reader, asked.job, console, asked.output, _now())
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

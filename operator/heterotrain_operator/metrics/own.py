@@ -1,0 +1,136 @@
+"""What the operator exports about itself and its jobs, on a registry of its own.
+
+Jobs are exported from snapshots: what a job or worker no longer has vanishes with the next look, and totals come from
+the memory beside the plan, so that a restart of the operator does not begin them anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.metrics import names
+from heterotrain_operator.metrics.job_figures import JobFigures, families, figures_of
+
+RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+FOLLOW_BUCKETS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Seconds. With `applyAt: step` plans are followed within two, with `epoch` it takes up to an epoch."""
+
+
+class _Jobs(Collector):
+    """The newest figures of every job; written by the operator, read by the metrics server's thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._figures: dict[tuple[str, str], JobFigures] = {}
+        self._sources_up: dict[tuple[str, str], bool] = {}
+
+    def put(self, figures: JobFigures) -> None:
+        with self._lock:
+            self._figures[figures.namespace, figures.name] = figures
+
+    def put_source(self, key: tuple[str, str], answers: bool) -> None:
+        with self._lock:
+            self._sources_up[key] = answers
+
+    def drop(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._figures.pop(key, None)
+            self._sources_up.pop(key, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._figures.clear()
+            self._sources_up.clear()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            figures, sources_up = list(self._figures.values()), dict(self._sources_up)
+        yield from families(figures, sources_up)
+
+
+class OperatorMetrics:
+    """The operator's account of itself. All methods are cheap, and safe from any thread."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._jobs = _Jobs()
+        self.registry.register(self._jobs)
+        ProcessCollector(registry=self.registry)  # CPU seconds and memory: what the operator costs
+        self._leader = Gauge(names.LEADER, "1 if this replica holds the Lease.", registry=self.registry)
+        self._reconcile_seconds = Histogram(
+            names.RECONCILE_SECONDS,
+            "Seconds of one look at a job: observing, deciding and acting.",
+            buckets=RECONCILE_BUCKETS,
+            registry=self.registry,
+        )
+        self._follow_seconds = Histogram(
+            names.PLAN_FOLLOW_SECONDS,
+            "Seconds from a plan's write to its following by all workers.",
+            buckets=FOLLOW_BUCKETS,
+            registry=self.registry,
+        )
+        self._errors = Counter(names.RECONCILE_ERRORS, "Looks that failed.", ("kind",), registry=self.registry)
+        self._writes = Counter(names.API_WRITES, "Writes to the API server.", ("verb", "kind"), registry=self.registry)
+        self._server: tuple[WSGIServer, threading.Thread] | None = None
+
+    def observe_job(self, namespace: str, job: Job, seen: Seen, decision: Decision, memory: Memory) -> None:
+        """A look at a job is over; `memory` is the one that goes with the decision."""
+        self._jobs.put(figures_of(namespace, job, seen, decision, memory))
+
+    def source_up(self, namespace: str, name: str, answers: bool) -> None:
+        """Whether the source of a job's metrics answered."""
+        self._jobs.put_source((namespace, name), answers)
+
+    def forget_job(self, namespace: str, name: str) -> None:
+        """The job is gone, and so are its series."""
+        self._jobs.drop((namespace, name))
+
+    def leading(self, leads: bool) -> None:
+        """Whether this replica holds the Lease. One without it knows nothing of jobs that would stay true."""
+        self._leader.set(leads)
+        if not leads:
+            self._jobs.clear()
+
+    def reconciled(self, seconds: float) -> None:
+        """A look at a job took so long."""
+        self._reconcile_seconds.observe(seconds)
+
+    def failed(self, kind: str) -> None:
+        """A look at a job failed; `kind` is one of few, such as the name of an exception."""
+        self._errors.labels(kind).inc()
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """Something was written to the API server, e.g. `patch` of a `ConfigMap`."""
+        self._writes.labels(verb, kind).inc()
+
+    def followed(self, seconds: float) -> None:
+        """All workers follow a plan that was written so long ago."""
+        self._follow_seconds.observe(seconds)
+
+    def serve(self, port: int) -> int:
+        """Serve at `/metrics` on all interfaces from a thread of its own; 0 takes any free port. Returns the port.
+
+        Raises OSError, naming the port, if it cannot be had.
+        """
+        try:
+            self._server = start_http_server(port, registry=self.registry)
+        except OSError as error:
+            raise OSError(error.errno, f"metrics port {port}: {error.strerror}") from error
+        return self._server[0].server_port
+
+    def close(self) -> None:
+        """End serving."""
+        if self._server is not None:
+            server, thread = self._server
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            self._server = None
