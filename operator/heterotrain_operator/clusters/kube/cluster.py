@@ -133,9 +133,10 @@ class KubeCluster:
             self._keep(stored)
             for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
                 logger.warning("job %s/%s: %s", self._namespace, self._name, problem)
+            self._persisted = stored.memory
             # What this process remembers is at least as new as what it wrote.
             if self._memory is None:
-                self._memory = self._persisted = stored.memory
+                self._memory = stored.memory
         return stored
 
     def _keep(self, stored: StoredPlan) -> None:
