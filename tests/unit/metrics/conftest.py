@@ -1,0 +1,78 @@
+"""A job as it is seen, decided and exported, and all that workers and operator export together."""
+
+from __future__ import annotations
+
+import pytest
+
+from heterotrain import contract, resources
+from heterotrain.contract import Member, Plan
+from heterotrain.metrics import VersionCounters
+from heterotrain.metrics import WorkerMetrics as Exporter
+from heterotrain_operator.core.model import (
+    Condition,
+    Decision,
+    Group,
+    Job,
+    Seen,
+    WorkerMetrics,
+    WorkerSeen,
+)
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.metrics.own import OperatorMetrics
+from unit.metrics.promql import Exported, exported_by
+
+JOB = Job("digits", (Group("cpu", 2), Group("slow", 1)), 96, policy="Optimal", apply_at="step")
+PLAN = Plan(
+    version=7,
+    generation=2,
+    apply_at="step",
+    members=(
+        Member("digits-cpu-0", "u0", "10.0.0.7:29500", "cpu", 64),
+        Member("digits-cpu-1", "u1", "10.0.0.8:29500", "cpu", 32),
+    ),
+)
+DECISION = Decision(
+    "Running",
+    "all is well",
+    conditions=(
+        Condition("Running", True, "Training", "it trains"),
+        Condition("Balanced", False, "OutOfBalance", "the slowest takes long"),
+    ),
+)
+MEMORY = Memory(adjustments=3, restarts=1)
+
+
+def worker(index: int, own_seconds: float, *, version: int = 7, phase: str = contract.PHASE_TRAINING) -> WorkerSeen:
+    """A worker after ten steps under a version."""
+    metrics = WorkerMetrics(
+        plan_version=version, batch_size=48, step=120 + index, phase=phase, steps=10.0, own_seconds=10 * own_seconds
+    )
+    return WorkerSeen(f"digits-cpu-{index}", f"u{index}", "cpu", index, "Running", metrics=metrics)
+
+
+SEEN = Seen((worker(0, 0.3), worker(1, 0.1)), PLAN)
+
+
+@pytest.fixture
+def operator() -> OperatorMetrics:
+    """An operator that has looked at one job, and has something to tell in every series."""
+    metrics = OperatorMetrics()
+    metrics.leading(True)
+    metrics.observe_job("ml", JOB, SEEN, DECISION, MEMORY)
+    metrics.source_up("ml", "digits", True)
+    metrics.reconciled(0.02)
+    metrics.failed("ApiError")
+    metrics.wrote("patch", "ConfigMap")
+    metrics.followed(1.2)
+    return metrics
+
+
+@pytest.fixture
+def exported(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> Exported:
+    """All series there are, of a worker with cgroups and a loss, and of the operator."""
+    monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: 1.0)
+    monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
+    exporter = Exporter("digits", "digits-cpu-0", "cpu", lambda: False)
+    exporter.counters = VersionCounters(plan_version=7, ewma=0.25)
+    exporter.state.loss = 1.5
+    return exported_by([*exporter.collect(), *operator.registry.collect()])

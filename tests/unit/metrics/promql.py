@@ -1,0 +1,128 @@
+"""Read PromQL, and say what in it could never give a series: the names, labels and kinds that nobody exports."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import promql_parser as promql
+
+GROWTH = frozenset({"rate", "irate", "increase"})
+TARGET_LABELS = frozenset({"namespace", "pod", "instance", "job"})
+"""What a scrape adds to every series."""
+
+_LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+), *(?P<label>\w+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The series that somebody exports: their labels by name, and which of them only grow."""
+
+    labels: Mapping[str, frozenset[str]]
+    growing: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a dashboard, with the title of its panel."""
+
+    panel: str
+    expression: str
+    legend: str = ""
+
+
+def queries(dashboard: Mapping[str, Any]) -> Iterator[Query]:
+    """All queries of a dashboard's panels."""
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield Query(panel["title"], target["expr"], target.get("legendFormat", ""))
+        yield from queries(panel) if panel.get("panels") else ()
+
+
+def choices(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Selector and label of every variable that is chosen among exported values."""
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            found = _LABEL_VALUES.fullmatch(variable["query"])
+            assert found is not None, variable["query"]
+            yield found["selector"], found["label"]
+
+
+def with_values(expression: str, values: Mapping[str, str]) -> str:
+    """The expression as Grafana sends it, with the values of its variables."""
+    for name, value in {"__rate_interval": "1m", "__range": "30m", **values}.items():
+        expression = expression.replace(f"${name}", json.dumps(value)[1:-1])
+    return expression
+
+
+def faults(expression: str, exported: Exported) -> list[str]:
+    """What is wrong with an expression without variables; empty if it can give a series."""
+    try:
+        tree = promql.parse(expression)
+    except ValueError as error:
+        return [str(error)]
+    found: list[str] = []
+    grown: set[str] = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, promql.Call) and node.func.name in GROWTH:
+            grown.update(name for argument in node.args for name in names(argument))
+        if isinstance(node, promql.MatrixSelector):
+            node = node.vector_selector
+        if isinstance(node, promql.VectorSelector):
+            found.extend(_selector_faults(node, exported))
+        if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
+            found.extend(_grouping_faults(node, exported))
+
+    promql.walk(tree, pre_visit=visit)
+    for name in sorted(names(tree) & exported.labels.keys()):
+        if name in exported.growing and name not in grown:
+            found.append(f"{name} only grows: take its rate or increase")
+        if name not in exported.growing and name in grown:
+            found.append(f"{name} is no counter: it has no rate")
+    return found
+
+
+def names(tree: Any) -> set[str]:
+    """The metrics that an expression reads."""
+    found: set[str] = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, promql.MatrixSelector):
+            node = node.vector_selector
+        if isinstance(node, promql.VectorSelector):
+            found.add(node.name or "a selector without a name")
+
+    promql.walk(tree, pre_visit=visit)
+    return found
+
+
+def _selector_faults(selector: Any, exported: Exported) -> Iterator[str]:
+    if selector.name not in exported.labels:
+        yield f"{selector.name} is exported by nobody"
+        return
+    for matcher in selector.matchers.matchers:
+        if matcher.name not in exported.labels[selector.name] | TARGET_LABELS:
+            yield f"{selector.name} has no label {matcher.name}"
+
+
+def _grouping_faults(node: Any, exported: Exported) -> Iterator[str]:
+    known: set[str] = set(TARGET_LABELS)
+    for name in names(node.expr):
+        known |= exported.labels.get(name, frozenset())
+    yield from (f"nothing in the sum has the label {label}" for label in node.modifier.labels if label not in known)
+
+
+def exported_by(families: Iterable[Any]) -> Exported:
+    """What a scrape of these families gives."""
+    labels: dict[str, frozenset[str]] = {}
+    growing: set[str] = set()
+    for family in families:
+        for sample in family.samples:
+            labels[sample.name] = labels.get(sample.name, frozenset()) | frozenset(sample.labels)
+            if family.type in ("counter", "histogram") and not sample.name.endswith("_created"):
+                growing.add(sample.name)
+    return Exported(labels, frozenset(growing))

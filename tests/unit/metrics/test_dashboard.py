@@ -1,0 +1,123 @@
+"""Dashboard and alerts ask for nothing that nobody exports, and are as their generator makes them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heterotrain import contract
+from heterotrain_operator.metrics import names
+from unit.metrics.promql import Exported, choices, faults, queries, with_values
+
+REPOSITORY = Path(__file__).parents[3]
+GENERATOR = REPOSITORY / "hack" / "dashboard" / "batch_convergence.py"
+DASHBOARD: dict[str, Any] = json.loads((REPOSITORY / "helm/heterotrain/files/batch-convergence.json").read_text())
+RULES_FILE = REPOSITORY / "helm/heterotrain/files/rules.yaml"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(RULES_FILE.read_text())["groups"] for rule in group["rules"]
+]
+VALUES = {"namespace": "ml", "job": "digits"}
+
+
+def test_dashboard_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("batch_convergence", GENERATOR)
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert (REPOSITORY / generator.PATH).read_text(encoding="utf-8") == generator.render()
+
+
+@pytest.mark.parametrize("query", list(queries(DASHBOARD)), ids=lambda query: f"{query.panel}: {query.legend}")
+def test_query_of_the_dashboard_names_only_what_is_exported(query: Any, exported: Exported) -> None:
+    expression = with_values(query.expression, VALUES)
+    assert "$" not in expression
+    assert faults(expression, exported) == []
+
+
+@pytest.mark.parametrize(("selector", "label"), list(choices(DASHBOARD)))
+def test_choice_of_the_dashboard_names_only_what_is_exported(selector: str, label: str, exported: Exported) -> None:
+    assert faults(f"max by ({label}) ({with_values(selector, VALUES)})", exported) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_alert_names_only_what_is_exported(rule: dict[str, Any], exported: Exported) -> None:
+    assert faults(rule["expr"], exported) == []
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    assert set(rule["annotations"]) == {"summary", "description"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("heterotrain_worker_batchsize", "heterotrain_worker_batchsize is exported by nobody"),
+        ('heterotrain_worker_batch_size{training_jobs="digits"}', "has no label training_jobs"),
+        ("max by (wroker) (heterotrain_worker_batch_size)", "has the label wroker"),
+        ("heterotrain_worker_samples_total", "only grows"),
+        ("rate(heterotrain_worker_samples[1m])", "heterotrain_worker_samples is exported by nobody"),
+        ("rate(heterotrain_worker_batch_size[1m])", "is no counter"),
+        ("sum(rate(heterotrain_worker_samples_total[1m])) / heterotrain_worker_steps_total", "only grows"),
+        ("heterotrain_operator_reconcile_duration_seconds", "is exported by nobody"),
+        ("max(heterotrain_worker_batch_size", "unclosed"),
+    ],
+)
+def test_checker_of_queries_sees_faults(expression: str, words: str, exported: Exported) -> None:
+    assert words in "; ".join(faults(expression, exported))
+
+
+def test_every_name_of_the_contract_and_of_the_operator_is_exported(exported: Exported) -> None:
+    constants = [
+        value
+        for module in (contract, names)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str) and value.startswith("heterotrain_")
+    ]
+    assert len(constants) > 30
+    series = set(exported.labels)
+    lacking = [
+        name
+        for name in constants
+        if not series & {name, f"{name}_total", f"{name}_bucket"} and name != contract.METRIC_PREFIX
+    ]
+    assert lacking == []
+
+
+def test_every_exported_metric_is_documented(exported: Exported) -> None:
+    page = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
+    bare = {
+        name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+        for name in exported.labels
+        if name.startswith("heterotrain_") and not name.endswith("_created")
+    }
+    assert [name for name in sorted(bare) if f"`{name}`" not in page] == []
+
+
+def test_every_alert_is_documented() -> None:
+    page = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in page] == []
+
+
+def promtool() -> str | None:
+    """Where Prometheus' own checker is, if it is anywhere."""
+    cache = Path(os.environ.get("HETEROTRAIN_CACHE", Path.home() / ".cache" / "heterotrain"))
+    return shutil.which("promtool", path=f"{cache / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+@pytest.mark.skipif(promtool() is None, reason="promtool is not built (make kind)")
+@pytest.mark.parametrize(
+    "arguments", [["check", "rules", str(RULES_FILE)], ["test", "rules", str(Path(__file__).parent / "alerts.yaml")]]
+)
+def test_prometheus_itself_takes_the_alerts_and_they_fire_as_told(arguments: list[str]) -> None:
+    tool = promtool()
+    assert tool is not None
+    done = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,155 @@
+"""What the operator exports about itself and its jobs, as a scraper reads it."""
+
+from __future__ import annotations
+
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from heterotrain import contract
+from heterotrain_operator.core.model import Condition, Decision, Seen
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.metrics import names
+from heterotrain_operator.metrics.job_figures import imbalance_ratio
+from heterotrain_operator.metrics.own import OperatorMetrics
+from unit.metrics.conftest import DECISION, JOB, MEMORY, PLAN, SEEN, worker
+
+KEY = {"namespace": "ml", "training_job": "digits"}
+
+
+def value(metrics: OperatorMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def of_job(metrics: OperatorMetrics, name: str, **labels: str) -> float | None:
+    return value(metrics, name, **KEY, **labels)
+
+
+def series(metrics: OperatorMetrics) -> set[str]:
+    return {sample.name for family in metrics.registry.collect() for sample in family.samples}
+
+
+def test_look_at_a_job_is_exported(operator: OperatorMetrics) -> None:
+    assert of_job(operator, names.JOB_INFO, policy="Optimal", apply_at="step", dry_run="false") == 1
+    assert of_job(operator, names.JOB_PHASE, phase="Running") == 1
+    assert of_job(operator, names.JOB_CONDITION, condition="Running") == 1
+    assert of_job(operator, names.JOB_CONDITION, condition="Balanced") == 0
+    assert of_job(operator, names.JOB_WORKERS_WANTED) == 3
+    assert of_job(operator, names.JOB_WORKERS_READY) == 2
+    assert of_job(operator, names.JOB_WORKERS_SILENT) == 0
+    assert of_job(operator, names.JOB_PLAN_VERSION) == 7
+    assert of_job(operator, names.JOB_GLOBAL_BATCH_SIZE) == 96
+    assert of_job(operator, names.JOB_PLANNED_BATCH_SIZE, worker="digits-cpu-0", group="cpu") == 64
+    assert of_job(operator, names.JOB_IMBALANCE_RATIO) == pytest.approx(1.5)
+    assert of_job(operator, names.JOB_STEP) == 121
+    assert of_job(operator, f"{names.JOB_ADJUSTMENTS}_total") == 3
+    assert of_job(operator, f"{names.JOB_RESTARTS}_total") == 1
+    assert of_job(operator, names.JOB_METRICS_SOURCE_UP) == 1
+
+
+def test_next_look_replaces_all_of_the_last_one(operator: OperatorMetrics) -> None:
+    fewer = replace(PLAN, version=8, members=PLAN.members[:1])
+    decision = Decision("Failed", "over", conditions=(Condition("Failed", True, "JobFailed", "it failed"),))
+    operator.observe_job("ml", JOB, Seen(SEEN.workers, fewer), decision, MEMORY)
+    assert of_job(operator, names.JOB_PHASE, phase="Running") is None
+    assert of_job(operator, names.JOB_PHASE, phase="Failed") == 1
+    assert of_job(operator, names.JOB_CONDITION, condition="Balanced") is None
+    assert of_job(operator, names.JOB_PLANNED_BATCH_SIZE, worker="digits-cpu-1", group="cpu") is None
+
+
+def test_plan_that_is_just_published_is_the_one_in_force(operator: OperatorMetrics) -> None:
+    operator.observe_job("ml", JOB, SEEN, replace(DECISION, plan=replace(PLAN, version=8)), MEMORY)
+    assert of_job(operator, names.JOB_PLAN_VERSION) == 8
+
+
+def test_what_is_not_known_is_not_exported() -> None:
+    metrics = OperatorMetrics()
+    metrics.observe_job("ml", JOB, Seen(), Decision("Created", "begins"), Memory.initial())
+    assert of_job(metrics, names.JOB_WORKERS_READY) == 0
+    for name in (names.JOB_PLAN_VERSION, names.JOB_GLOBAL_BATCH_SIZE, names.JOB_IMBALANCE_RATIO, names.JOB_STEP):
+        assert of_job(metrics, name) is None
+    assert names.JOB_METRICS_SOURCE_UP not in series(metrics)
+
+
+def test_worker_that_runs_and_cannot_be_read_is_silent() -> None:
+    metrics = OperatorMetrics()
+    silent = replace(worker(0, 0.1), metrics=None)
+    pending = replace(silent, name="digits-cpu-1", phase="Pending")
+    over = replace(silent, name="digits-cpu-2", exit_code=1, phase="Failed")
+    starting = replace(worker(3, 0.1, phase=contract.PHASE_STARTING))
+    metrics.observe_job("ml", JOB, Seen((silent, pending, over, starting), PLAN), DECISION, MEMORY)
+    assert of_job(metrics, names.JOB_WORKERS_SILENT) == 1
+    assert of_job(metrics, names.JOB_WORKERS_READY) == 0
+
+
+def test_imbalance_counts_only_workers_that_follow_the_plan_and_have_samples() -> None:
+    behind = worker(2, 9.0, version=6)
+    idle = worker(3, 9.0)
+    assert idle.metrics is not None
+    idle = replace(idle, metrics=replace(idle.metrics, batch_size=0))
+    unmeasured = (
+        replace(worker(4, 0.0), metrics=replace(idle.metrics, batch_size=8, steps=0.0)) if idle.metrics else idle
+    )
+    workers = [worker(0, 0.2), worker(1, 0.2), behind, idle, unmeasured, replace(behind, metrics=None)]
+    assert imbalance_ratio(PLAN, workers) == pytest.approx(1.0)
+    assert imbalance_ratio(None, workers) is None
+    assert imbalance_ratio(PLAN, [behind]) is None
+
+
+def test_jobs_of_one_name_in_two_namespaces_are_apart(operator: OperatorMetrics) -> None:
+    operator.observe_job("other", JOB, SEEN, DECISION, MEMORY)
+    operator.forget_job("ml", "digits")
+    assert of_job(operator, names.JOB_PLAN_VERSION) is None
+    assert value(operator, names.JOB_PLAN_VERSION, namespace="other", training_job="digits") == 7
+
+
+def test_forgotten_job_leaves_no_series(operator: OperatorMetrics) -> None:
+    operator.forget_job("ml", "digits")
+    operator.forget_job("ml", "never-seen")
+    assert not any(name.startswith("heterotrain_job_") for name in series(operator))
+
+
+def test_replica_that_lost_the_lease_tells_of_no_job(operator: OperatorMetrics) -> None:
+    operator.leading(False)
+    assert value(operator, names.LEADER) == 0
+    assert not any(name.startswith("heterotrain_job_") for name in series(operator))
+
+
+def test_source_that_is_down_is_told(operator: OperatorMetrics) -> None:
+    operator.source_up("ml", "digits", False)
+    assert of_job(operator, names.JOB_METRICS_SOURCE_UP) == 0
+
+
+def test_what_the_operator_does_is_counted(operator: OperatorMetrics) -> None:
+    operator.wrote("patch", "ConfigMap")
+    assert value(operator, f"{names.API_WRITES}_total", verb="patch", kind="ConfigMap") == 2
+    assert value(operator, f"{names.RECONCILE_ERRORS}_total", kind="ApiError") == 1
+    assert value(operator, f"{names.RECONCILE_SECONDS}_count") == 1
+    assert value(operator, f"{names.PLAN_FOLLOW_SECONDS}_bucket", le="1.5") == 1
+    assert value(operator, f"{names.PLAN_FOLLOW_SECONDS}_bucket", le="1.0") == 0
+
+
+def test_a_scraper_reads_it_and_what_the_operator_costs(operator: OperatorMetrics) -> None:
+    port = operator.serve(0)
+    try:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+            found = {family.name for family in text_string_to_metric_families(response.read().decode())}
+    finally:
+        operator.close()
+    assert {names.JOB_PHASE, names.JOB_RESTARTS, names.LEADER, "process_cpu_seconds"} <= found
+
+
+def test_port_that_cannot_be_had_is_named(operator: OperatorMetrics) -> None:
+    port = operator.serve(0)
+    try:
+        with pytest.raises(OSError, match=f"metrics port {port}"):
+            OperatorMetrics().serve(port)
+    finally:
+        operator.close()
+
+
+def test_two_operators_share_nothing(operator: OperatorMetrics) -> None:
+    assert not any(name.startswith("heterotrain_job_") for name in series(OperatorMetrics()))
