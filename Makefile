@@ -36,10 +36,11 @@ test: $(VENV)/installed-dev ## run all tests that need no cluster
 test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
 	$(BIN)/python -m pytest -q -m "not processes and not e2e"
 
-manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy and its reference page
+manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, its reference page and the dashboard
 	$(BIN)/python -m heterotrain_operator.api.crd
 	$(BIN)/python -m heterotrain_operator.api.chart
 	$(BIN)/python -m heterotrain_operator.api.reference
+	$(BIN)/python hack/dashboard/batch_convergence.py
 
 verify: $(VENV)/installed-dev manifests ## run the linters and regenerate all that is generated; nothing may differ
 	$(BIN)/ruff check $(SOURCES)
