@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit verify manifests format clean
+.PHONY: help install demo test test-unit verify manifests format kind kind-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,12 @@ verify: $(VENV)/installed-dev manifests ## run the linters and regenerate all th
 format: $(VENV)/installed-dev ## format the code
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+kind: ## make a test cluster of four nodes, on any Linux with Docker, or as root on a bare Debian (hack/kind/README.md)
+	@hack/kind/up.sh
+
+kind-down: ## remove the test cluster and all that it has left, except what was built
+	@hack/kind/down.sh
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,3 @@
+module heterotrain.dev/hack/kind/pause
+
+go 1.24.0
