@@ -1,0 +1,161 @@
+"""`heterotrain explain`: from what the operator leaves in a cluster to why the batches are as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from heterotrain_operator.cli.main import main
+from heterotrain_operator.core.model import Event
+from unit.cli.cluster_jobs import Trained, job_document, recorded, trained
+from unit.cli.kube_api import Api, kubeconfig, serving
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def config(api: Api, tmp_path: Path) -> Iterator[str]:
+    with serving(api) as url:
+        yield str(kubeconfig(tmp_path / "config.yaml", url))
+
+
+def explained(config: str, capsys: pytest.CaptureFixture[str], job: str = "digits") -> dict[str, list[str]]:
+    """The lines under each heading; those before the first are under the empty one."""
+    assert main(["explain", job, "--kubeconfig", config]) == 0
+    sections: dict[str, list[str]] = {"": []}
+    heading = ""
+    lines = capsys.readouterr().out.splitlines()
+    for before, line in zip(["-", *lines], lines, strict=False):
+        if before == "":
+            heading = line
+            sections[heading] = []
+        elif line:
+            sections[heading].append(line.strip())
+    return sections
+
+
+def test_plan_is_explained_by_the_event_it_came_with(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trained().put(api)
+    said = explained(config, capsys)
+    assert said[""] == [
+        "digits in team: Running, policy Optimal, plan 2 of generation 1, 192 samples per step, "
+        "applied at the next step"
+    ]
+    [why] = said["Why the batches are as they are"]
+    assert why.startswith("plan 2: digits-g2-0 takes 264 ms at 64 samples, the median is 132 ms; moving 46 samples")
+    assert "(BatchRebalanced, " in why
+    [latest] = said["The operator's latest decision"]
+    assert latest.startswith("Optimal keeps the batches: ")
+    assert [line.split()[2] for line in said["History"][1:]] == ["PlanPublished", "BatchRebalanced"]
+
+
+def test_workers_are_shown_with_speed_shape_and_best_batch(
+    api: Api, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained().put(api)
+    said = explained(config, capsys)
+    heading, fast, _, slow, note = said["What is known of the workers"]
+    cells = [cell.strip() for cell in heading.split("   ") if cell.strip()]
+    assert cells == ["WORKER", "BATCH", "BOUNDS", "CPU", "OWN TIME", "SAMPLES/S", "FITTED OWN TIME", "BEST"]
+    assert fast.split()[:10] == ["digits-g0-0", "110", "1-192", "1", "110", "ms", "±", "5%", "1,000", "4.5"]
+    assert slow.startswith("digits-g2-0")
+    assert note.startswith("Own times are those of the status")
+    [reached] = said["How much of the possible is reached"]
+    assert reached.startswith("About 9")
+
+
+def test_dry_run_says_what_it_would_do(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(3, dryRun=True).put(api)
+    said = explained(config, capsys)
+    [would] = said["What would be decided on these figures"]
+    assert would.startswith("Nothing, this is a dry run; otherwise batches 110 / 55 / 27: digits-g2-0 takes 260 ms")
+    assert said["What is known of the workers"][0].split()[-2:] == ["NEXT", "BEST"]
+    assert [line.split()[1] for line in said["History"][1:]] == ["1", "3"], "what is said thrice is one line"
+
+
+def test_suspended_job_decides_nothing(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = trained(3)
+    job.document["spec"]["runPolicy"] = {"suspend": True}
+    job.put(api)
+    assert explained(config, capsys)["What would be decided on these figures"] == ["Nothing: the job is suspended."]
+
+
+def test_edited_policy_is_judged_at_once(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = trained()
+    job.document["spec"]["batching"]["policy"] = "Uniform"
+    job.document["metadata"]["generation"] = 2
+    job.put(api)
+    said = explained(config, capsys)
+    assert said["What would be decided on these figures"] == [
+        "Batches 64 / 64 / 64: Uniform: equal shares of 192 samples"
+    ]
+    assert "The job was changed since the operator last looked at it." in said[""]
+
+
+def test_forgotten_event_is_admitted(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    replace(trained(), events=[]).put(api)
+    said = explained(config, capsys)
+    assert said["Why the batches are as they are"] == [
+        "Plan 2 has batches 110 / 55 / 27; the cluster has forgotten the event with its reason."
+    ]
+    assert "History" not in said
+
+
+def test_events_of_an_earlier_job_of_that_name_do_not_count(
+    api: Api, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = trained()
+    job.put(api)
+    earlier = {**job.document, "metadata": {**job.document["metadata"], "uid": "uid-of-an-earlier-one"}}
+    api.events.append(recorded(earlier, Event("Warning", "JobFailed", "long ago"), job.world.now))
+    assert not any("long ago" in line for line in explained(config, capsys)["History"])
+
+
+def test_job_without_a_plan_waits_for_its_workers(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = job_document()
+    workers = [
+        {"name": "digits-g0-0", "group": "g0", "phase": "waiting"},
+        {"name": "digits-g1-0", "group": "g1", "phase": "pending", "message": "ErrImagePull: no such image"},
+        {"name": "digits-g2-0", "group": "g2", "phase": "pending", "message": "Unschedulable: 0/4 nodes [are] free"},
+    ]
+    job["status"] = {"phase": "Created", "reason": "waiting for digits-g1-0 (Pending)", "workers": workers}
+    api.jobs.append(job)
+    said = explained(config, capsys)
+    assert said["Why the batches are as they are"] == [
+        "There is no plan yet: the first one is published once every worker answers."
+    ]
+    assert said["What workers say"] == [
+        "digits-g1-0: pending: ErrImagePull: no such image",
+        "digits-g2-0: pending: Unschedulable: 0/4 nodes [are] free",
+    ]
+
+
+def test_invalid_job_names_its_faults(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = job_document()
+    job["spec"]["batching"]["policy"] = "Clever"
+    api.jobs.append(job)
+    [fault] = explained(config, capsys)["The job is invalid; the operator does not act on it"]
+    assert fault.startswith("spec.batching.policy: ")
+
+
+@pytest.mark.parametrize("key", ["plan.json", "memory.json"])
+def test_spoilt_storage_is_named(key: str, api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = trained()
+    replace(job, plan_map={**job.plan_map, key: "{"}).put(api)
+    [problem] = explained(config, capsys)["The stored plan cannot be read"]
+    assert problem.startswith(f"{key}: ")
+
+
+def test_plan_of_groups_that_are_gone_is_told(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job: Trained = trained()
+    job.document["spec"]["workerGroups"][2]["name"] = "new"
+    job.put(api)
+    assert explained(config, capsys)["What would be decided now"] == [
+        "plan 2 has workers of g2, which the job does not have"
+    ]

@@ -1,0 +1,167 @@
+"""`heterotrain status`: what a job's object says, in tables and as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heterotrain_operator.cli import wording
+from heterotrain_operator.cli.job_state import read_job
+from heterotrain_operator.cli.main import main
+from unit.cli.cluster_jobs import Trained, job_document, trained
+from unit.cli.kube_api import Api, kubeconfig, serving
+
+Status = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Trained:
+    return trained()
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def status(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Status]:
+    """Run `heterotrain status` with some arguments; gives what it prints."""
+    with serving(api) as url:
+        config = kubeconfig(tmp_path / "config.yaml", url)
+
+        def run(*arguments: str) -> str:
+            assert main(["status", "--kubeconfig", str(config), *arguments]) == 0
+            return capsys.readouterr().out
+
+        yield run
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of the table that begins with a heading; cells stand three blanks apart."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(heading))
+    body = lines[start + 1 :]
+    if "" in body:
+        body = body[: body.index("")]
+    return [[cell.strip() for cell in line.split("   ") if cell.strip()] for line in body]
+
+
+def test_jobs_are_listed_a_line_each(api: Api, status: Status, digits: Trained) -> None:
+    digits.put(api)
+    api.jobs.append(job_document("unseen"))
+    said = status()
+    assert said.splitlines()[0].split() == ["NAME", "PHASE", "WORKERS", "STEP", "IMBALANCE", "PLAN", "AGE"]
+    first, second = rows(said, "NAME")
+    assert first[:-1] == ["digits", "Running", "3/3", "60/1000", "2%", "2"]
+    assert second[:-1] == ["unseen", "Unseen", "-", "-", "-", "-"]
+
+
+def test_wide_list_says_why(api: Api, status: Status, digits: Trained) -> None:
+    digits.put(api)
+    api.jobs.append(job_document("dry", dryRun=True))
+    first, second = rows(status("-o", "wide"), "NAME")
+    assert first[0] == "digits"
+    assert first[-1].startswith("Optimal keeps the batches: digits-g2-0 takes 116 ms at 27 samples")
+    assert "Optimal (dry run)" in second
+
+
+def test_nothing_to_list_is_said(api: Api, status: Status, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert status() == ""
+    with serving(api) as url:
+        config = str(kubeconfig(tmp_path / "other.yaml", url))
+        assert main(["status", "--kubeconfig", config]) == 0
+        assert capsys.readouterr().err == "There are no jobs in namespace team.\n"
+        assert main(["status", "--kubeconfig", config, "-A"]) == 0
+        assert capsys.readouterr().err == "There are no jobs.\n"
+
+
+def test_job_is_shown_with_its_workers(api: Api, status: Status, digits: Trained) -> None:
+    digits.put(api)
+    said = status("digits")
+    assert said.startswith("digits in team: Running, ")
+    assert (
+        "policy Optimal, plan 2 of generation 1, 192 samples per step, step 60/1000, 3/3 workers, imbalance 2%\n"
+        in said
+    )
+    assert rows(said, "WORKER") == [
+        ["digits-g0-0", "110", "110 ms", "20%", "1", "2", "node-g0", "training"],
+        ["digits-g1-0", "55", "110 ms", "20%", "1", "2", "node-g1", "training"],
+        ["digits-g2-0", "27", "120 ms", "20%", "1", "2", "node-g2", "training"],
+    ]
+
+
+def test_conditions_that_do_not_hold_are_for_the_wide_form(api: Api, status: Status, digits: Trained) -> None:
+    digits.put(api)
+    shown = [row[0] for row in rows(status("digits"), "CONDITION")]
+    assert shown == ["Created", "Running", "Balanced", "CheckpointNotDurable"]
+    everything = [row[0] for row in rows(status("digits", "-o", "wide"), "CONDITION")]
+    assert {"Suspended", "Succeeded", "Failed", "Degraded"} < set(everything)
+
+
+def test_waiting_workers_say_why(api: Api, status: Status) -> None:
+    job = job_document()
+    message = 'ImagePullBackOff: Back-off pulling image "trainer:[latest]"'
+    worker = {"name": "digits-g0-0", "group": "g0", "phase": "pending", "message": message}
+    job["status"] = {"phase": "Created", "ready": "0/3", "workers": [worker]}
+    api.jobs.append(job)
+    assert rows(status("digits"), "WORKER") == [["digits-g0-0", *["-"] * 6, f"pending: {message}"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({}, "No operator has looked at this job yet; does one run that watches its namespace?"),
+        ({"phase": "Running", "observedGeneration": 0}, "The job was changed since the operator last looked at it."),
+    ],
+)
+def test_doubtful_status_is_called_so(changes: dict[str, Any], remark: str, api: Api, status: Status) -> None:
+    api.jobs.append({**job_document(), "status": changes})
+    assert remark in status("digits").splitlines()
+
+
+def test_status_of_another_version_is_read_with_patience() -> None:
+    job = {"metadata": {"name": "j"}, "status": {"phase": "Dreaming", "moon": 1, "workers": [{"name": "w", "eyes": 2}]}}
+    state = read_job(job)
+    assert (state.phase, state.workers[0].name, state.workers[0].batch) == ("Dreaming", "w", None)
+    assert state.created is None
+    assert not state.ended
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_objects_are_printed_as_they_are(
+    form: str, read: Callable[[str], Any], api: Api, status: Status, digits: Trained
+) -> None:
+    digits.put(api)
+    one = read(status("digits", "-o", form))
+    assert one["status"] == digits.document["status"]
+    assert one["metadata"]["uid"] == "uid-of-digits"
+    assert "managedFields" not in one["metadata"]
+    assert read(status("-o", form)) == {"apiVersion": "v1", "kind": "List", "items": [one]}
+
+
+def test_empty_list_is_a_list_for_programs(status: Status) -> None:
+    assert json.loads(status("-o", "json"))["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (-3.0, "0s"),
+        (45.4, "45s"),
+        (150, "2m30s"),
+        (600, "10m"),
+        (3_700, "1h1m"),
+        (7_200, "2h"),
+        (90_000, "1d1h"),
+        (86_400 * 30, "30d"),
+    ],
+)
+def test_ages_are_short(seconds: float | None, text: str) -> None:
+    assert wording.age(seconds) == text
