@@ -1,0 +1,245 @@
+"""The status says how the job stands, and keeps what cannot be seen this time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from jsonschema import Draft4Validator
+
+from heterotrain_operator.api.crd import custom_resource_definition
+from heterotrain_operator.clusters.kube.status import next_status
+from heterotrain_operator.core.model import Condition, Seen
+from unit.kube.documents import Document, groups, job
+from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
+
+LISTS = ("conditions", "workers")
+
+
+def test_status_says_how_the_job_stands() -> None:
+    found = status(seen=training(1.0, 1.0, 1.6))
+    found.pop("conditions")
+    assert found == {
+        "observedGeneration": 3,
+        "phase": "Running",
+        "ready": "3/3",
+        "replicas": 3,
+        "step": 120,
+        "totalSteps": 150,
+        "epoch": 4,
+        "imbalancePercent": 33,
+        "planVersion": 7,
+        "planGeneration": 2,
+        "globalBatchSize": 192,
+        "restarts": 1,
+        "reason": "batches stay",
+        "startTime": "2026-01-31T11:59:00Z",
+        "workers": [
+            {
+                "name": name,
+                "group": name.split("-")[1],
+                "phase": "training",
+                "batchSize": batch,
+                "planVersion": 7,
+                "ownMilliseconds": own,
+                "waitingPercent": 50,
+                "cpuLimit": 0.25,
+                "node": "node-1",
+                "message": "",
+            }
+            for (name, batch), own in zip(BATCHES.items(), (100, 100, 160), strict=True)
+        ],
+    }
+
+
+def test_cluster_stores_the_status_as_it_is() -> None:
+    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    found = status()
+    assert list(Draft4Validator(schema).iter_errors(found)) == []
+    for entry, at in ((found, schema), *((found[part][0], schema["properties"][part]["items"]) for part in LISTS)):
+        defaults = {name for name, child in at["properties"].items() if "default" in child}
+        assert defaults <= entry.keys()
+        assert entry.keys() <= at["properties"].keys()
+
+
+# --- workers
+
+
+def test_members_come_in_the_order_of_the_plan_then_others_by_group_and_index() -> None:
+    seen = Seen((worker("digits-large-1"), worker("digits-large-0"), worker("digits-small-1")), plan())
+    names = [entry["name"] for entry in status(seen=seen)["workers"]]
+    assert names == ["digits-small-1", "digits-large-0", "digits-large-1"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.12345, 12), (12.345, 1200), (0.00345, 0.34), (0.0999, 10), (0.0, 0)],
+)
+def test_times_are_rounded_to_two_digits(seconds: float, shown: float) -> None:
+    found = status(seen=training(seconds, seconds, seconds))
+    assert found["workers"][0]["ownMilliseconds"] == shown
+
+
+def test_batch_is_that_of_the_plan_being_published_and_the_version_the_one_followed() -> None:
+    after = plan(8, {**BATCHES, "digits-small-0": 40, "digits-large-0": 104})
+    found = status(decided=decision(plan=after))
+    assert (found["planVersion"], found["workers"][0]["planVersion"]) == (8, 7)
+    assert found["workers"][0]["batchSize"] == 40
+
+
+def test_worker_outside_the_plan_has_no_batch() -> None:
+    stranger = worker("digits-small-0", metrics(plan_version=0, phase="waiting", steps=0.0), uid="another")
+    (entry,) = status(seen=Seen((stranger,), plan()))["workers"]
+    assert (entry["phase"], entry.get("batchSize"), entry.get("planVersion")) == ("waiting", None, None)
+
+
+def test_pod_that_waits_says_why() -> None:
+    pending = worker("digits-small-0", phase="Pending", message="ImagePullBackOff: not found", cpu_limit=None, node="")
+    (entry,) = status(seen=Seen((pending,), None))["workers"]
+    assert entry == {
+        "name": "digits-small-0",
+        "group": "small",
+        "phase": "pending",
+        "message": "ImagePullBackOff: not found",
+        "node": "",
+    }
+
+
+def test_one_reading_that_failed_takes_nothing_back() -> None:
+    before = status()
+    silent = Seen(tuple(replace(seen, metrics=None) for seen in training().workers), plan())
+    assert status(before, silent) == before
+
+
+def test_another_pod_of_the_same_name_inherits_nothing() -> None:
+    before = status()
+    created = worker("digits-small-0", uid="new")
+    (entry,) = status(before, Seen((created,), plan()), decision("Restarting"))["workers"]
+    assert (entry["phase"], entry.get("planVersion"), entry.get("ownMilliseconds")) == ("running", None, None)
+
+
+def test_worker_that_ended_keeps_its_last_figures() -> None:
+    ended = tuple(
+        replace(seen, metrics=None, phase="Succeeded", exit_code=0, finished=True, step=150)
+        for seen in training().workers
+    )
+    found = status(status(), Seen(ended, plan()), decision("Succeeded"))
+    assert [entry["phase"] for entry in found["workers"]] == ["succeeded"] * 3
+    assert [entry["planVersion"] for entry in found["workers"]] == [7, 7, 7]
+    assert found["step"] == 150
+    assert found["imbalancePercent"] == 0
+
+
+def test_workers_stay_listed_when_their_pods_go_with_the_end() -> None:
+    before = status()
+    before["workers"][0]["phase"] = "failed"
+    gone = status(before, Seen((), plan()), decision("Failed"))
+    assert [entry["phase"] for entry in gone["workers"]] == ["failed", "deleted", "deleted"]
+    assert status(gone, Seen((), plan()), decision("Failed")) == gone
+
+
+def test_workers_that_are_replaced_do_not() -> None:
+    assert status(status(), Seen((), plan()), decision("Restarting"))["workers"] == []
+
+
+def test_only_so_many_workers_are_listed_but_all_are_counted() -> None:
+    many = {f"digits-small-{index}": 1 for index in range(300)}
+    seen = Seen(tuple(worker(name, metrics()) for name in many), plan(7, many))
+    found = next_status(
+        None, job({**groups(replicas=300), "training": {"globalBatchSize": 300}}), seen, decision(), MEMORY, NOW
+    )
+    assert len(found["workers"]) == 256
+    assert (found["ready"], found["imbalancePercent"]) == ("300/300", 0)
+
+
+# --- ready, step, imbalance
+
+
+@pytest.mark.parametrize(
+    ("changes", "ready"),
+    [
+        ({}, "3/3"),
+        ({"phase": "checkpointing"}, "3/3"),
+        ({"plan_version": 6}, "3/3"),
+        ({"phase": "waiting", "plan_version": 0}, "0/3"),
+        ({"phase": "reforming"}, "0/3"),
+    ],
+    ids=str,
+)
+def test_ready_counts_the_workers_that_train(changes: Document, ready: str) -> None:
+    assert status(seen=training(**changes))["ready"] == ready
+
+
+def test_step_stays_until_new_workers_have_read_the_checkpoint() -> None:
+    before = status()
+    starting = status(before, training(step=0, epoch=0, phase="starting"))
+    assert (starting["step"], starting["epoch"]) == (120, 4)
+    assert status(starting, training(step=101, epoch=3))["step"] == 101
+
+
+def test_total_is_known_from_the_steps_asked_for() -> None:
+    assert status(seen=Seen())["totalSteps"] == 150
+
+
+def test_imbalance_waits_until_all_are_measured_under_the_plan() -> None:
+    workers = list(training(1.0, 1.0, 1.5).workers)
+    assert "imbalancePercent" not in status(seen=Seen(tuple(workers), plan(8)))
+    unmeasured = replace(workers[0], metrics=metrics(steps=0.0))
+    assert "imbalancePercent" not in status(seen=Seen((unmeasured, *workers[1:]), plan()))
+    assert "imbalancePercent" not in status(seen=Seen(tuple(workers[1:]), plan()))
+
+
+def test_worker_without_samples_does_not_count_for_the_imbalance() -> None:
+    idle = plan(7, {**BATCHES, "digits-small-0": 0})
+    seen = Seen(training(9.0, 1.0, 1.0).workers, idle)
+    assert status(seen=seen)["imbalancePercent"] == 0
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 1e300])
+def test_odd_measurement_is_left_out(odd: float) -> None:
+    found = status(seen=training(odd, 1.0, 1.0))
+    assert "ownMilliseconds" not in found["workers"][0]
+    assert "imbalancePercent" not in found
+
+
+def test_figures_that_no_schema_admits_are_left_out() -> None:
+    huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
+    memory = replace(MEMORY, restarts=10**12, started_at=1e300)
+    found = status(seen=Seen(training().workers, huge), memory=memory)
+    assert not {"planVersion", "globalBatchSize", "restarts", "startTime"} & found.keys()
+
+
+# --- moments and conditions
+
+
+def test_condition_keeps_the_moment_at_which_it_became_so() -> None:
+    first = status()
+    same = status(first, decided=decision(reason="other words"), now=NOW + 60)
+    assert condition(same, "Running")["lastTransitionTime"] == "2026-01-31T12:00:00Z"
+    assert condition(same, "Running")["message"] == "other words"
+    other = status(same, decided=decision("Restarting"), now=NOW + 60)
+    assert condition(other, "Running")["lastTransitionTime"] == "2026-01-31T12:01:00Z"
+    assert condition(other, "Balanced")["lastTransitionTime"] == "2026-01-31T12:00:00Z"
+
+
+def test_condition_rests_on_a_generation_of_the_spec() -> None:
+    assert condition(status(), "Running")["observedGeneration"] == 3
+
+
+def test_condition_that_nobody_speaks_of_goes() -> None:
+    extra = Condition("MetricsUnavailable", True, "NoAnswer", "prometheus does not answer")
+    found = status(decided=replace(decision(), conditions=(*decision().conditions, extra)))
+    assert condition(found, "MetricsUnavailable")["status"] == "True"
+    assert [entry["type"] for entry in status(found)["conditions"]] == ["Running", "Balanced"]
+
+
+def test_job_completes_once() -> None:
+    assert "completionTime" not in status()
+    first = status(decided=decision("Succeeded"))
+    assert first["completionTime"] == "2026-01-31T12:00:00Z"
+    assert status(first, decided=decision("Succeeded"), now=NOW + 60)["completionTime"] == "2026-01-31T12:00:00Z"
+
+
+def test_start_is_that_of_the_time_now_active() -> None:
+    suspended = replace(MEMORY, started_at=None)
+    assert "startTime" not in status(status(), decided=decision("Suspended"), memory=suspended)
