@@ -7,6 +7,8 @@ kubeconfig or a job that does not exist; 3: the cluster does not answer, refuses
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import time
 from datetime import UTC, datetime
@@ -76,7 +78,13 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         return BAD_INPUT
     try:
         with _reader(asked) as reader:
-            return _run(asked, reader)
+            code = _run(asked, reader)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # `| head` has seen enough; what is still buffered must not fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except ReadingError as error:
         sys.stderr.write(f"{program} {asked.command}: {error}\n")
         return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError) else NO_CLUSTER

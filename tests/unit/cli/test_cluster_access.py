@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,7 +157,7 @@ def test_missing_resource_says_how_to_install(
     assert main([*arguments, "--kubeconfig", str(config)]) == NO_CLUSTER
     said = capsys.readouterr().err
     assert said.startswith(f"heterotrain {arguments[0]}: heterotrain is not installed on this cluster")
-    assert "helm install heterotrain-crds" in said
+    assert "install it with: helm install heterotrain helm/heterotrain" in said
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,29 @@ def test_plugin_speaks_of_itself_as_kubectl_does(
         code = ended.code
     assert code == BAD_INPUT
     assert words in capsys.readouterr().err
+
+
+def test_reader_that_has_seen_enough_is_left_in_peace(config: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "heterotrain_operator.cli.main",
+        "status",
+        "--kubeconfig",
+        str(config),
+        "-o",
+        "yaml",
+    ]
+    packages = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
+    asked = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": packages}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert asked.stdout is not None
+    asked.stdout.close()
+    assert asked.stderr is not None
+    with asked.stderr:
+        assert asked.stderr.read() == ""
+    assert asked.wait() == 128 + signal.SIGPIPE
 
 
 def test_clients_of_kubernetes_are_loaded_only_to_ask_a_cluster() -> None:

@@ -37,10 +37,7 @@ WATCH_SECONDS = 60
 """One watch request lasts at most so long: a dead connection is noticed when the next one fails."""
 
 RESOURCE = f"{names.PLURAL}.{names.GROUP}"
-INSTALL = (
-    "helm install heterotrain-crds helm/heterotrain-crds && "
-    "helm install heterotrain helm/heterotrain --namespace heterotrain-system --create-namespace"
-)
+INSTALL = "helm install heterotrain helm/heterotrain --namespace heterotrain --create-namespace --wait"
 
 Document = dict[str, Any]
 
