@@ -22,6 +22,17 @@ def test_example_manifest_is_valid_and_runs_an_example_script(path: Path) -> Non
     assert commands & {f"examples/{script.name}" for script in SCRIPTS}
 
 
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_example_manifest_meets_the_restricted_pod_security_standard(path: Path) -> None:
+    for group in load_manifest(path).spec.worker_groups:
+        pod = group.template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_example_script_runs_alone(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -41,6 +42,8 @@ MARKER = ".heterotrain-run"
 WRITTEN = ("*.png", "*.jsonl", "summary.json", "manifest.yaml", "report.html")
 PLAIN_WIDTH = 120
 """Columns of the tables where standard error is no terminal."""
+
+_IN_POD = re.compile(r"^spec\.workerGroups\[\d+\]\.template\.(?:spec\.)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +179,9 @@ def _placed(prepared: Prepared) -> dict[str, int]:
 
 
 def ignored_fields(prepared: Prepared) -> list[str]:
-    """Paths of the manifest's fields that mean nothing on this machine."""
-    paths = [path for template in prepared.templates.values() for path in template.ignored]
+    """Fields of the manifest that mean nothing on this machine; those of templates by their path in the pod, each once."""
+    in_templates = (path for template in prepared.templates.values() for path in template.ignored)
+    paths = list(dict.fromkeys(_IN_POD.sub("", path) for path in in_templates))
     if prepared.job.spec.metrics.source != "Pods":
         paths.append("spec.metrics.source (the workers themselves are asked)")
     return paths

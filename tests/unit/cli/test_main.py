@@ -69,6 +69,16 @@ def test_no_policy_runs_twice(compared: str, tmp_path: Path, capsys: pytest.Capt
     assert "would run twice" in capsys.readouterr().err
 
 
+def test_fields_ignored_in_many_groups_are_named_once():
+    manifest = Path(__file__).parents[3] / "examples" / "digits-hetero.yaml"
+    assert ignored_fields(prepare(Options(manifest), manifest.parent)) == [
+        "securityContext",
+        "containers[0].image",
+        "containers[0].securityContext",
+        "containers[0].resources.requests",
+    ]
+
+
 def test_a_prometheus_server_is_named_as_ignored(tmp_path: Path):
     job = manifest()
     before = ignored_fields(prepare(Options(write_manifest(tmp_path, job)), tmp_path))
