@@ -179,7 +179,7 @@ def _placed(prepared: Prepared) -> dict[str, int]:
 
 
 def ignored_fields(prepared: Prepared) -> list[str]:
-    """Fields of the manifest that mean nothing on this machine; those of templates by their path in the pod, each once."""
+    """Fields of the manifest that mean nothing on this machine; those of templates by their path in the pod, once."""
     in_templates = (path for template in prepared.templates.values() for path in template.ignored)
     paths = list(dict.fromkeys(_IN_POD.sub("", path) for path in in_templates))
     if prepared.job.spec.metrics.source != "Pods":
