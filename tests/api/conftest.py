@@ -109,6 +109,12 @@ def defaulted(schema: Document) -> Callable[[Document], Document]:
 
 
 @pytest.fixture(scope="session")
+def broken_rules() -> Callable[[Any, Document], list[str]]:
+    """The CEL rules of a schema that a value breaks, as it is."""
+    return lambda value, schema: list(_broken_rules(value, None, schema))
+
+
+@pytest.fixture(scope="session")
 def admit(schema: Document) -> Callable[..., list[str]]:
     """Why the CRD refuses an object (or its change from `old`); rules are judged once the schema holds."""
 

@@ -160,6 +160,15 @@ def test_every_rule_is_valid_cel_with_a_plain_message(schema: Document) -> None:
         assert "\n" not in rule["message"]
 
 
+def test_every_default_keeps_the_rules_as_it_is_written(
+    schema: Document, broken_rules: Callable[[Any, Document], list[str]]
+) -> None:
+    # The API server refuses a CRD of which this is not true; it fills in no nested defaults before.
+    defaults = {path: node for path, node in nodes(schema) if isinstance(node.get("default"), dict)}
+    assert defaults
+    assert {path: broken_rules(node["default"], node) for path, node in defaults.items()} == dict.fromkeys(defaults, [])
+
+
 def test_changes_are_compared_only_where_entries_can_be_told_apart(schema: Document) -> None:
     lists = {path: node for path, node in nodes(schema) if node["type"] == "array"}
     for path, node in nodes(schema):

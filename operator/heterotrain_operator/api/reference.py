@@ -58,7 +58,7 @@ def _tables(schema: Schema, path: str) -> Iterator[str]:
         if "properties" in nested:
             below.append((nested, f"{here}[]" if "items" in field else here))
         default = "required" if name in schema.get("required", ()) else ""
-        if field.get("default") not in (None, {}, [], ""):
+        if "properties" not in field and field.get("default") not in (None, {}, [], ""):
             default = f"`{json.dumps(field['default']).strip(chr(34))}`"
         changes = f" {_changes(nested, below, here)} |" if mutability else ""
         yield f"| `{name}` | {_type(field)} | {default} |{changes} {field['description'].replace('|', '/')} |"

@@ -90,9 +90,11 @@ def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sche
         result["properties"] = {}
         for name, child in node["properties"].items():
             rendered = _structural(child, definitions)
-            # Kubernetes fills in the defaults below an object only if the object itself is there.
+            # Kubernetes fills in the defaults below an object only if the object itself is there; and in full, because
+            # it judges a default by the object's rules before it fills in what is below.
             if "properties" in rendered and name not in required and "anyOf" not in child:
-                rendered["default"] = {}
+                fields = rendered["properties"].items()
+                rendered["default"] = {field: inner["default"] for field, inner in fields if "default" in inner}
             result["properties"][name] = rendered
     elif node["type"] == "object":
         allowed = node["additionalProperties"]
