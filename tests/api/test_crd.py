@@ -166,7 +166,8 @@ def test_every_default_keeps_the_rules_as_it_is_written(
     # The API server refuses a CRD of which this is not true; it fills in no nested defaults before.
     defaults = {path: node for path, node in nodes(schema) if isinstance(node.get("default"), dict)}
     assert defaults
-    assert {path: broken_rules(node["default"], node) for path, node in defaults.items()} == dict.fromkeys(defaults, [])
+    broken = {path: broken_rules(node["default"], node) for path, node in defaults.items()}
+    assert {path: found for path, found in broken.items() if found} == {}
 
 
 def test_changes_are_compared_only_where_entries_can_be_told_apart(schema: Document) -> None:
