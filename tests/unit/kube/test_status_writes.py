@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.api import Problem
+from heterotrain_operator.api import Problem, to_core
 from heterotrain_operator.clusters.kube.invalid import invalid_status
-from heterotrain_operator.clusters.kube.status import FIGURES_SECONDS, status_patch, worth_writing
+from heterotrain_operator.clusters.kube.status import FIGURES_SECONDS, next_status, status_patch, worth_writing
 from heterotrain_operator.core.model import Condition, Seen
-from unit.kube.documents import Document
+from unit.core.traces import World
+from unit.kube.documents import Document, job
 from unit.kube.statuses import MEMORY, NOW, decision, plan, status, training
 
 
@@ -66,6 +67,22 @@ def test_countdown_is_no_news_but_another_reason_is() -> None:
     before = status(decided=decision("Restarting", "workers start anew in 3.2 s"))
     assert not worth_writing(before, status(before, decided=decision("Restarting", "workers start anew in 2.1 s")), 1.0)
     assert worth_writing(before, status(before, decided=decision("Restarting", "waiting for digits-small-0")), 1.0)
+
+
+def test_balanced_job_is_written_as_seldom_as_figures_are() -> None:
+    wanted = job({"training": {"steps": 100_000}})
+    world = World(to_core(wanted), {"digits-small-0": 4.0, "digits-small-1": 2.0}, noise=0.05).start()
+    written: Document | None = None
+    moments: list[float] = []
+    for moment in range(0, 600, 2):
+        world.train(5)
+        decided = world.tick(2.0)
+        new = next_status(written, wanted, world.seen(), decided, world.memory, NOW + moment)
+        if worth_writing(written, new, moment - moments[-1] if moments else None):
+            written = new
+            moments.append(moment)
+    settled = [moment for moment in moments if moment >= 60]
+    assert len(settled) <= 540 / FIGURES_SECONDS
 
 
 def test_patch_makes_the_new_of_the_old() -> None:
