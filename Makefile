@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit verify manifests format kind kind-down clean
+.PHONY: help install demo test test-unit test-e2e verify manifests format kind kind-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,10 +31,13 @@ demo: $(VENV)/installed ## watch three unequal workers converge, against uniform
 	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo --fresh
 
 test: $(VENV)/installed-dev ## run all tests that need no cluster
-	$(BIN)/python -m pytest -q --durations=10 -m "not e2e"
+	$(BIN)/python -m pytest -q --durations=10 --ignore=tests/e2e -m "not e2e"
 
 test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
-	$(BIN)/python -m pytest -q -m "not processes and not e2e"
+	$(BIN)/python -m pytest -q --ignore=tests/e2e -m "not processes and not e2e"
+
+test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
+	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 tests/e2e
 
 manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, its reference page and the dashboard
 	$(BIN)/python -m heterotrain_operator.api.crd

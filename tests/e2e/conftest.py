@@ -1,0 +1,124 @@
+"""The cluster, the installed operator, and a namespace for each test, removed again with all that the test did."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+
+from e2e.api import Document
+from e2e.cluster import Cluster
+from e2e.diagnosis import diagnosis
+from e2e.installation import Installation
+from e2e.jobs import JobOnCluster
+from e2e.manifests import CLAIM
+from e2e.nodes import Nodes
+from e2e.shared_folder import FOLDER, SharedFolder, volume
+
+SYSTEM = "heterotrain-system"
+
+Apply = Callable[[Document], JobOnCluster]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What disturbs the whole cluster comes last."""
+    items.sort(key=lambda item: item.get_closest_marker("disruptive") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed tells what the cluster looked like."""
+    report = yield
+    arguments = getattr(item, "funcargs", {})
+    if report.failed and "installation" in arguments and call.when != "teardown":
+        report.sections.append(("cluster", diagnosis(arguments["installation"], arguments.get("_namespaces", []))))
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster that KUBECONFIG names."""
+    return Cluster()
+
+
+@pytest.fixture(scope="session")
+def nodes(cluster: Cluster) -> Iterator[Nodes]:
+    """Its nodes, to be stopped and started; whatever a test did to them is undone."""
+    nodes = Nodes(cluster)
+    yield nodes
+    nodes.restore()
+
+
+@pytest.fixture(scope="session")
+def files(cluster: Cluster) -> Iterator[SharedFolder]:
+    """The folder that all nodes share."""
+    files = SharedFolder(cluster)
+    yield files
+    files.close()
+
+
+@pytest.fixture(scope="session")
+def installation(cluster: Cluster) -> Iterator[Installation]:
+    """The operator, installed for all namespaces."""
+    installation = Installation(cluster, SYSTEM)
+    installation.install()
+    yield installation
+    installation.uninstall()
+
+
+@pytest.fixture
+def _namespaces() -> list[str]:
+    """Those of the running test."""
+    return []
+
+
+@pytest.fixture
+def make_namespace(
+    cluster: Cluster, files: SharedFolder, _namespaces: list[str], request: pytest.FixtureRequest
+) -> Iterator[Callable[[], str]]:
+    """Makes namespaces that enforce the *restricted* standard, each with a claim on a volume of its own."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-").removeprefix("test-")
+
+    def make() -> str:
+        name = f"{words[:40].strip('-')}-{uuid.uuid4().hex[:6]}"
+        cluster.make_namespace(name)
+        _namespaces.append(name)
+        files.make(name)
+        cluster.apply(*volume(name, name, CLAIM, f"{FOLDER}/{name}"))
+        return name
+
+    yield make
+    for name in _namespaces:
+        remove_namespace(cluster, name)
+        files.remove(name)
+
+
+@pytest.fixture
+def namespace(make_namespace: Callable[[], str]) -> str:
+    """The test's own namespace."""
+    return make_namespace()
+
+
+@pytest.fixture
+def apply(cluster: Cluster, files: SharedFolder, installation: Installation, namespace: str) -> Apply:
+    """`kubectl apply` of a job into the test's namespace."""
+    return lambda manifest: apply_in(cluster, files, namespace, manifest)
+
+
+def apply_in(cluster: Cluster, files: SharedFolder, namespace: str, manifest: Document) -> JobOnCluster:
+    """`kubectl apply` of a job into a namespace."""
+    cluster.apply({**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}})
+    return JobOnCluster(cluster, files, namespace, manifest)
+
+
+def remove_namespace(cluster: Cluster, name: str) -> None:
+    """Remove a namespace; its pods first, and quickly, for they would slow the next test down."""
+    where = f"--namespace={name}"
+    cluster.kubectl("delete", "heterotrainingjobs", "--all", where, "--wait=false")
+    cluster.kubectl("delete", "pods", "--all", where, "--grace-period=1", seconds=120)
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.kubectl("delete", "persistentvolume", name, "--wait=false")

@@ -1,0 +1,43 @@
+"""What holds whenever the workers of a job start anew: they begin at the newest checkpoint, and lose nothing else."""
+
+from __future__ import annotations
+
+from e2e.history import History
+from e2e.jobs import JobOnCluster
+from heterotrain.contract import StepRecord
+
+
+def steps_of_newest_generation(job: JobOnCluster, history: History, group: str) -> tuple[StepRecord, StepRecord]:
+    """A worker's last step before its workers started anew, and its first one after."""
+    newest = max(plan.generation for plan in history.plans.values())
+    versions = {version for version, plan in history.plans.items() if plan.generation == newest}
+    records = job.records(group)
+    before = [record for record in records if record.version not in versions]
+    after = [record for record in records if record.version in versions]
+    assert before, f"worker {job.pod_name(group)} did not train before it started anew"
+    assert after, f"worker {job.pod_name(group)} does not train again"
+    return before[-1], after[0]
+
+
+def assert_resumed_from_checkpoint(job: JobOnCluster, history: History) -> None:
+    """All workers begin their newest start at one step, that of the newest checkpoint, which is not 0."""
+    firsts = set()
+    lasts = set()
+    for group in {member.group for member in job.plan.members}:
+        before, after = steps_of_newest_generation(job, history, group)
+        firsts.add(after.step)
+        lasts.add(before.step)
+    assert len(firsts) == 1, f"workers began again at steps {firsts}"
+    (first,) = firsts
+    assert first > 0
+    assert f"step-{first:010d}.pt" in job.files.names(job.namespace)
+    # No more was done twice than what lay beyond the newest checkpoint.
+    assert max(lasts) - first < job_interval(job)
+
+
+def job_interval(job: JobOnCluster) -> int:
+    """Steps between two of the job's checkpoints."""
+    document = job.document()
+    assert document is not None
+    every: int = document["spec"]["checkpoint"]["everySteps"]
+    return every

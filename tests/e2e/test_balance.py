@@ -1,0 +1,114 @@
+"""Unequal workers of a real cluster are given batches that take them equally long, and new ones when they change."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import yaml
+
+from e2e.api import Document
+from e2e.conftest import Apply
+from e2e.helm import REPOSITORY
+from e2e.history import History
+from e2e.jobs import JobOnCluster, own_seconds, shares
+from e2e.manifests import (
+    CLAIM,
+    IMAGE,
+    MOUNTED,
+    RESTRICTED_CONTAINER,
+    RESTRICTED_POD,
+    SERIES,
+    digits,
+    group,
+    job,
+    merged,
+)
+from e2e.waiting import wait_for
+from heterotrain.contract import StepRecord
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+TOLERANCE = 0.10
+"""By how much own times may differ from their mean."""
+
+LEAST_STEPS = 10
+"""Measured steps under a plan before a mean of them says anything."""
+
+FEW_ADJUSTMENTS = 6
+
+EXAMPLE = REPOSITORY / "examples" / "digits-hetero.yaml"
+
+
+def small_example(**spec: Document) -> Document:
+    """The example with its three CPU limits, but a narrower model, and admitted by the restricted standard."""
+    manifest: Document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    for each in manifest["spec"]["workerGroups"]:
+        pod = each["template"]["spec"]
+        pod["securityContext"] = RESTRICTED_POD
+        extra = {"image": IMAGE, "command": digits(32), "env": [SERIES], "securityContext": RESTRICTED_CONTAINER}
+        pod["containers"] = [pod["containers"][0] | extra]
+    checkpoint = {"path": MOUNTED, "persistentVolumeClaim": CLAIM}
+    return merged(manifest, {"spec": {"checkpoint": checkpoint, **spec}})
+
+
+def mean_own_seconds(records: dict[str, list[StepRecord]], version: int) -> dict[str, float]:
+    """Mean own time of every worker under a plan; of those with too few steps none."""
+    times = {name: own_seconds(mine, version) for name, mine in records.items()}
+    return {name: statistics.fmean(own) for name, own in times.items() if len(own) >= LEAST_STEPS}
+
+
+@pytest.mark.parametrize("apply_at", ["step", "epoch"])
+def test_unequal_workers_come_to_take_equally_long(apply: Apply, apply_at: str) -> None:
+    digits_job = apply(small_example(batching={"applyAt": apply_at}))
+    with History(digits_job) as history:
+        digits_job.wait_for_phase("Running")
+        status = digits_job.wait_for_phase("Succeeded", 420)
+    groups = ("large", "medium", "small")
+    records = {name: list(digits_job.records(name)) for name in groups}
+    versions = {mine[-1].version for mine in records.values()}
+
+    assert history.phases == ["Created", "Running", "Succeeded"]
+    assert digits_job.warnings() == []
+    assert set(history.pods_made().values()) == {1}
+    # Each trained all steps, exactly once, and all of them in step.
+    assert all([record.step for record in mine] == list(range(150)) for mine in records.values())
+    # Whoever followed the plan in force at the end; one that was written in the last moments came too late.
+    ended = records["large"][-1].time
+    assert versions == {max(version for version, seen in history.written.items() if seen < ended - 2)}
+    assert {worker["planVersion"] for worker in status["workers"]} == versions
+    assert history.newest <= 1 + FEW_ADJUSTMENTS
+
+    judged = max(version for version in history.plans if len(mean_own_seconds(records, version)) == len(groups))
+    own = mean_own_seconds(records, judged)
+    mean = statistics.fmean(own.values())
+    assert {name: seconds for name, seconds in own.items() if abs(seconds / mean - 1) > TOLERANCE} == {}
+    large, medium, small = history.plans[judged].batch_sizes
+    assert large > medium > small
+
+    digits_job.delete()
+
+
+def test_batches_follow_a_cpu_limit_that_changes_in_place(apply: Apply) -> None:
+    resized = apply(job("digits", group("steady", "400m"), group("resized", "400m")))
+    with History(resized) as history:
+        resized.wait_for_step(20)
+        wait_for_share(resized, 0.42, 0.58)
+        resized.resize("resized", "200m")
+        wait_for_share(resized, 0.25, 0.41)
+        wait_for(lambda: resized.worker("resized").get("cpuLimit") == 0.2, 60, "the limit in the status")
+        resized.resize("resized", "400m")
+        wait_for_share(resized, 0.42, 0.58)
+        wait_for(lambda: resized.worker("resized").get("cpuLimit") == 0.4, 60, "the limit in the status")
+
+    # It is slow by design, not by fault: nobody calls it a straggler, and nothing restarts.
+    assert resized.warnings() == []
+    assert resized.condition("Degraded")["status"] == "False"
+    assert {plan.generation for plan in history.plans.values()} == {1}
+    assert set(history.pods_made().values()) == {1}
+
+
+def wait_for_share(resized: JobOnCluster, low: float, high: float) -> None:
+    """Wait until the resized worker has a share of the global batch between two bounds."""
+    name = resized.pod_name("resized")
+    wait_for(lambda: low <= shares(resized.plan)[name] <= high, 120, f"a share of {name} between {low} and {high}")

@@ -1,0 +1,160 @@
+"""The operator may be killed, paused or cut off at any moment: nobody stops training, no pod comes twice, and no batch
+jumps.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from e2e.api import ApiError
+from e2e.cluster import Cluster
+from e2e.conftest import Apply
+from e2e.history import History
+from e2e.installation import PROCESS, Installation
+from e2e.jobs import JobOnCluster
+from e2e.manifests import two_workers
+from e2e.nodes import Nodes
+from e2e.waiting import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.disruptive, pytest.mark.timeout(600)]
+
+JUMP = 0.25
+"""Relative change of a batch from plan to plan that measurements under a constant load do not bring about."""
+
+SETTLED_SECONDS = 25.0
+"""A plan that stands for so long has been looked at, and left."""
+
+LEASE_SECONDS = 15.0
+AWAY_SECONDS = 30.0
+
+Interval = tuple[float, float]
+
+
+def settle(steered: JobOnCluster, history: History) -> int:
+    """Wait until the batches stay. Returns the plan's version."""
+    steered.wait_for_step(40)
+
+    def stands() -> int | None:
+        written = history.written.get(history.newest, time.time())
+        return history.newest if history.newest > 1 and time.time() - written >= SETTLED_SECONDS else None
+
+    return wait_for(stands, 180, "the batches to settle")
+
+
+def assert_undisturbed(steered: JobOnCluster, history: History, settled: int, outages: list[Interval]) -> None:
+    """Training went on while the operator was away, and went on as before when it was back."""
+    records = steered.records("large")
+    for began, ended in outages:
+        assert any(began < record.time < ended for record in records), "nobody trained while the operator was away"
+    # No step was done twice or left out: the workers never noticed.
+    steps = [record.step for record in records]
+    assert steps == list(range(len(steps)))
+    assert set(history.pods_made().values()) == {1}
+    assert history.phases == ["Created", "Running"]
+    assert steered.status["restarts"] == 0
+    assert {plan.generation for plan in history.plans.values()} == {1}
+    versions = sorted(version for version in history.plans if version >= settled)
+    for before, after in pairwise(versions):
+        pairs = zip(history.plans[before].batch_sizes, history.plans[after].batch_sizes, strict=True)
+        jumps = [(old, new) for old, new in pairs if abs(new - old) > max(2, JUMP * old)]
+        assert jumps == [], f"from plan {before} to {after}"
+
+
+def wait_for_new_decision(steered: JobOnCluster, seconds: float = 120.0) -> None:
+    """Show that somebody steers: a change of the job is taken up."""
+    document = steered.document()
+    assert document is not None
+    generation = document["metadata"]["generation"]
+    steered.patch({"runPolicy": {"backoffLimit": generation + 10}})
+    wait_for(
+        lambda: steered.status.get("observedGeneration", 0) > generation, seconds, "somebody to steer the job again"
+    )
+
+
+def test_killed_operator_goes_on_where_it_was(apply: Apply, installation: Installation, nodes: Nodes) -> None:
+    moments = random.Random(7)
+    steered = apply(two_workers())
+    outages = []
+    with History(steered) as history:
+        settled = settle(steered, history)
+        for attempt in range(5):
+            time.sleep(moments.uniform(1.0, 6.0))
+            (pod,) = installation.pods()
+            began = time.time()
+            nodes.signal(pod, "KILL", PROCESS)
+            if attempt % 2:
+                # Its successor is another pod, which finds the Lease held by a name that will not renew it.
+                installation.remove_at_once(pod)
+            wait_for_new_decision(steered)
+            outages.append((began, time.time()))
+        time.sleep(SETTLED_SECONDS)
+    assert_undisturbed(steered, history, settled, outages)
+
+
+@pytest.fixture
+def two_replicas(installation: Installation) -> Iterator[Installation]:
+    """The operator with a replica that stands by."""
+    installation.install("replicas=2")
+    installation.wait_until_ready(2)
+    wait_for(lambda: installation.leader, 60, "a leader")
+    yield installation
+    installation.install()
+
+
+def test_operator_paused_past_its_lease_leaves_the_job_to_its_replica(
+    apply: Apply, two_replicas: Installation, nodes: Nodes
+) -> None:
+    steered = apply(two_workers())
+    with History(steered) as history:
+        settled = settle(steered, history)
+        paused, standby = two_replicas.pods()
+        began = time.time()
+        nodes.signal(paused, "STOP", PROCESS)
+        try:
+            successor = standby["metadata"]["name"]
+            wait_for(lambda: two_replicas.leader == successor, 60, f"{successor} to lead")
+            wait_for_new_decision(steered)
+        finally:
+            nodes.signal(paused, "CONT", PROCESS)
+        outages = [(began, time.time())]
+        time.sleep(LEASE_SECONDS)
+        # Back on its feet, the one that was paused knows that it does not lead any more.
+        assert two_replicas.leader == successor
+        assert two_replicas.metrics(paused["metadata"]["name"])["heterotrain_operator_leader"] == 0
+        assert two_replicas.metrics(successor)["heterotrain_operator_leader"] == 1
+        wait_for_new_decision(steered)
+    assert_undisturbed(steered, history, settled, outages)
+
+
+def test_job_trains_on_without_an_api_server(
+    apply: Apply, cluster: Cluster, installation: Installation, nodes: Nodes
+) -> None:
+    steered = apply(two_workers())
+    with History(steered) as history:
+        settled = settle(steered, history)
+        began = time.time()
+        nodes.execute(nodes.control_plane, "pkill", "-STOP", "kube-apiserver")
+        try:
+            time.sleep(AWAY_SECONDS)
+        finally:
+            nodes.execute(nodes.control_plane, "pkill", "-CONT", "kube-apiserver")
+        outages = [(began, time.time())]
+        wait_for(lambda: answers(cluster), 120, "the API server to answer again")
+        wait_for(cluster.all_nodes_are_ready, 120, "all nodes to be Ready again")
+        wait_for_new_decision(steered)
+        time.sleep(SETTLED_SECONDS)
+    installation.wait_until_ready()
+    assert_undisturbed(steered, history, settled, outages)
+
+
+def answers(cluster: Cluster) -> bool:
+    """Whether the API server is ready."""
+    try:
+        return cluster.api.text("/readyz") == "ok"
+    except ApiError:
+        return False

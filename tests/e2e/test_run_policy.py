@@ -1,0 +1,126 @@
+"""How a job is started, held, ended and cleaned up: all of spec.runPolicy, dry runs, and several jobs at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.conftest import Apply, apply_in
+from e2e.history import History
+from e2e.installation import Installation
+from e2e.manifests import group, idle, job, two_workers
+from e2e.resuming import assert_resumed_from_checkpoint
+from e2e.shared_folder import SharedFolder
+from e2e.waiting import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+WATCHED_SECONDS = 15.0
+"""For so long it is watched that nothing happens."""
+
+
+def test_suspended_job_has_no_pods_and_goes_on_where_it_was(apply: Apply) -> None:
+    held = apply(two_workers(checkpoint={"keep": 100}))
+    with History(held) as history:
+        held.wait_for_step(30)
+        held.patch({"runPolicy": {"suspend": True}})
+        held.wait_for_phase("Suspended")
+        wait_for(lambda: not held.pods(), 60, "the pods of a suspended job to go")
+        assert held.condition("Suspended")["status"] == "True"
+        assert held.condition("Running")["status"] == "False"
+        held.patch({"runPolicy": {"suspend": False}})
+        held.wait_for_phase("Running")
+        held.wait_for_step(40)
+    assert_resumed_from_checkpoint(held, history)
+    assert held.status["restarts"] == 0
+    assert held.warnings() == []
+
+
+def test_job_beyond_its_deadline_fails_and_its_pods_go(apply: Apply) -> None:
+    late = apply(idle("late", runPolicy={"activeDeadlineSeconds": 8}))
+    status = late.wait_for_phase("Failed", 60)
+    assert late.condition("Failed")["reason"] == "ActiveDeadlineExceeded"
+    assert "active deadline of 8 s" in status["reason"]
+    assert status["completionTime"]
+    wait_for(lambda: not late.pods(), 60, "the running pod to go")
+
+
+def test_finished_job_goes_after_its_time(apply: Apply) -> None:
+    brief = apply(idle("brief", runPolicy={"activeDeadlineSeconds": 2, "ttlSecondsAfterFinished": 3}))
+    brief.wait_for_event("ActiveDeadlineExceeded", 60)
+    wait_for(lambda: brief.document() is None, 60, "the job to go")
+    wait_for(lambda: not brief.children(), 60, "its objects to go with it")
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [("All", set()), ("Running", {"cleaned-failing-0"}), ("None", {"cleaned-failing-0", "cleaned-idle-0"})],
+)
+def test_pods_that_are_left_are_those_of_the_policy(apply: Apply, policy: str, left: set[str]) -> None:
+    manifest = job(
+        "cleaned",
+        group("idle", "100m", command=["sleep", "600"]),
+        group("failing", "100m", command=["sh", "-c", "sleep 2; exit 3"]),
+        runPolicy={"cleanPodPolicy": policy, "backoffLimit": 0},
+    )
+    cleaned = apply(manifest)
+    status = cleaned.wait_for_phase("Failed", 60)
+    assert "cleaned-failing-0 exited with code 3" in status["reason"]
+    wait_for(
+        lambda: {pod["metadata"]["name"] for pod in cleaned.pods()} == left, 60, f"only {left or 'no pods'} to stay"
+    )
+
+
+def test_dry_run_explains_and_changes_nothing(apply: Apply) -> None:
+    observed = apply(two_workers(batching={"dryRun": True}))
+    with History(observed) as history:
+        event = observed.wait_for_event("DryRun", 240)
+        observed.wait_for_step(observed.step() + 20)
+    assert "nothing changes" in event["message"]
+    assert set(history.plans) == {1}
+    assert history.plans[1].batch_sizes == (48, 48)
+
+
+def test_two_jobs_train_side_by_side(apply: Apply) -> None:
+    jobs = [apply(two_workers(name, steps=60)) for name in ("one", "other")]
+    for each in jobs:
+        each.wait_for_phase("Succeeded", 300)
+    for each in jobs:
+        assert {pod["metadata"]["name"] for pod in each.pods()} == {each.pod_name("large"), each.pod_name("small")}
+        assert {member.name for member in each.plan.members} == {each.pod_name("large"), each.pod_name("small")}
+        assert each.warnings() == []
+
+
+# --- several installations -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_installations(
+    cluster: Cluster, installation: Installation, make_namespace: Callable[[], str]
+) -> Iterator[tuple[str, str]]:
+    """Two namespaces, each steered by an operator of its own that knows only that one."""
+    first, second = make_namespace(), make_namespace()
+    other = Installation(cluster, "heterotrain-other")
+    installation.install(f'watchNamespaces=["{first}"]')
+    other.install(f'watchNamespaces=["{second}"]', "crds.enabled=false")
+    yield first, second
+    other.uninstall()
+    installation.install()
+
+
+def test_two_installations_steer_their_own_namespaces(
+    cluster: Cluster, files: SharedFolder, two_installations: tuple[str, str], namespace: str
+) -> None:
+    jobs = [apply_in(cluster, files, each, idle("idle")) for each in two_installations]
+    nobodys = apply_in(cluster, files, namespace, idle("idle"))
+    for each in jobs:
+        wait_for(each.pods, 60, f"the pod of the job in {each.namespace}")
+    time.sleep(WATCHED_SECONDS)
+    for each in jobs:
+        # Two operators at one job would each have told that they create its pod.
+        assert len(each.events("SuccessfulCreatePod")) == 1
+    assert nobodys.phase == ""
+    assert nobodys.children() == []

@@ -1,0 +1,224 @@
+"""Whatever befalls workers ends as promised: told with its reason, counted if it was their own fault, and resumed
+from the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.api import Document
+from e2e.cluster import Cluster
+from e2e.conftest import Apply
+from e2e.history import History
+from e2e.jobs import JobOnCluster
+from e2e.manifests import digits_with_fault, group, idle, job, two_workers
+from e2e.nodes import Nodes
+from e2e.resuming import assert_resumed_from_checkpoint
+from e2e.waiting import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+KEEP_ALL = {"keep": 100}
+
+RESTART_SECONDS = 240.0
+
+
+def wait_for_generation(restarted: JobOnCluster, history: History, generation: int) -> None:
+    """Wait until the job trains again, under a plan of a generation, for some steps."""
+    wait_for(
+        lambda: any(plan.generation >= generation for plan in history.plans.values()),
+        RESTART_SECONDS,
+        f"generation {generation} of job {restarted.name}",
+    )
+    restarted.wait_for_phase("Running")
+    reached = restarted.wait_for_step(1)
+    restarted.wait_for_step(reached + 5)
+
+
+# --- from outside --------------------------------------------------------------------------------------------------
+
+
+def test_deleted_pod_restarts_the_workers_without_counting(apply: Apply, cluster: Cluster) -> None:
+    struck = apply(two_workers(checkpoint=KEEP_ALL))
+    with History(struck) as history:
+        struck.wait_for_step(30)
+        cluster.kubectl("delete", "pod", struck.pod_name("small"), f"--namespace={struck.namespace}", "--wait=false")
+        wait_for_generation(struck, history, 2)
+    assert history.phases == ["Created", "Running", "Restarting", "Running"]
+    assert struck.status["restarts"] == 0
+    event = struck.events("WorkerDisrupted")[-1]
+    assert event["type"] == "Normal"
+    assert struck.pod_name("small") in event["message"]
+    assert set(history.pods_made().values()) == {2}
+    assert_resumed_from_checkpoint(struck, history)
+
+
+@pytest.mark.disruptive
+def test_drained_node_is_left_without_counting(apply: Apply, cluster: Cluster, nodes: Nodes) -> None:
+    drained = nodes.named("slow")
+    struck = apply(on_slow_node())
+    try:
+        with History(struck) as history:
+            struck.wait_for_step(30)
+            assert struck.pod("small")["spec"]["nodeName"] == drained
+            cluster.kubectl(
+                "drain",
+                drained,
+                "--ignore-daemonsets",
+                "--delete-emptydir-data",
+                "--force",
+                "--timeout=120s",
+                seconds=150,
+            )
+            wait_for_generation(struck, history, 2)
+    finally:
+        nodes.restore()
+    assert struck.pod("small")["spec"]["nodeName"] != drained
+    assert struck.status["restarts"] == 0
+    assert "WorkerDisrupted" in {event["reason"] for event in struck.events()}
+    assert_resumed_from_checkpoint(struck, history)
+
+
+@pytest.mark.disruptive
+def test_lost_node_is_left_without_counting(apply: Apply, cluster: Cluster, nodes: Nodes) -> None:
+    lost = nodes.named("slow")
+    struck = apply(on_slow_node())
+    try:
+        with History(struck) as history:
+            struck.wait_for_step(30)
+            assert struck.pod("small")["spec"]["nodeName"] == lost
+            nodes.stop(lost)
+            wait_for_generation(struck, history, 2)
+    finally:
+        nodes.restore()
+    assert struck.pod("small")["spec"]["nodeName"] != lost
+    assert struck.status["restarts"] == 0
+    assert "does not answer" in struck.events("WorkerDisrupted")[-1]["message"]
+    assert_resumed_from_checkpoint(struck, history)
+    # The node is back, and so is nothing of what ran there.
+    assert set(history.pods_made().values()) == {2}
+    assert len(struck.pods()) == 2
+
+
+def on_slow_node() -> Document:
+    """Two workers, the small one on the slow machine as long as that is open for pods."""
+    preferred = {"matchExpressions": [{"key": "heterotrain.dev/machine", "operator": "In", "values": ["slow"]}]}
+    affinity = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": preferred}]}
+    pod = {
+        "affinity": {"nodeAffinity": affinity},
+        "tolerations": [{"key": "heterotrain.dev/machine", "operator": "Exists"}],
+    }
+    fast = {"nodeSelector": {"heterotrain.dev/machine": "fast"}}
+    return job("digits", group("large", "600m", pod=fast), group("small", "300m", pod=pod), checkpoint=KEEP_ALL)
+
+
+# --- their own ---------------------------------------------------------------------------------------------------
+
+
+def test_worker_that_raises_is_restarted_and_counted(apply: Apply) -> None:
+    fault = 'raise RuntimeError("the data is spoilt")'
+    failing = job(
+        "failing",
+        group("large", "600m", command=digits_with_fault("small", 30, fault)),
+        group("small", "300m", command=digits_with_fault("small", 30, fault)),
+        steps=45,  # the second attempt begins at step 20, and so ends before its 30th step
+        checkpoint={"everySteps": 10, **KEEP_ALL},
+        runPolicy={"backoffLimit": 2},
+    )
+    failed = apply(failing)
+    with History(failed) as history:
+        status = failed.wait_for_phase("Succeeded", 360)
+    assert status["restarts"] == 1
+    message = failed.events("WorkerFailed")[-1]["message"]
+    assert "failing-small-0 exited with code 1" in message
+    assert "RuntimeError: the data is spoilt" in message
+    assert_resumed_from_checkpoint(failed, history)
+
+
+def test_worker_out_of_memory_is_told_so_and_ends_the_job_at_the_limit(apply: Apply) -> None:
+    fault = "hog = bytearray(1 << 30)"
+    hungry = apply(
+        job(
+            "hungry",
+            group("large", "600m", command=digits_with_fault("small", 5, fault)),
+            group("small", "300m", command=digits_with_fault("small", 5, fault), memory="600Mi"),
+            runPolicy={"backoffLimit": 1},
+        )
+    )
+    status = hungry.wait_for_phase("Failed", 360)
+    assert status["restarts"] == 1
+    assert "hungry-small-0 was killed by SIGKILL: out of memory (limit 600Mi)" in status["reason"]
+    assert hungry.condition("Failed")["reason"] == "BackoffLimitExceeded"
+    assert [event["reason"] for event in hungry.events("WorkerFailed")] == ["WorkerFailed"] * 2
+
+
+# --- those that never start --------------------------------------------------------------------------------------
+
+
+NO_IMAGE = "heterotrain-trainer:of-which-nobody-heard"
+
+
+def without_image() -> Document:
+    """A job whose image is nowhere."""
+    manifest = idle("never", runPolicy={"startupDeadlineSeconds": 20})
+    manifest["spec"]["workerGroups"][0]["template"]["spec"]["containers"][0]["image"] = NO_IMAGE
+    return manifest
+
+
+def without_node() -> Document:
+    """A job that fits no node."""
+    pod = {"nodeSelector": {"heterotrain.dev/machine": "of-which-nobody-heard"}}
+    return job("never", group("idle", "100m", pod=pod), runPolicy={"startupDeadlineSeconds": 20})
+
+
+@pytest.mark.parametrize(
+    ("manifest", "told"),
+    [(without_image(), NO_IMAGE), (without_node(), "nodes are available")],
+    ids=["no image", "no node"],
+)
+def test_job_that_cannot_start_says_why_and_fails(apply: Apply, manifest: Document, told: str) -> None:
+    never = apply(manifest)
+    wait_for(lambda: told in never.worker("idle").get("message", ""), 20, f"{told!r} in the status of the worker")
+    status = never.wait_for_phase("Failed", 90)
+    assert never.condition("Failed")["reason"] == "StartupDeadlineExceeded"
+    assert told in status["reason"]
+    assert told in never.events("StartupDeadlineExceeded")[-1]["message"]
+    wait_for(lambda: not never.pods(), 60, "the pod that waits to go")
+
+
+# --- the plan ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["spoilt", "deleted"])
+def test_plan_that_is_lost_is_restored_while_workers_train_on(apply: Apply, cluster: Cluster, how: str) -> None:
+    struck = apply(two_workers())
+    with History(struck) as history:
+        struck.wait_for_step(40)
+        before = struck.plan
+        where = f"--namespace={struck.namespace}"
+        if how == "spoilt":
+            cluster.kubectl(
+                "patch", "configmap", f"{struck.name}-plan", where, "--type=merge", '--patch={"data":{"plan.json":"{"}}'
+            )
+        else:
+            cluster.kubectl("delete", "configmap", f"{struck.name}-plan", where)
+        event = struck.wait_for_event("PlanRestored", 60)
+        after = struck.wait_for_plan(before.version + 1, 60)
+        wait_for(lambda: followed_by_all(struck, after.version), 60, f"all workers to follow plan {after.version}")
+        reached = struck.step()
+        struck.wait_for_step(reached + 10)
+    assert "the plan was lost" in event["message"]
+    assert struck.plan.generation == before.generation
+    assert history.plans[after.version].generation == before.generation
+    assert struck.status["restarts"] == 0
+    assert set(history.pods_made().values()) == {1}
+    # The steps go on where they were: none is missing, none was done twice.
+    steps = [record.step for record in struck.records("large")]
+    assert steps == list(range(len(steps)))
+
+
+def followed_by_all(struck: JobOnCluster, version: int) -> bool:
+    """Whether all workers follow a plan, or a newer one."""
+    return all(
+        struck.metrics(member.group)["heterotrain_worker_plan_version"] >= version for member in struck.plan.members
+    )

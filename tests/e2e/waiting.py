@@ -1,0 +1,25 @@
+"""Wait for what a cluster does in its own time: always for something, and never for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+EVERY_SECONDS = 1.0
+
+
+def wait_for(condition: Callable[[], T | None], seconds: float, what: str, every: float = EVERY_SECONDS) -> T:
+    """Ask until the answer is neither None nor false nor empty, and return it.
+
+    Raises AssertionError, which says in vain for what, after `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(every)
