@@ -9,6 +9,7 @@ KEY_LABEL=heterotrain.dev/key
 
 # Where this machine takes its own packages of the suite from, as lines of a sources.list.
 apt_sources() {
+  # shellcheck disable=SC2016 # apt's variables
   apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' |
     grep -E " $SUITE(-updates|-security)? main\$" || true
 }

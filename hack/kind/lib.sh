@@ -1,11 +1,11 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # What all scripts of this folder share: where things are, how to complain, and how a cached build gets its name.
 
 KIND_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${HETEROTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/heterotrain}
-BIN=$CACHE/bin           # links to the newest build of every tool
-STATE=$CACHE/kind        # all that belongs to the running cluster; `make kind-down` removes it
-DAEMON=$CACHE/dockerd    # all that belongs to a Docker daemon of ours; `make kind-down` removes it
+BIN=$CACHE/bin            # links to the newest build of every tool
+STATE=$CACHE/kind         # all that belongs to the running cluster; `make kind-down` removes it
+DAEMON=$CACHE/dockerd     # all that belongs to a Docker daemon of ours; `make kind-down` removes it
 DOCKER_ROOT=$CACHE/docker # the images of that daemon; a cache, like the builds
 CLUSTER=heterotrain
 BASE_IMAGE=heterotrain-debian:bookworm

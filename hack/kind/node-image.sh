@@ -39,7 +39,7 @@ make_component() { # NAME PROGRAM WORK: import an image that is little more than
   mkdir -p "$root/tmp"
   chmod 1777 "$root/tmp"
   case "$program" in
-    kube-proxy) docker run --rm "$TAG-base" /kube-proxy-files.sh | tar --extract --directory "$root" ;;
+    kube-proxy) docker run --rm --entrypoint /kube-proxy-files.sh "$TAG-base" | tar --extract --directory "$root" ;;
     # These two are started by these paths.
     pause | coredns) folder=. ;;
   esac
@@ -61,7 +61,9 @@ make_components() { # VERSION WORK: all of them in one archive
 }
 
 build() { # with the legacy builder, for that is all that Debian's Docker has
-  DOCKER_BUILDKIT=0 docker build --network host --quiet "$@" >/dev/null
+  DOCKER_BUILDKIT=0 docker build --network host "$@" >"$CACHE/node.log" 2>&1 ||
+    die "docker build failed: $(tail -n 20 "$CACHE/node.log")"
+  rm -f "$CACHE/node.log"
 }
 
 forget_older() { # all that other versions of this script have left; the layers of this one stay with its tag

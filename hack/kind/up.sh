@@ -10,10 +10,9 @@ half_cpus() { echo "$(($(nproc) * 500))m"; }
 # again, for the answer may take long.
 choose_image() {
   if [ -z "$(docker image ls --quiet heterotrain-node)" ] && pull_image "$REGISTRY_NODE_IMAGE"; then
-    "$KIND_DIR/tools.sh" tools kubernetes prometheus
+    "$KIND_DIR/tools.sh" tools kubernetes
     echo "$REGISTRY_NODE_IMAGE"
   else
-    "$KIND_DIR/tools.sh"
     "$KIND_DIR/node-image.sh"
   fi
 }
@@ -70,6 +69,8 @@ main() {
   else
     finish "$image"
   fi
+  # Last, for the cluster needs none: what runs beside it, or in it.
+  "$KIND_DIR/tools.sh" prometheus
   say "the cluster is ready; a shell uses it and its tools after:"
   echo "export KUBECONFIG=$KUBECONFIG"
   echo "export PATH=$BIN:\$PATH"
