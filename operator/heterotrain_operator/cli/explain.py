@@ -176,7 +176,7 @@ def _outlook(evidence: Evidence, now: datetime) -> list[RenderableType]:
     if any(worker.reported for worker in ahead.workers):
         note = "Own times are those of the status: of two digits, and with the noise that steps usually have."
         parts.append(Text(note, style="dim"))
-    parts += _section("What would be decided on these figures", [_proposal(job, ahead)])
+    parts += _section("What would be decided on these figures", [_proposal(evidence, ahead)])
     return [*parts, *_section("How much of the possible is reached", [_ceiling(ahead)])]
 
 
@@ -219,11 +219,13 @@ def _fitted(line: Line | None) -> str:
     return f"{fixed}{wording.seconds(line.seconds_per_sample)} a sample"
 
 
-def _proposal(job: Job, ahead: Outlook) -> str:
-    if job.suspend:
+def _proposal(evidence: Evidence, ahead: Outlook) -> str:
+    if evidence.job.ended:
+        return "Nothing: the job is over."
+    if evidence.core is not None and evidence.core.suspend:
         return "Nothing: the job is suspended."
     moves = ahead.proposal.batches is not None
-    if job.dry_run and moves:
+    if evidence.job.dry_run and moves:
         return f"Nothing, this is a dry run; otherwise batches {_batches(ahead)}: {ahead.proposal.reason}"
     return f"Batches {_batches(ahead)}: {ahead.proposal.reason}" if moves else ahead.proposal.reason
 

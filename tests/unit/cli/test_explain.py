@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from heterotrain_operator.core.model import Event
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained
 from unit.cli.kube_api import Api, kubeconfig, serving
 
+Told = Callable[[], dict[str, list[str]]]
+
 
 @pytest.fixture
 def api() -> Api:
@@ -20,29 +22,34 @@ def api() -> Api:
 
 
 @pytest.fixture
-def config(api: Api, tmp_path: Path) -> Iterator[str]:
+def told(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Told]:
+    """Explain the job `digits`; gives the lines under each heading, those before the first under the empty one."""
     with serving(api) as url:
-        yield str(kubeconfig(tmp_path / "config.yaml", url))
+        config = kubeconfig(tmp_path / "config.yaml", url)
+
+        def explain() -> dict[str, list[str]]:
+            assert main(["explain", "digits", "--kubeconfig", str(config)]) == 0
+            return sections(capsys.readouterr().out)
+
+        yield explain
 
 
-def explained(config: str, capsys: pytest.CaptureFixture[str], job: str = "digits") -> dict[str, list[str]]:
-    """The lines under each heading; those before the first are under the empty one."""
-    assert main(["explain", job, "--kubeconfig", config]) == 0
-    sections: dict[str, list[str]] = {"": []}
+def sections(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {"": []}
     heading = ""
-    lines = capsys.readouterr().out.splitlines()
+    lines = text.splitlines()
     for before, line in zip(["-", *lines], lines, strict=False):
         if before == "":
             heading = line
-            sections[heading] = []
+            found[heading] = []
         elif line:
-            sections[heading].append(line.strip())
-    return sections
+            found[heading].append(line.strip())
+    return found
 
 
-def test_plan_is_explained_by_the_event_it_came_with(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_is_explained_by_the_event_it_came_with(api: Api, told: Told) -> None:
     trained().put(api)
-    said = explained(config, capsys)
+    said = told()
     assert said[""] == [
         "digits in team: Running, policy Optimal, plan 2 of generation 1, 192 samples per step, "
         "applied at the next step"
@@ -55,11 +62,9 @@ def test_plan_is_explained_by_the_event_it_came_with(api: Api, config: str, caps
     assert [line.split()[2] for line in said["History"][1:]] == ["PlanPublished", "BatchRebalanced"]
 
 
-def test_workers_are_shown_with_speed_shape_and_best_batch(
-    api: Api, config: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_are_shown_with_speed_shape_and_best_batch(api: Api, told: Told) -> None:
     trained().put(api)
-    said = explained(config, capsys)
+    said = told()
     heading, fast, _, slow, note = said["What is known of the workers"]
     cells = [cell.strip() for cell in heading.split("   ") if cell.strip()]
     assert cells == ["WORKER", "BATCH", "BOUNDS", "CPU", "OWN TIME", "SAMPLES/S", "FITTED OWN TIME", "BEST"]
@@ -70,54 +75,62 @@ def test_workers_are_shown_with_speed_shape_and_best_batch(
     assert reached.startswith("About 9")
 
 
-def test_dry_run_says_what_it_would_do(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_says_what_it_would_do(api: Api, told: Told) -> None:
     trained(3, dryRun=True).put(api)
-    said = explained(config, capsys)
+    said = told()
     [would] = said["What would be decided on these figures"]
     assert would.startswith("Nothing, this is a dry run; otherwise batches 110 / 55 / 27: digits-g2-0 takes 260 ms")
     assert said["What is known of the workers"][0].split()[-2:] == ["NEXT", "BEST"]
     assert [line.split()[1] for line in said["History"][1:]] == ["1", "3"], "what is said thrice is one line"
 
 
-def test_suspended_job_decides_nothing(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("spec", "status", "words"),
+    [
+        ({"runPolicy": {"suspend": True}}, {"phase": "Suspended"}, "Nothing: the job is suspended."),
+        ({}, {"phase": "Succeeded"}, "Nothing: the job is over."),
+    ],
+)
+def test_job_that_does_not_train_decides_nothing(
+    spec: dict[str, object], status: dict[str, object], words: str, api: Api, told: Told
+) -> None:
     job = trained(3)
-    job.document["spec"]["runPolicy"] = {"suspend": True}
+    job.document["spec"].update(spec)
+    job.document["status"].update(status)
     job.put(api)
-    assert explained(config, capsys)["What would be decided on these figures"] == ["Nothing: the job is suspended."]
+    assert told()["What would be decided on these figures"] == [words]
 
 
-def test_edited_policy_is_judged_at_once(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edited_policy_is_judged_at_once(api: Api, told: Told) -> None:
     job = trained()
     job.document["spec"]["batching"]["policy"] = "Uniform"
     job.document["metadata"]["generation"] = 2
     job.put(api)
-    said = explained(config, capsys)
+    said = told()
     assert said["What would be decided on these figures"] == [
         "Batches 64 / 64 / 64: Uniform: equal shares of 192 samples"
     ]
     assert "The job was changed since the operator last looked at it." in said[""]
 
 
-def test_forgotten_event_is_admitted(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forgotten_event_is_admitted(api: Api, told: Told) -> None:
     replace(trained(), events=[]).put(api)
-    said = explained(config, capsys)
+    said = told()
     assert said["Why the batches are as they are"] == [
         "Plan 2 has batches 110 / 55 / 27; the cluster has forgotten the event with its reason."
     ]
     assert "History" not in said
 
 
-def test_events_of_an_earlier_job_of_that_name_do_not_count(
-    api: Api, config: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_events_of_an_earlier_job_of_that_name_do_not_count(api: Api, told: Told) -> None:
     job = trained()
     job.put(api)
     earlier = {**job.document, "metadata": {**job.document["metadata"], "uid": "uid-of-an-earlier-one"}}
     api.events.append(recorded(earlier, Event("Warning", "JobFailed", "long ago"), job.world.now))
-    assert not any("long ago" in line for line in explained(config, capsys)["History"])
+    assert not any("long ago" in line for line in told()["History"])
 
 
-def test_job_without_a_plan_waits_for_its_workers(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_without_a_plan_waits_for_its_workers(api: Api, told: Told) -> None:
     job = job_document()
     workers = [
         {"name": "digits-g0-0", "group": "g0", "phase": "waiting"},
@@ -126,7 +139,7 @@ def test_job_without_a_plan_waits_for_its_workers(api: Api, config: str, capsys:
     ]
     job["status"] = {"phase": "Created", "reason": "waiting for digits-g1-0 (Pending)", "workers": workers}
     api.jobs.append(job)
-    said = explained(config, capsys)
+    said = told()
     assert said["Why the batches are as they are"] == [
         "There is no plan yet: the first one is published once every worker answers."
     ]
@@ -136,26 +149,24 @@ def test_job_without_a_plan_waits_for_its_workers(api: Api, config: str, capsys:
     ]
 
 
-def test_invalid_job_names_its_faults(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_job_names_its_faults(api: Api, told: Told) -> None:
     job = job_document()
     job["spec"]["batching"]["policy"] = "Clever"
     api.jobs.append(job)
-    [fault] = explained(config, capsys)["The job is invalid; the operator does not act on it"]
+    [fault] = told()["The job is invalid; the operator does not act on it"]
     assert fault.startswith("spec.batching.policy: ")
 
 
 @pytest.mark.parametrize("key", ["plan.json", "memory.json"])
-def test_spoilt_storage_is_named(key: str, api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_spoilt_storage_is_named(key: str, api: Api, told: Told) -> None:
     job = trained()
     replace(job, plan_map={**job.plan_map, key: "{"}).put(api)
-    [problem] = explained(config, capsys)["The stored plan cannot be read"]
+    [problem] = told()["The stored plan cannot be read"]
     assert problem.startswith(f"{key}: ")
 
 
-def test_plan_of_groups_that_are_gone_is_told(api: Api, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_groups_that_are_gone_is_told(api: Api, told: Told) -> None:
     job: Trained = trained()
     job.document["spec"]["workerGroups"][2]["name"] = "new"
     job.put(api)
-    assert explained(config, capsys)["What would be decided now"] == [
-        "plan 2 has workers of g2, which the job does not have"
-    ]
+    assert told()["What would be decided now"] == ["plan 2 has workers of g2, which the job does not have"]

@@ -66,7 +66,6 @@ class Reader:
         self._api = connection.api
         self._server = connection.server
         self._custom = client.CustomObjectsApi(connection.api)
-        self._core = client.CoreV1Api(connection.api)
         self.namespace = connection.namespace
 
     def __enter__(self) -> Reader:
@@ -156,7 +155,7 @@ class Reader:
         Raises ReadingError in its kinds.
         """
         name = names.plan_name(job)
-        read = self._core.read_namespaced_config_map
+        read = self._core().read_namespaced_config_map
         try:
             found = self._document(
                 lambda **limits: read(name, self.namespace, **limits), "get", f"configmap {name} {self._where}"
@@ -172,7 +171,7 @@ class Reader:
         """
         selector = f"involvedObject.kind={KIND},involvedObject.name={name},involvedObject.uid={uid}"
         listing = self._document(
-            lambda **limits: self._core.list_namespaced_event(self.namespace, field_selector=selector, **limits),
+            lambda **limits: self._core().list_namespaced_event(self.namespace, field_selector=selector, **limits),
             "list",
             f"events {self._where}",
         )
@@ -193,6 +192,10 @@ class Reader:
         if elsewhere:
             return JobNotFoundError(f"{text}; there is one in {' and '.join(elsewhere)} (use -n)")
         return JobNotFoundError(f"{text}; it has {', '.join(here) if here else 'no jobs'}")
+
+    def _core(self) -> client.CoreV1Api:
+        # Loaded only by those who need it: it takes longer than a request.
+        return client.CoreV1Api(self._api)
 
     @property
     def _where(self) -> str:
