@@ -22,6 +22,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     logging.basicConfig(level=options.log_level, format=FORMAT)
+    logging.getLogger("leaderelection").setLevel(max(options.log_level, logging.WARNING))
     logging.getLogger("kopf").setLevel(max(options.log_level, logging.WARNING))
     assert handlers.start is not None  # imported for what it registers
     kopf.run(

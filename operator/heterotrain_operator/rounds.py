@@ -106,7 +106,8 @@ class JobRounds:
         except ManifestError as error:
             self._job = None
             status = invalid_status(body.get("status"), metadata["generation"], error.problems, self._clock())
-            self._gateway.write_status(metadata["namespace"], metadata["name"], metadata["uid"], status)
+            if status != body.get("status"):
+                self._gateway.write_status(metadata["namespace"], metadata["name"], metadata["uid"], status)
         else:
             if self._job is None or job.spec.metrics != self._job.spec.metrics:
                 self._source = None

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core import progress
+from heterotrain_operator.core.balance import balance
 from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
@@ -87,7 +88,8 @@ def _running(
     memory = aligned(memory, plan, now)
     blind = facts.metrics_problem or progress.all_silent(members)
     if blind:
-        health = Health(degraded=f"{blind}; plan {plan.version} stays", degraded_code="MetricsUnavailable")
+        said = f"{blind}; plan {plan.version} stays"
+        health = Health(*balance(plan, memory), degraded=said, degraded_code="MetricsUnavailable")
         reason = f"plan {plan.version} stays: {blind}"
         return decision(job, "Running", "MetricsUnavailable", reason, health=health), progress.held(memory, now)
     memory = progress.observed(members, memory, now)
@@ -100,7 +102,7 @@ def _running(
     if finishing:
         rest = [worker.name for worker in members if not ended(worker)]
         reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
-        health = Health(degraded=silent)
+        health = Health(*balance(plan, memory), degraded=silent)
         return decision(job, "Running", "Finishing", reason, health=health, delete=strangers), memory
     steered = steer(job, plan, members, memory, now)
     steered = replace(

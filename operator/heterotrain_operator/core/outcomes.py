@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.balance import balance
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.model import Condition, Decision, Event, Job, JobPhase, WorkerKey
 from heterotrain_operator.core.state import Memory
@@ -98,6 +99,7 @@ def over(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
         "Running": (*(worker.name for worker in facts.live), *facts.strangers),
         "None": (),
     }[job.clean_pod_policy]
-    final = decision(job, phase, memory.reason or phase, memory.message, delete=leftovers)
+    health = Health() if facts.plan is None else Health(*balance(facts.plan, memory))
+    final = decision(job, phase, memory.reason or phase, memory.message, health=health, delete=leftovers)
     since = now - (memory.ended_at if memory.ended_at is not None else now)
     return replace(final, remove_job=job.ttl_seconds is not None and since >= job.ttl_seconds), memory

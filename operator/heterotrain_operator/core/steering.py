@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.allocation import split_proportionally
+from heterotrain_operator.core.balance import balance
 from heterotrain_operator.core.batching import POLICIES, Proposal, Seat
-from heterotrain_operator.core.batching.words import duration, percent
+from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import bounds_of, group_of, listed
 from heterotrain_operator.core.learned import forgotten
 from heterotrain_operator.core.levels import feasibility
@@ -32,9 +33,6 @@ from heterotrain_operator.core.state import Memory, WorkerMemory
 SETTLE_SECONDS = 10.0
 """For so long a plan not yet followed is left in force, and what was just asked for may still be under way.
 """
-
-BALANCE_TOLERANCE = 0.10
-"""Own time of the slowest above the mean, relative, up to which the job counts as balanced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,10 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
         repair = mended(job, plan)
     if repair is not None:
         batches, why = repair
-        health = Health(*_balance(plan, memory), degraded="" if batches else why)
+        health = Health(*balance(plan, memory), degraded="" if batches else why)
         return Steered(batches, why, memory, health)
     if unsettled:
-        return Steered(None, unsettled, memory, Health(*_balance(plan, memory)))
+        return Steered(None, unsettled, memory, Health(*balance(plan, memory)))
     metrics = [worker.metrics for worker in members if worker.metrics is not None]
     workers = tuple(
         _fed_forward(job, known, worker, counters)
@@ -87,14 +85,14 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     memory = replace(memory, workers=workers)
     waiting = _too_few_steps(job, plan, metrics, memory)
     if waiting:
-        return Steered(None, waiting, memory, Health(*_balance(plan, memory)))
+        return Steered(None, waiting, memory, Health(*balance(plan, memory)))
     memory, windows, remarks = _measured(job, plan, metrics, memory)
     proposal = ask_policy(job, plan, memory, windows)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     moved = proposal.batches if proposal.batches != plan.batch_sizes else None
     reason = "; ".join([proposal.reason, *remarks])
-    return Steered(moved, reason, memory, Health(*_balance(plan, memory)), decided=True, stage=proposal.stage)
+    return Steered(moved, reason, memory, Health(*balance(plan, memory)), decided=True, stage=proposal.stage)
 
 
 def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
@@ -223,21 +221,3 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
         estimate = estimate_of(known) if member.batch_size > 0 else None
         seats.append(Seat(member.name, group, member.batch_size, bounds_of(job, group), estimate, window, known))
     return seats
-
-
-def _balance(plan: Plan, memory: Memory) -> tuple[bool | None, str]:
-    """Whether the slowest own time is near the mean, and in which words."""
-    measured = [
-        (known.mean_seconds, member.name)
-        for member, known in zip(plan.members, memory.workers, strict=True)
-        if member.batch_size > 0 and known.estimate_steps > 0
-    ]
-    if not measured:
-        return None, f"no own time is measured under plan {plan.version} yet"
-    mean = sum(seconds for seconds, _ in measured) / len(measured)
-    seconds, name = max(measured)
-    excess = seconds / mean - 1
-    return (
-        excess <= BALANCE_TOLERANCE,
-        f"the slowest, {name}, takes {duration(seconds)}, {percent(excess)} above the mean of {duration(mean)}",
-    )

@@ -235,3 +235,15 @@ def test_decision_about_a_thousand_workers_is_exact() -> None:
     assert world.plan is not None
     assert world.plan.global_batch_size == 64_000
     assert len(set(world.plan.batch_sizes)) >= 4
+
+
+def test_balance_is_still_told_when_the_job_is_over() -> None:
+    world = hetero_world()
+    world.run(6)
+    assert last(world, "Balanced").status
+    for worker in world.workers.values():
+        worker.end(0, finished=True)
+    world.tick()
+    world.tick()
+    assert last(world, "Succeeded").status
+    assert last(world, "Balanced").status
