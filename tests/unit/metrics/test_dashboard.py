@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -104,20 +101,3 @@ def test_every_exported_metric_is_documented(exported: Exported) -> None:
 def test_every_alert_is_documented() -> None:
     page = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in page] == []
-
-
-def promtool() -> str | None:
-    """Where Prometheus' own checker is, if it is anywhere."""
-    cache = Path(os.environ.get("HETEROTRAIN_CACHE", Path.home() / ".cache" / "heterotrain"))
-    return shutil.which("promtool", path=f"{cache / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
-
-
-@pytest.mark.skipif(promtool() is None, reason="promtool is not built (make kind)")
-@pytest.mark.parametrize(
-    "arguments", [["check", "rules", str(RULES_FILE)], ["test", "rules", str(Path(__file__).parent / "alerts.yaml")]]
-)
-def test_prometheus_itself_takes_the_alerts_and_they_fire_as_told(arguments: list[str]) -> None:
-    tool = promtool()
-    assert tool is not None
-    done = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
