@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-e2e verify manifests format kind kind-down clean
+.PHONY: help install demo test test-unit test-e2e verify manifests format kind kind-down images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ format: $(VENV)/installed-dev ## format the code
 
 kind: ## make a test cluster of four nodes, on any Linux with Docker, or as root on a bare Debian (hack/kind/README.md)
 	@hack/kind/up.sh
+
+images: ## build the operator's and the trainer's image and load them into the test cluster, if it is up
+	@hack/images/build.sh
 
 kind-down: ## remove the test cluster and all that it has left, except what was built
 	@hack/kind/down.sh
