@@ -6,26 +6,28 @@ set -euo pipefail
 
 MODULES=(tools kubernetes etcd coredns pause prometheus)
 VERSION_PACKAGE=k8s.io/component-base/version
+HELM_PACKAGE=helm.sh/helm/v3/pkg/chartutil
 
 # The flags that a module needs beside the common ones.
 flags_of() {
   local version
+  version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$KIND_DIR/modules/kubernetes/go.mod")
   case "$1" in
     kubernetes)
-      version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$KIND_DIR/modules/kubernetes/go.mod")
-      FLAGS=(-ldflags "-s -w $(version_flags "$version")")
+      FLAGS=(-ldflags "-s -w -X $VERSION_PACKAGE.gitVersion=$version $(version_flags "$VERSION_PACKAGE.git" "$version")")
       ;;
+    # Without it helm takes a chart that is only rendered to be for Kubernetes 1.20.
+    tools) FLAGS=(-ldflags "-s -w $(version_flags "$HELM_PACKAGE.k8sVersion" "$version")") ;;
     # Pods are all that it shall find, and the clients of all the clouds make it three times as large.
     prometheus) FLAGS=(-ldflags '-s -w' -tags 'netgo remove_all_sd enable_kubernetes_sd') ;;
     *) FLAGS=(-ldflags '-s -w') ;;
   esac
 }
 
-version_flags() { # of vMAJOR.MINOR.PATCH: what kubelets and servers say that they are
-  local major=${1#v} minor
+version_flags() { # PREFIX, of vMAJOR.MINOR.PATCH: what programs say of themselves, or take a cluster for
+  local major=${2#v} minor
   minor=${major#*.}
-  printf -- '-X %s.gitVersion=%s -X %s.gitMajor=%s -X %s.gitMinor=%s' \
-    "$VERSION_PACKAGE" "$1" "$VERSION_PACKAGE" "${major%%.*}" "$VERSION_PACKAGE" "${minor%%.*}"
+  printf -- '-X %sMajor=%s -X %sMinor=%s' "$1" "${major%%.*}" "$1" "${minor%%.*}"
 }
 
 build() {
