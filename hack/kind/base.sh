@@ -29,7 +29,7 @@ make_root() {
 
 main() {
   local key work
-  key=$(key_of "$0" /etc/ssl/certs/ca-certificates.crt)
+  key=$(key_of "$SUITE" "$(declare -f apt_sources make_root)" /etc/ssl/certs/ca-certificates.crt)
   take_lock
   "$KIND_DIR/docker.sh"
   [ "$(docker image inspect --format "{{index .Config.Labels \"$KEY_LABEL\"}}" "$BASE_IMAGE" 2>/dev/null)" != "$key" ] ||

@@ -8,11 +8,11 @@ PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubel
 IMAGE_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 image_name() {
-  local program targets=()
-  for program in "${PROGRAMS[@]}"; do
-    targets+=("$(readlink "$BIN/$program")")
+  local program builds=()
+  for program in "${PROGRAMS[@]}" kind; do
+    builds+=("$(basename "$(dirname "$(readlink "$BIN/$program")")")")
   done
-  echo "heterotrain-node:$(key_of "$KIND_DIR/node" "$0" "$(readlink "$BIN/kind")" "${targets[@]}" \
+  echo "heterotrain-node:$(key_of "$KIND_DIR/node" "$(declare -f copy_kind_files make_component)" "${builds[@]}" \
     "$(docker image inspect --format '{{.Id}}' "$BASE_IMAGE")")"
 }
 
@@ -61,14 +61,18 @@ make_components() { # VERSION WORK: all of them in one archive
 }
 
 build() { # with the legacy builder, for that is all that Debian's Docker has
-  DOCKER_BUILDKIT=0 docker build --network host "$@" >"$CACHE/node.log" 2>&1 ||
+  local variable proxy=()
+  for variable in {http,https,no}_proxy {HTTP,HTTPS,NO}_PROXY; do
+    [ -z "${!variable:-}" ] || proxy+=(--build-arg "$variable")
+  done
+  DOCKER_BUILDKIT=0 docker build --network host "${proxy[@]}" "$@" >"$CACHE/node.log" 2>&1 ||
     die "docker build failed: $(tail -n 20 "$CACHE/node.log")"
   rm -f "$CACHE/node.log"
 }
 
-forget_older() { # all that other versions of this script have left; the layers of this one stay with its tag
+forget_older() { # what earlier versions have left, except one that a cluster still runs on
   docker image ls --format '{{.Repository}}:{{.Tag}}' heterotrain-node | grep -vFx "$TAG" |
-    xargs --no-run-if-empty docker image rm >/dev/null
+    xargs --no-run-if-empty docker image rm >/dev/null 2>&1 || true
   docker image prune --force --filter label=heterotrain.dev/part=node >/dev/null
 }
 
