@@ -9,11 +9,11 @@ IMAGE_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 image_name() {
   local program builds=()
-  for program in "${PROGRAMS[@]}" kind; do
+  for program in "${PROGRAMS[@]}"; do
     builds+=("$(basename "$(dirname "$(readlink "$BIN/$program")")")")
   done
   echo "heterotrain-node:$(key_of "$KIND_DIR/node" "$(declare -f copy_kind_files make_component)" "${builds[@]}" \
-    "$(docker image inspect --format '{{.Id}}' "$BASE_IMAGE")")"
+    "$(grep 'sigs.k8s.io/kind ' "$KIND_DIR/modules/tools/go.mod")" "$(docker image inspect --format '{{.Id}}' "$BASE_IMAGE")")"
 }
 
 # kind's own files for a node; a module keeps no file modes.
