@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from heterotrain_operator.clusters.kube.gateway import GatewayError
+from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.rounds import JobRounds
@@ -34,12 +34,18 @@ UNEXPECTED_SECONDS = 30.0
 MAX_THREADS = 32
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
+    """A job's loop. `before` is that of an earlier job of its name, which ends first; `term` that of the Lease in
+    which it looked last."""
+
     body: Mapping[str, Any]
     rounds: JobRounds
+    term: int
+    before: asyncio.Task[None] | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    gone: bool = False
     failures: int = 0
 
 
@@ -51,16 +57,18 @@ class Controller:
         make_rounds: Callable[[], JobRounds],
         leading: Callable[[], bool],
         pods_of: Callable[[Key], Sequence[PodFacts]],
-        plan_version_of: Callable[[Key], str],
+        plan_versions_of: Callable[[Key], Collection[str]],
         failed: Callable[[str], None],
     ) -> None:
-        """`pods_of` and `plan_version_of` read the indices of watched objects; `failed` counts failures by kind."""
+        """`pods_of` and `plan_versions_of` read the indices of watched objects; `failed` counts failures by kind."""
         self._make_rounds = make_rounds
         self._leading = leading
         self._pods_of = pods_of
-        self._plan_version_of = plan_version_of
+        self._plan_versions_of = plan_versions_of
         self._failed = failed
         self._jobs: dict[Key, _Job] = {}
+        self._term = 0
+        self._closed = False
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
@@ -69,17 +77,14 @@ class Controller:
         key = (metadata["namespace"], metadata["name"])
         known = self._jobs.get(key)
         gone = deleted or metadata.get("deletionTimestamp") is not None
-        if known is not None and (gone or known.body["metadata"]["uid"] != metadata["uid"]):
-            self._forget(key)
-            known = None
-        if gone:
-            return
-        if known is None:
-            job = self._jobs[key] = _Job(body, self._make_rounds())
-            self._start(key, job)
-        else:
+        if known is not None and known.body["metadata"]["uid"] == metadata["uid"] and not gone:
             known.body = body
             known.wake.set()
+            return
+        before = self._forget(key) if known is not None else None
+        if not gone and not self._closed:
+            job = self._jobs[key] = _Job(body, self._make_rounds(), self._term, before)
+            self._start(key, job)
 
     def woke(self, key: Key) -> None:
         """Something of this job changed."""
@@ -87,16 +92,17 @@ class Controller:
             self._jobs[key].wake.set()
 
     def lead(self) -> None:
-        """This replica leads from now on: forget what an earlier leader may have changed since."""
+        """This replica leads from now on; what an earlier leader has changed since is read anew."""
+        self._term += 1
         for job in self._jobs.values():
-            job.rounds.forget()
             job.wake.set()
 
     async def close(self) -> None:
         """End all loops; rounds under way end first."""
-        for key in list(self._jobs):
-            self._forget(key)
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        self._closed = True
+        tasks = [self._forget(key) for key in list(self._jobs)]
+        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        self._threads.shutdown()
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -106,24 +112,32 @@ class Controller:
 
     def _ended(self, key: Key, job: _Job, task: asyncio.Task[None]) -> None:
         """A defect of ours in one job's loop must neither end the others nor this one for good."""
-        if task.cancelled() or self._jobs.get(key) is not job:
-            return
-        self._failed("unexpected")
-        logger.error("job %s/%s: its loop failed and starts again", *key, exc_info=task.exception())
-        asyncio.get_running_loop().call_later(UNEXPECTED_SECONDS, self._restart, key, job)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed("unexpected")
+            logger.error("job %s/%s: its loop failed", *key, exc_info=error)
+        if error is None or job.gone:
+            job.rounds.close(*key)
+        else:
+            asyncio.get_running_loop().call_later(UNEXPECTED_SECONDS, self._restart, key, job)
 
     def _restart(self, key: Key, job: _Job) -> None:
-        if self._jobs.get(key) is job:
+        if not job.gone:
             self._start(key, job)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: Key) -> asyncio.Task[None] | None:
+        """Let a job's loop end after the round under way. Returns the loop."""
         job = self._jobs.pop(key)
-        if job.task is not None:
-            job.task.cancel()
-        job.rounds.close(*key)
+        job.gone = True
+        job.wake.set()
+        if job.task is not None and job.task.done():
+            job.rounds.close(*key)
+        return job.task
 
     async def _steer(self, key: Key, job: _Job) -> None:
-        while True:
+        if job.before is not None:
+            await asyncio.wait([job.before])
+        while not job.gone:
             job.wake.clear()
             delay = IDLE_SECONDS
             if self._leading():
@@ -132,16 +146,24 @@ class Controller:
 
     async def _round(self, key: Key, job: _Job) -> float:
         """One round in a thread. Returns the seconds until the next."""
+        if job.term != self._term:
+            job.term = self._term
+            job.rounds.forget()
         uid = job.body["metadata"]["uid"]
         pods = [pod for pod in self._pods_of(key) if pod.owner_uid == uid]
+        versions = self._plan_versions_of(key)
         loop = asyncio.get_running_loop()
         try:
-            delay = await loop.run_in_executor(
-                self._threads, job.rounds.once, job.body, pods, self._plan_version_of(key)
-            )
+            delay = await loop.run_in_executor(self._threads, job.rounds.once, job.body, pods, versions)
         except NotLeadingError as error:
             logger.warning("job %s/%s: %s", *key, error)
             return IDLE_SECONDS
+        except JobGoneError as error:
+            # Its deletion was missed: a watch that has to start anew does not tell of it.
+            logger.info("%s", error)
+            if self._jobs.get(key) is job:
+                self._forget(key)
+            return 0.0
         except GatewayError as error:
             job.failures += 1
             self._failed("api_server")

@@ -7,6 +7,7 @@ from typing import Any
 
 import kopf
 
+from heterotrain_operator.clusters.kube.gateway import GatewayError
 from heterotrain_operator.clusters.kube.names import GROUP, LABEL_JOB, PLURAL, VERSION
 from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
 from heterotrain_operator.controller import Key
@@ -15,12 +16,22 @@ from heterotrain_operator.runtime import Runtime
 OURS = {LABEL_JOB: kopf.PRESENT}
 
 
-@kopf.on.startup()
+RETRY_SECONDS = 5.0
+"""Between attempts to start while the API server does not answer, or does not serve the resource yet."""
+
+# Longer pauses than the last would leave the operator blind that long after the API server is back.
+BACKOFF_SECONDS = (1, 2, 3, *(5,) * 10)
+
+
+@kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **indices: Any) -> None:
     """Connect, and begin to ask for the Lease."""
     configure(settings)
     runtime: Runtime = memo.runtime
-    await runtime.start(pods=indices["worker_pods"], plans=indices["job_plans"])
+    try:
+        await runtime.start(pods=indices["worker_pods"], plans=indices["job_plans"])
+    except GatewayError as error:
+        raise kopf.TemporaryError(str(error), delay=RETRY_SECONDS) from error
 
 
 @kopf.on.cleanup()
@@ -29,9 +40,10 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
     await memo.runtime.stop()
 
 
-@kopf.on.probe(id="leading")
+@kopf.on.probe(id="leading", errors=kopf.ErrorsMode.PERMANENT)
 def leading(memo: kopf.Memo, **_: Any) -> bool:
-    """Shown by the liveness probe: any replica is alive, but one leads."""
+    """Shown by the liveness probe: any replica is alive that may lead, and one does."""
+    memo.runtime.check()
     return bool(memo.runtime.leading)
 
 
@@ -72,10 +84,13 @@ def _job(namespace: str | None, labels: Mapping[str, str]) -> Key:
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Timeouts that notice a dead connection, and nothing written by kopf itself."""
+    """Timeouts that notice a dead connection, no rights but those to jobs, and nothing written by kopf itself."""
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.networking.error_backoffs = BACKOFF_SECONDS
+    settings.scanning.disabled = True  # else namespaces and resource definitions are watched
     settings.watching.label_selectors["pods"] = LABEL_JOB
     settings.watching.label_selectors["configmaps"] = LABEL_JOB
     settings.posting.enabled = False

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from heterotrain_operator.api import HeteroTrainingJob, ManifestError, parse_manifest, to_core
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_manifest, to_core
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
 from heterotrain_operator.clusters.kube.gateway import Gateway
-from heterotrain_operator.clusters.kube.invalid import invalid_status
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
+from heterotrain_operator.clusters.kube.owned import NameTakenError
 from heterotrain_operator.clusters.kube.sources import Source, make_source
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.metrics.pods import PodScraper
-from heterotrain_operator.steer import FINAL_PHASES, period_seconds
+from heterotrain_operator.steer import FINAL_PHASES
 
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS = 2.0
-"""Between looks at a job that trains."""
+"""Between looks at a job that trains, or waits for its pods, whose changes wake the loop."""
 
 BUSY_SECONDS = 0.5
-"""Between looks while workers start or end, or a plan is not followed yet; pods' own changes wake the loop."""
+"""Between looks while metrics are waited for: workers start, or do not follow a new plan yet."""
+
+FOLLOWING_SECONDS = 30.0
+"""So long after a plan was written some worker may be expected to follow it at any moment."""
+
+TAKEN_SECONDS = 10.0
+"""Between looks at whether a name that the job needs is free at last."""
 
 STILL_SECONDS = 30.0
 """Between looks at a job that is suspended, over or invalid."""
@@ -49,87 +55,99 @@ class JobRounds:
         """`clock` gives Unix seconds, `monotonic` seconds that never jump."""
         self._gateway, self._nodes, self._scraper, self._metrics = gateway, nodes, scraper, metrics
         self._clock, self._monotonic = clock, monotonic
-        self._job: HeteroTrainingJob | None = None
         self._read_as: tuple[str, int] | None = None
+        self._job: HeteroTrainingJob | None = None
+        self._problems: Sequence[Problem] = ()
         self._source: Source | None = None
-        self._invalid: Mapping[str, Any] | None = None
-        self._followed_since: tuple[int, float] | None = None
         self.forget()
 
     def forget(self) -> None:
         """Start from what the cluster says: another replica may have acted meanwhile."""
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock)
+        self._written: tuple[int, float] | None = None
 
     def close(self, namespace: str, name: str) -> None:
-        """The job is gone."""
+        """The job is gone, and no round is under way."""
         self._metrics.forget_job(namespace, name)
 
-    def once(self, body: Mapping[str, Any], pods: Sequence[PodFacts], plan_version: str) -> float:
-        """One round about the job as `body` shows it. Returns the seconds until the next.
+    def once(self, body: Mapping[str, Any], pods: Sequence[PodFacts], plan_versions: Collection[str]) -> float:
+        """One round about the job as the watch shows it, with its pods and its plan's resource version.
 
-        Raises GatewayError if the API server fails, NotLeadingError if another replica may act.
+        Returns the seconds until the next. Raises JobGoneError if the job is no more, GatewayError if the API server
+        fails, NotLeadingError if another replica may act.
         """
         began = self._monotonic()
         job = self._read(body)
         if job is None:
+            self._cluster.refuse(body, self._problems)
             return STILL_SECONDS
         if self._source is None:
             self._source = make_source(job, self._gateway, self._scraper)
-        cluster = self._cluster
-        cluster.notice(body, job, pods, plan_version, self._source)
-        seen, memory = cluster.observe()
-        core = to_core(job)
-        decision, memory = decide(core, seen, memory or Memory.initial(), self._clock())
+        self._cluster.notice(body, job, pods, plan_versions, self._source)
         try:
-            cluster.act(decision, memory)
+            delay = self._round(job, to_core(job))
+        except NameTakenError as error:
+            if error.earlier:
+                return QUIET_SECONDS
+            self._cluster.refuse(body, [Problem("metadata.name", str(error))])
+            return TAKEN_SECONDS
         except PlanConflictError as error:
-            logger.warning("job %s/%s: %s; observing again", body["metadata"]["namespace"], job.metadata.name, error)
+            logger.warning("job %s/%s: %s; observing again", job.metadata.namespace, job.metadata.name, error)
             return BUSY_SECONDS
-        namespace = body["metadata"]["namespace"]
-        self._metrics.observe_job(namespace, core, seen, decision, memory)
-        self._metrics.source_up(namespace, job.metadata.name, not seen.metrics_problem)
-        self._await_followers(seen, decision)
         self._metrics.reconciled(self._monotonic() - began)
-        return self._delay(seen, decision)
+        return delay
 
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _read(self, body: Mapping[str, Any]) -> HeteroTrainingJob | None:
-        """The job in its models; None, with the reason in its status, if it is invalid."""
+        """The job in its models; None, with the reasons kept, if it is invalid."""
         metadata = body["metadata"]
-        key = (metadata["uid"], metadata["generation"])
-        if key == self._read_as:
+        read_as = (metadata["uid"], metadata["generation"])
+        if read_as == self._read_as:
             return self._job
         document = {name: body[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in body}
+        before, self._job, self._problems = self._job, None, ()
         try:
-            job = parse_manifest(document)
+            self._job = parse_manifest(document)
         except ManifestError as error:
-            self._job = None
-            status = invalid_status(body.get("status"), metadata["generation"], error.problems, self._clock())
-            if status != body.get("status"):
-                self._gateway.write_status(metadata["namespace"], metadata["name"], metadata["uid"], status)
-        else:
-            if self._job is None or job.spec.metrics != self._job.spec.metrics:
-                self._source = None
-            self._job = job
-        self._read_as = key
+            self._problems = error.problems
+        if self._job is None or before is None or self._job.spec.metrics != before.spec.metrics:
+            self._source = None
+        self._read_as = read_as
         return self._job
+
+    def _round(self, job: HeteroTrainingJob, core: Job) -> float:
+        seen, memory = self._cluster.observe()
+        decision, memory = decide(core, seen, memory or Memory.initial(), self._clock())
+        self._cluster.act(decision, memory)
+        self._gateway.check()  # what another replica steers by now is not ours to export
+        namespace = str(job.metadata.namespace)
+        self._metrics.observe_job(namespace, core, seen, decision, memory)
+        self._metrics.source_up(namespace, core.name, not seen.metrics_problem)
+        self._await_followers(seen, decision)
+        return self._delay(core, seen, decision, memory)
 
     def _await_followers(self, seen: Seen, decision: Decision) -> None:
         """Measure the time from a plan's write until all follow it."""
         now = self._monotonic()
         if decision.plan is not None:
-            self._followed_since = (decision.plan.version, now)
-        elif self._followed_since is not None and _all_follow(seen, self._followed_since[0]):
-            self._metrics.followed(now - self._followed_since[1])
-            self._followed_since = None
+            self._written = (decision.plan.version, now)
+        elif self._written is not None and _all_follow(seen, self._written[0]):
+            self._metrics.followed(now - self._written[1])
+            self._written = None
 
-    def _delay(self, seen: Seen, decision: Decision) -> float:
-        if decision.phase in (*FINAL_PHASES, "Suspended") and not seen.workers and decision.delete == ():
-            return STILL_SECONDS
-        if self._followed_since is not None:
-            return BUSY_SECONDS
-        return max(BUSY_SECONDS, QUIET_SECONDS * period_seconds(seen, decision))
+    def _delay(self, job: Job, seen: Seen, decision: Decision, memory: Memory) -> float:
+        if decision.phase in (*FINAL_PHASES, "Suspended") and not (decision.delete or decision.force_delete):
+            if job.ttl_seconds is None or memory.ended_at is None:
+                return STILL_SECONDS
+            until_removal = memory.ended_at + job.ttl_seconds - self._clock()
+            return min(max(until_removal, BUSY_SECONDS), STILL_SECONDS)
+        since = None if self._written is None else self._monotonic() - self._written[1]
+        following = since is not None and since < FOLLOWING_SECONDS
+        starting = decision.phase != "Running" and any(
+            worker.phase == "Running" and worker.deleting_since is None for worker in seen.workers
+        )
+        return BUSY_SECONDS if following or starting else QUIET_SECONDS
 
 
 def _all_follow(seen: Seen, version: int) -> bool:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.gateway import JOB_API, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.lease import Leadership
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.controller import Controller, Key
+from heterotrain_operator.controller import MAX_THREADS, Controller, Key
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.metrics.pods import PodScraper
 from heterotrain_operator.options import Options
 from heterotrain_operator.rounds import JobRounds
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -29,56 +26,72 @@ T = TypeVar("T")
 class Runtime:
     """Started and stopped by kopf's handlers, in its event loop."""
 
+    controller: Controller
+
     def __init__(self, options: Options) -> None:
         self._options = options
         self._metrics = OperatorMetrics()
         self._scraper = PodScraper()
-        self._leadership: Leadership | None = None
-        self.controller: Controller
+        self._client: PatientClient
+        self._leadership: Leadership
+        self._lease_thread: threading.Thread
 
     @property
     def leading(self) -> bool:
         """Whether this replica acts."""
-        return self._leadership is not None and self._leadership.leading
+        return self._leadership.leading
 
     async def start(self, *, pods: Mapping[Key, Collection[PodFacts]], plans: Mapping[Key, Collection[str]]) -> None:
         """Connect, serve metrics, begin to ask for the Lease.
 
         `pods` and `plans` are indices: facts of pods and resource versions of plans, by job. Raises AccessError
-        without a cluster, GatewayError if it does not answer, OSError if the metrics port is taken.
+        without a cluster, GatewayError if it does not answer or lacks the resource, OSError if the metrics port is
+        taken.
         """
         options = self._options
         loop = asyncio.get_running_loop()
-        client = PatientClient(connect(Access()).api.configuration)
 
         def on_change(leads: bool) -> None:
             loop.call_soon_threadsafe(self._led, leads)
 
+        with connect(Access()).api as found:
+            found.configuration.connection_pool_maxsize = MAX_THREADS
+            self._client = PatientClient(found.configuration)
         self._leadership = Leadership(
-            client,
+            self._client,
             name=options.lease,
             namespace=options.namespace,
             identity=options.identity,
             on_change=on_change,
         )
-        gateway = await asyncio.to_thread(Gateway, client, self._leadership.check, self._metrics.wrote)
+        gateway = Gateway(self._client, self._leadership.check, self._metrics.wrote)
+        if not await asyncio.to_thread(gateway.serves_jobs):
+            raise GatewayError(f"the cluster does not serve {JOB_API}; install the chart heterotrain-crds")
+        self._metrics.serve(options.metrics_port)
         nodes = Nodes(gateway)
         self.controller = Controller(
             lambda: JobRounds(gateway, nodes, self._scraper, self._metrics, clock=time.time, monotonic=time.monotonic),
             leading=lambda: self.leading,
             pods_of=lambda key: _listed(pods, key),
-            plan_version_of=lambda key: max(_listed(plans, key), default=""),
+            plan_versions_of=lambda key: _listed(plans, key),
             failed=self._metrics.failed,
         )
-        self._metrics.serve(options.metrics_port)
-        threading.Thread(target=self._leadership.run, name="lease", daemon=True).start()
+        self._lease_thread = threading.Thread(target=self._leadership.run, name="lease", daemon=True)
+        self._lease_thread.start()
+
+    def check(self) -> None:
+        """Raises RuntimeError if this replica cannot lead any more, however long it lives."""
+        if not self._lease_thread.is_alive():
+            raise RuntimeError("the thread that asks for the Lease has ended")
 
     async def stop(self) -> None:
-        """End the rounds under way, and renew the Lease no more."""
-        if self._leadership is not None:
-            self._leadership.stop()
-            await self.controller.close()
-        self._scraper.close()
+        """End the rounds under way, then give the Lease back."""
+        await self.controller.close()
+        self._leadership.stop()
+        await asyncio.to_thread(self._lease_thread.join)
+        await asyncio.to_thread(self._scraper.close)
+        await asyncio.to_thread(self._metrics.close)
+        self._client.close()
 
     def _led(self, leads: bool) -> None:
         self._metrics.leading(leads)
@@ -86,5 +99,5 @@ class Runtime:
             self.controller.lead()
 
 
-def _listed(index: Mapping[Key, Collection[T]], key: Key) -> Sequence[T]:
+def _listed(index: Mapping[Key, Collection[T]], key: Key) -> list[T]:
     return list(index.get(key, ()))

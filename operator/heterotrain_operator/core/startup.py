@@ -44,9 +44,13 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
         reason = f"waiting for {listed(unready)}" if unready else f"{listed(list(unwanted))} must go first"
         return decision(job, phase, "WaitingForWorkers", reason, delete=unwanted), memory
-    reason = f"creating {listed([key.name for key in keys])}"
-    event = Event("Normal", "SuccessfulCreatePod", reason)
     memory = replace(memory, pods_created_at=now)
+    fresh = [key.name for key in keys if key.name not in facts.refused]
+    if not fresh:
+        reason = f"waiting for {listed(unready)}"
+        return decision(job, phase, "WaitingForWorkers", reason, create=keys, delete=unwanted), memory
+    reason = f"creating {listed(fresh)}"
+    event = Event("Normal", "SuccessfulCreatePod", reason)
     return decision(job, phase, "CreatingWorkers", reason, create=keys, delete=unwanted, events=(event,)), memory
 
 

@@ -6,8 +6,11 @@ from typing import Any
 
 from kubernetes.client import ApiClient
 
-REQUEST_SECONDS = 10.0
-"""Patience with one request; the API server answers within milliseconds or is in trouble."""
+REQUEST_SECONDS = 5.0
+"""Patience with one request; the API server answers within milliseconds or is in trouble.
+
+A holder of the Lease stops acting so long before it may be another's: what it sent by then has been answered.
+"""
 
 
 class PatientClient(ApiClient):
@@ -17,3 +20,7 @@ class PatientClient(ApiClient):
         """As the library's, with a timeout."""
         more["_request_timeout"] = more.get("_request_timeout") or REQUEST_SECONDS
         return super().call_api(*arguments, **more)
+
+    def close(self) -> None:
+        """Close what is connected."""
+        self.rest_client.close()

@@ -7,32 +7,33 @@ picture does no harm: names are deterministic, and plan and memory are written u
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from heterotrain.contract import Plan
-from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.api import HeteroTrainingJob, Problem
 from heterotrain_operator.clusters.kube.events import build_event
-from heterotrain_operator.clusters.kube.gateway import JOB_KIND, NOT_FOUND, ConflictError, Gateway, GatewayError
-from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, plan_name
+from heterotrain_operator.clusters.kube.gateway import JOB_KIND, ConflictError, Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.ghosts import Ghosts
+from heterotrain_operator.clusters.kube.invalid import invalid_status
+from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, service_name
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts, worker_seen
-from heterotrain_operator.clusters.kube.plan_map import StoredPlan, build_plan_map, read_plan_map
+from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
+from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
 from heterotrain_operator.clusters.kube.service import build_service
 from heterotrain_operator.clusters.kube.sources import Source
 from heterotrain_operator.clusters.kube.status import next_status, worth_writing
-from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.model import Decision, Event, Seen
+from heterotrain_operator.core.model import Decision, Event, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
 
 logger = logging.getLogger(__name__)
 
-MEMORY_SECONDS = 60.0
-"""Between writes of a memory in which only measurements changed: a successor measures again anyway."""
-
 REFUSALS = frozenset({400, 403, 404, 409, 422})
 """HTTP statuses with which the API server refuses a pod for what it is, and will again."""
+
+CREATED = "SuccessfulCreatePod"
 
 
 class KubeCluster:
@@ -43,15 +44,14 @@ class KubeCluster:
         self._gateway = gateway
         self._nodes = nodes
         self._clock = clock
-        self._stored: StoredPlan | None = None
-        self._known_versions: set[str] = set()
-        self._memory: Memory | None = None
-        self._persisted: Memory | None = None
-        self._persisted_at = 0.0
+        self._plans = PlanStore(gateway)
+        self._ghosts = Ghosts(gateway)
         self._undelivered: dict[str, int] = {}
+        self._delivering: int | None = None
         self._deleted: set[str] = set()
         self._forced: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._service_checked = False
         self._service_applied = False
         self._status: Mapping[str, Any] | None = None
         self._status_at: float | None = None
@@ -61,27 +61,43 @@ class KubeCluster:
         body: Mapping[str, Any],
         job: HeteroTrainingJob,
         pods: Sequence[PodFacts],
-        plan_version: str,
+        plan_versions: Collection[str],
         source: Source,
     ) -> None:
-        """What is known of the job now: the object and its reading, its pods, the resource version of the plan's
-        ConfigMap (empty: there is none), and where its metrics are.
+        """What the watch events show of the job now: the object and its reading, its pods, the resource version of
+        the plan's ConfigMap (none: there is none); and where its metrics are.
         """
         self._body, self._job, self._source = body, job, source
-        self._pods = {pod.name: pod for pod in pods}
+        self._pods = {pod.name: pod for pod in self._ghosts.without(pods)}
+        self._plans.notice(plan_versions)
         if self._status is None:
             self._status = body.get("status")
-        if plan_version not in self._known_versions:
-            self._stored = None
+
+    def refuse(self, body: Mapping[str, Any], problems: Sequence[Problem]) -> None:
+        """Say in the job's status why nothing is done about it.
+
+        Raises JobGoneError if it is no more, GatewayError if the API server fails.
+        """
+        metadata, now = body["metadata"], self._clock()
+        before = self._status if self._status is not None else body.get("status")
+        status = invalid_status(before, metadata["generation"], problems, now)
+        if status != before:
+            self._gateway.write_status(metadata["namespace"], metadata["name"], metadata["uid"], status)
+        self._status, self._status_at = status, now
 
     # --- the port -------------------------------------------------------------------------------------------
 
     def observe(self) -> tuple[Seen, Memory | None]:
-        """Pods, plan and metrics as they are now, and the memory of decisions. Raises GatewayError."""
-        stored = self._read_plan()
+        """Pods, plan and metrics as they are now, and the memory of decisions.
+
+        Raises GatewayError, or NameTakenError if something else has the name of the plan's ConfigMap or the Service.
+        """
+        stored = self._plans.read(self._job, self._uid)
+        self._check_service()
         now = self._clock()
         readable = [pod for pod in self._pods.values() if pod.ready_to_scrape]
         reading = self._source.read(self._job, self._namespace, readable, now)
+        self._look_for_ghosts({name for name, metrics in reading.metrics.items() if metrics is not None}, now)
         workers = []
         for pod in self._pods.values():
             metrics = reading.metrics.get(pod.name)
@@ -90,24 +106,31 @@ class KubeCluster:
             silent = pod.ready_to_scrape and metrics is None
             lost = bool(pod.node) and (overdue or silent) and self._nodes.lost(pod.node, now)
             workers.append(worker_seen(pod, metrics, lost))
+        if stored.plan is not None and stored.plan.version != self._delivering:
+            # Whoever wrote this plan may not have lived to deliver it.
+            self._undelivered, self._delivering = _behind(stored.plan, workers), stored.plan.version
         self._seen = Seen(tuple(workers), stored.plan, reading.problem, tuple(self._refused.items()))
-        return self._seen, self._memory
+        return self._seen, self._plans.memory
 
     def act(self, decision: Decision, memory: Memory) -> None:
         """Carry out a decision; what is done already is not done again.
 
-        Raises PlanConflictError if plan or memory changed since `observe`, GatewayError if the API server fails.
+        Raises PlanConflictError if plan or memory changed since `observe`, JobGoneError if the job is no more,
+        GatewayError if the API server fails.
         """
         now = self._clock()
-        self._remember(decision, memory, now)
+        self._plans.write(self._job, self._uid, decision.plan, memory, now)
+        if decision.plan is not None:
+            self._undelivered = _receivers(decision.plan, self._seen.plan)
+            self._delivering = decision.plan.version
         self._deliver()
         self._delete(decision)
         refusals = self._create(decision)
-        for event in (*decision.events, *refusals):
-            self._tell(event, now)
+        in_vain = bool(decision.create) and len(self._refused) == len(decision.create)
+        self._tell([event for event in decision.events if not (in_vain and event.reason == CREATED)] + refusals, now)
         self._report(decision, memory, now)
-        if decision.remove_job:
-            self._gateway.delete(JOB_KIND, self._namespace, self._name, uid=self._uid)
+        if decision.remove_job and not self._gateway.delete(JOB_KIND, self._namespace, self._name, uid=self._uid):
+            raise JobGoneError(f"job {self._namespace}/{self._name} is gone")
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -125,49 +148,28 @@ class KubeCluster:
         uid: str = self._body["metadata"]["uid"]
         return uid
 
-    def _read_plan(self) -> StoredPlan:
-        """Plan and its precondition: what was written last, unless somebody else wrote since."""
-        stored = self._stored
-        if stored is None:
-            stored = read_plan_map(self._gateway.read("ConfigMap", self._namespace, plan_name(self._name)))
-            self._keep(stored)
-            for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
-                logger.warning("job %s/%s: %s", self._namespace, self._name, problem)
-            self._persisted = stored.memory
-            # What this process remembers is at least as new as what it wrote.
-            if self._memory is None:
-                self._memory = stored.memory
-        return stored
-
-    def _keep(self, stored: StoredPlan) -> None:
-        self._stored = stored
-        self._known_versions = {stored.resource_version}
-
-    def _remember(self, decision: Decision, memory: Memory, now: float) -> None:
-        """Write plan and memory, at once where the loss would matter, now and then otherwise."""
-        stored = self._read_plan()
-        self._memory = memory
-        matters = self._persisted is None or not memory.same_but_measurements(self._persisted)
-        due = memory != self._persisted and now - self._persisted_at >= MEMORY_SECONDS
-        if decision.plan is None and stored.resource_version and not (matters or due):
+    def _check_service(self) -> None:
+        """The Service is applied, which would take over whatever has its name."""
+        if self._service_checked:
             return
-        plan = decision.plan if decision.plan is not None else stored.plan
-        body = build_plan_map(self._job, self._uid, None if plan is None else plan.to_json(), memory.to_json())
+        found = self._gateway.read("Service", self._namespace, service_name(self._name))
         try:
-            if not stored.resource_version:
-                written = self._gateway.create(body)
-            else:
-                body["metadata"]["resourceVersion"] = stored.resource_version
-                written = self._gateway.apply(body)
-        except GatewayError as error:
-            self._stored = None
-            if isinstance(error, ConflictError) or error.status == NOT_FOUND:
-                raise PlanConflictError(str(error)) from error
-            raise
-        self._keep(read_plan_map(written))
-        self._persisted, self._persisted_at = memory, now
-        if decision.plan is not None:
-            self._undelivered = _receivers(decision.plan, stored.plan)
+            if found is not None:
+                check_owner(found, self._uid)
+        except NameTakenError as error:
+            if not error.earlier:  # that of an earlier job is the same, and may be taken over
+                raise
+        self._service_checked = True
+
+    def _look_for_ghosts(self, answering: Collection[str], now: float) -> None:
+        """Doubt pods that neither answer nor have ended, and those that were deleted and do not go."""
+        pods = list(self._pods.values())
+        doubtful = any(
+            pod.uid in self._deleted or (pod.name not in answering and pod.phase in ("Pending", "Running"))
+            for pod in pods
+        )
+        self._ghosts.look_for(pods, doubtful=doubtful, now=now)
+        self._pods = {pod.name: pod for pod in self._ghosts.without(pods)}
 
     def _deliver(self) -> None:
         """Touch the pods whose volumes must be refreshed at once."""
@@ -179,17 +181,21 @@ class KubeCluster:
         for name in decision.delete:
             pod = self._pods.get(name)
             if pod is not None and pod.deleting_since is None and pod.uid not in self._deleted:
-                self._gateway.delete("Pod", self._namespace, name, uid=pod.uid)
+                self._delete_pod(pod, None)
                 self._deleted.add(pod.uid)
         for name in decision.force_delete:
             pod = self._pods.get(name)
             if pod is not None and pod.uid not in self._forced:
                 logger.warning("job %s/%s: pod %s is deleted without its node", self._namespace, self._name, name)
-                self._gateway.delete("Pod", self._namespace, name, uid=pod.uid, grace_seconds=0)
+                self._delete_pod(pod, 0)
                 self._forced.add(pod.uid)
         there = {pod.uid for pod in self._pods.values()}
         self._deleted &= there
         self._forced &= there
+
+    def _delete_pod(self, pod: PodFacts, grace_seconds: int | None) -> None:
+        if not self._gateway.delete("Pod", self._namespace, pod.name, uid=pod.uid, grace_seconds=grace_seconds):
+            self._ghosts.gone(pod.uid)
 
     def _create(self, decision: Decision) -> list[Event]:
         """Create what is missing. Returns an event for each pod that is refused for a new reason."""
@@ -199,26 +205,47 @@ class KubeCluster:
             self._gateway.apply(build_service(self._job, self._uid))
             self._service_applied = True
         before, self._refused = self._refused, {}
-        events = []
         for key in decision.create:
-            if key.name in self._pods:
-                continue
-            try:
-                self._gateway.apply(build_pod(self._job, self._uid, key))
-            except GatewayError as error:
-                if error.status not in REFUSALS:
-                    raise
-                self._refused[key.name] = str(error)
-                if before.get(key.name) != str(error):
-                    events.append(Event("Warning", "FailedCreatePod", str(error)))
-        return events
+            if key.name not in self._pods and (why_not := self._create_pod(key)):
+                self._refused[key.name] = why_not
+        return [
+            Event("Warning", "FailedCreatePod", why_not)
+            for name, why_not in self._refused.items()
+            if before.get(name) != why_not
+        ]
 
-    def _tell(self, event: Event, now: float) -> None:
-        """An event that is lost changes nothing, so the round goes on without it."""
+    def _create_pod(self, key: WorkerKey) -> str:
+        """Why the pod is refused; empty if it is there now.
+
+        It is not applied: a pod of an earlier job, which still trains or ends, would become this job's worker.
+        """
         try:
-            self._gateway.create(build_event(self._body, event, now), generated=True)
+            self._gateway.create(build_pod(self._job, self._uid, key))
+        except ConflictError as error:
+            found = self._gateway.read("Pod", self._namespace, key.name)
+            return str(error) if found is None else self._why_taken(found)
         except GatewayError as error:
-            logger.warning("job %s/%s: event %s is lost: %s", self._namespace, self._name, event.reason, error)
+            if error.status not in REFUSALS:
+                raise
+            return str(error)
+        return ""
+
+    def _why_taken(self, body: Mapping[str, Any]) -> str:
+        try:
+            check_owner(body, self._uid)
+        except NameTakenError as error:
+            return str(error)
+        return ""  # it is ours, and the watch has not shown it yet
+
+    def _tell(self, events: Sequence[Event], now: float) -> None:
+        """An event that is lost changes nothing, so the round goes on without it."""
+        for event in events:
+            try:
+                self._gateway.create(build_event(self._body, event, now))
+            except GatewayError as error:
+                logger.warning("job %s/%s: event %s is lost: %s", self._namespace, self._name, event.reason, error)
+                if error.status is None:
+                    return
 
     def _report(self, decision: Decision, memory: Memory, now: float) -> None:
         status = next_status(self._status, self._job, self._seen, decision, memory, now)
@@ -232,3 +259,9 @@ def _receivers(plan: Plan, before: Plan | None) -> dict[str, int]:
     if before is not None and before.generation == plan.generation:
         return {plan.leader: plan.version}
     return {member.name: plan.version for member in plan.members}
+
+
+def _behind(plan: Plan, workers: Sequence[WorkerSeen]) -> dict[str, int]:
+    """Who does not follow the plan, or did not say so."""
+    following = {w.name for w in workers if w.metrics is not None and w.metrics.plan_version >= plan.version}
+    return {member.name: plan.version for member in plan.members if member.name not in following}

@@ -1,7 +1,7 @@
 """One operator acts at a time: the holder of a Lease, and only while it is sure to hold it.
 
-The election is the Kubernetes client's. What is added is a fence: a process that was paused past its Lease
-finds out before its next write, not after it.
+The election is the Kubernetes client's. What is added is a fence, so that a process that was paused past its Lease
+finds out before its next write, not after it; and giving the Lease back in the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 15
 RENEW_DEADLINE_SECONDS = 10
 RETRY_SECONDS = 2
-"""As Kubernetes' own components have them."""
+"""As Kubernetes' own components have them. What lies between the first two is more than a request takes."""
 
 
 class NotLeadingError(Exception):
@@ -43,14 +43,15 @@ class Leadership:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_change` is called in the thread of `run`; `clock` must go on while the process is stopped."""
-        lock = LeaseLock(name, namespace, identity)
-        lock.api_instance = CoordinationV1Api(client)
+        self._lock = LeaseLock(name, namespace, identity)
+        self._lock.api_instance = CoordinationV1Api(client)
         self._election = LeaderElection(
-            Config(lock, LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS, lambda: None, lambda: None)
+            Config(self._lock, LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS, lambda: None, lambda: None)
         )
         self.identity = identity
         self._on_change = on_change
         self._clock = clock
+        self._led = False
         self._held_until = clock()
         self._stopped = threading.Event()
 
@@ -65,25 +66,51 @@ class Leadership:
             raise NotLeadingError(f"{self.identity} does not hold the Lease any more")
 
     def run(self) -> None:
-        """Acquire and renew until `stop`."""
-        led = False
+        """Acquire and renew until `stop`; then give the Lease back."""
         while not self._stopped.is_set():
-            asked = self._clock()
-            if self._ask():
-                self._held_until = asked + RENEW_DEADLINE_SECONDS
-            if self.leading != led:
-                led = self.leading
-                logger.info("%s %s", self.identity, "leads" if led else "does not lead any more")
-                self._on_change(led)
+            self.ask()
             self._stopped.wait(RETRY_SECONDS)
+        self._give_back()
+
+    def ask(self) -> None:
+        """Acquire or renew the Lease once, and tell if that changed something."""
+        asked = self._clock()
+        granted = self._granted()
+        if not self.leading:
+            self._tell(False)  # also if it is held again: meanwhile it may have been another's
+        if granted:
+            self._held_until = asked + RENEW_DEADLINE_SECONDS
+            self._tell(self.leading)
 
     def stop(self) -> None:
-        """End `run`; the Lease runs out by itself."""
+        """End `run`."""
         self._stopped.set()
 
-    def _ask(self) -> bool:
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _tell(self, leads: bool) -> None:
+        if leads != self._led:
+            self._led = leads
+            logger.info("%s %s", self.identity, "leads" if leads else "does not lead any more")
+            self._on_change(leads)
+
+    def _granted(self) -> bool:
         try:
             return bool(self._election.try_acquire_or_renew())
         except (HTTPError, ApiException) as error:
             logger.warning("the Lease cannot be asked for: %s", error)
             return False
+
+    def _give_back(self) -> None:
+        """Let the next replica lead at once, not only when the Lease has run out."""
+        if not self.leading:
+            return
+        self._held_until = self._clock()
+        try:
+            found, record = self._lock.get(self._lock.name, self._lock.namespace)
+            if found and record.holder_identity == self.identity:
+                record.holder_identity = None
+                self._lock.update(self._lock.name, self._lock.namespace, record)
+        except (HTTPError, ApiException) as error:
+            logger.warning("the Lease runs out by itself: %s", error)
+        self._tell(False)

@@ -40,10 +40,10 @@ class Nodes:
                 raise
             if not self._forbidden:
                 logger.warning("lost nodes cannot be told, since nodes must not be read here: %s", error)
-            self._forbidden = True
-            return False
-        conditions = [] if body is None else (body.get("status") or {}).get("conditions") or []
-        answer = body is None or any(c.get("type") == "Ready" and c.get("status") != "True" for c in conditions)
+            self._forbidden, answer = True, False
+        else:
+            conditions = [] if body is None else (body.get("status") or {}).get("conditions") or []
+            answer = body is None or any(c.get("type") == "Ready" and c.get("status") != "True" for c in conditions)
         with self._lock:
             self._answers[name] = (now, answer)
         return answer

@@ -21,6 +21,7 @@ from heterotrain_operator.clusters.kube.endings import (
 )
 from heterotrain_operator.clusters.kube.moments import unix_seconds
 from heterotrain_operator.clusters.kube.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB, TRAINER_PORT
+from heterotrain_operator.clusters.kube.owned import controller_uid
 from heterotrain_operator.core.model import PodPhase, WorkerMetrics, WorkerSeen
 
 Document = Mapping[str, Any]
@@ -109,7 +110,7 @@ def pod_facts(body: Document) -> PodFacts:
         job=labels.get(LABEL_JOB, ""),
         group=labels.get(LABEL_GROUP, ""),
         index=_index(labels.get(LABEL_INDEX, "")),
-        owner_uid=_controller(metadata),
+        owner_uid=controller_uid(metadata),
         created_at=None if created is None else unix_seconds(created),
         phase=phase,
         ip=ip,
@@ -184,10 +185,3 @@ def _message(ending: Ending, status: Document, *, deleted: bool) -> str:
 
 def _index(label: str) -> int:
     return int(label) if label.isascii() and label.isdigit() else NO_INDEX
-
-
-def _controller(metadata: Document) -> str:
-    for owner in metadata.get("ownerReferences") or ():
-        if owner.get("controller"):
-            return str(owner["uid"])
-    return ""

@@ -6,6 +6,7 @@ them: its annotations are other people's business.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from heterotrain_operator.api import API_VERSION, KIND, HeteroTrainingJob
@@ -13,6 +14,17 @@ from heterotrain_operator.clusters.kube.names import LABEL_JOB
 
 COMPONENT_WORKER = "worker"
 COMPONENT_PLAN = "plan"
+
+
+class NameTakenError(Exception):
+    """An object that the job needs exists under its name already, and is not the job's.
+
+    `earlier`: it is of an earlier job of the same name, and will be removed with that.
+    """
+
+    def __init__(self, message: str, *, earlier: bool) -> None:
+        super().__init__(message)
+        self.earlier = earlier
 
 
 def owned_metadata(job: HeteroTrainingJob, uid: str, name: str, component: str) -> dict[str, Any]:
@@ -41,3 +53,32 @@ def owned_metadata(job: HeteroTrainingJob, uid: str, name: str, component: str) 
     if job.metadata.namespace is not None:
         metadata["namespace"] = job.metadata.namespace
     return metadata
+
+
+def controller_uid(metadata: Mapping[str, Any]) -> str:
+    """UID of the object that controls the one of these metadata; empty if none does."""
+    return str(_controller(metadata).get("uid", ""))
+
+
+def check_owner(body: Mapping[str, Any], uid: str) -> None:
+    """Raises NameTakenError unless the object is controlled by the job of this UID.
+
+    Server-side apply would make it ours without a word, and with it the memory of an earlier job, or what a user
+    has put there.
+    """
+    metadata = body["metadata"]
+    controller = _controller(metadata)
+    if controller.get("uid") == uid:
+        return
+    what = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
+    if controller.get("kind") == KIND:
+        raise NameTakenError(f"{what} of an earlier job {controller['name']} is still there", earlier=True)
+    raise NameTakenError(f"{what} exists already and is not this job's; delete it, or rename the job", earlier=False)
+
+
+def _controller(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            found: Mapping[str, Any] = owner
+            return found
+    return {}

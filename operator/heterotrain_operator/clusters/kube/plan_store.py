@@ -1,0 +1,102 @@
+"""One job's plan and memory in their ConfigMap: read when somebody else may have written, written when it matters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from heterotrain.contract import Plan
+from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.names import plan_name
+from heterotrain_operator.clusters.kube.owned import check_owner
+from heterotrain_operator.clusters.kube.plan_map import StoredPlan, build_plan_map, read_plan_map
+from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.core.state import Memory
+
+logger = logging.getLogger(__name__)
+
+MEMORY_SECONDS = 60.0
+"""Between writes of a memory in which only measurements changed: a successor measures again anyway."""
+
+ABSENT = frozenset({""})
+"""What a watch shows of a ConfigMap that is not there."""
+
+
+class PlanStore:
+    """Plan and memory of one job as this process read or wrote them last."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.memory: Memory | None = None
+        self._stored: StoredPlan | None = None
+        self._shown: frozenset[str] = ABSENT
+        self._known: frozenset[str] = frozenset()
+        self._written: Memory | None = None
+        self._written_at: float | None = None
+        self._in_doubt = False
+
+    def notice(self, versions: Collection[str]) -> None:
+        """The ConfigMap's resource version as the watch shows it, which may lag behind; none if it shows none."""
+        self._shown = frozenset(versions) or ABSENT
+        if self._stored is not None and self._stored.resource_version in self._shown:
+            self._known = self._shown
+        elif not self._shown <= self._known:
+            self._stored = None
+
+    def read(self, job: HeteroTrainingJob, uid: str) -> StoredPlan:
+        """What is stored now, and in `memory` what was decided with last.
+
+        Raises GatewayError, or NameTakenError if the ConfigMap is not the job's.
+        """
+        if self._stored is not None:
+            return self._stored
+        namespace, name = str(job.metadata.namespace), plan_name(job.metadata.name)
+        body = self._gateway.read("ConfigMap", namespace, name)
+        if body is not None:
+            check_owner(body, uid)
+        stored = read_plan_map(body)
+        for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
+            logger.warning("ConfigMap %s/%s: %s", namespace, name, problem)
+        # A memory that somebody took away or damaged is in this process still; one that a write of ours may have
+        # reached counts as it is there.
+        if self.memory is None or (self._in_doubt and stored.memory is not None):
+            self.memory = stored.memory
+        self._written, self._in_doubt = stored.memory, False
+        self._stored, self._known = stored, self._shown | {stored.resource_version}
+        return stored
+
+    def write(self, job: HeteroTrainingJob, uid: str, plan: Plan | None, memory: Memory, now: float) -> None:
+        """Store a new plan (None: that in force stays) and the memory; without a plan only if losing the memory would
+        matter, or now and then. `now` in Unix seconds.
+
+        Raises PlanConflictError if somebody else wrote meanwhile, GatewayError otherwise.
+        """
+        stored = self.read(job, uid)
+        if self._written_at is None:
+            self._written_at = now
+        matters = self._written is None or not memory.same_but_measurements(self._written)
+        due = memory != self._written and now - self._written_at >= MEMORY_SECONDS
+        if plan is not None or not stored.resource_version or matters or due:
+            text = plan.to_json() if plan is not None else stored.plan.to_json() if stored.plan is not None else None
+            self._keep(build_plan_map(job, uid, text, memory.to_json()), stored.resource_version)
+            self._written, self._written_at = memory, now
+        self.memory = memory
+
+    def _keep(self, body: dict[str, Any], version: str) -> None:
+        """Write the ConfigMap if it is still of this version; empty: if there still is none."""
+        try:
+            if version:
+                body["metadata"]["resourceVersion"] = version
+                written = self._gateway.apply(body)
+            else:
+                written = self._gateway.create(body)
+        except GatewayError as error:
+            # It may have been written all the same, or by somebody who took over and knows more.
+            self._stored, self._in_doubt = None, True
+            if isinstance(error, ConflictError):
+                raise PlanConflictError(str(error)) from error
+            raise
+        self._stored = read_plan_map(written)
+        self._known = self._known | self._shown | {self._stored.resource_version}

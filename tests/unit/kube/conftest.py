@@ -1,0 +1,38 @@
+"""A tiny API server for each test, and a client of it as the operator has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from handlers.api_server import ApiServer
+from handlers.serving import kubeconfig, serving
+from heterotrain_operator.clusters.kube.access import Access, connect
+from heterotrain_operator.clusters.kube.client import PatientClient
+from heterotrain_operator.clusters.kube.gateway import Gateway
+
+
+@pytest.fixture
+def api() -> ApiServer:
+    return ApiServer()
+
+
+@pytest.fixture
+def url(api: ApiServer) -> Iterator[str]:
+    with serving(api) as where:
+        yield where
+
+
+@pytest.fixture
+def client(url: str, tmp_path: Path) -> Iterator[PatientClient]:
+    with connect(Access(str(kubeconfig(tmp_path / "kubeconfig", url)))).api as plain:
+        made = PatientClient(plain.configuration)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def gateway(client: PatientClient) -> Gateway:
+    return Gateway(client, fence=lambda: None, wrote=lambda verb, kind: None)

@@ -1,0 +1,425 @@
+"""What is written to the API server of a job, in which order, and what is not written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from handlers.api_server import ApiServer, StatusError
+from heterotrain_operator.api import Problem
+from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, MEMORY_KEY, PLAN_KEY
+from heterotrain_operator.clusters.kube.owned import NameTakenError
+from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.core.model import Decision, Event, WorkerKey
+from heterotrain_operator.core.state import Memory
+from unit.kube.worlds import NAMES, NOW, World
+
+FIRST = WorkerKey("small", 0, NAMES[0])
+LEADER = NAMES[0]
+
+
+@pytest.fixture
+def world(api: ApiServer, gateway: Gateway) -> World:
+    return World(api, gateway)
+
+
+def written(api: ApiServer, *plurals: str) -> list[tuple[str, str, str]]:
+    """Verb, kind and name of every write, in order; of these kinds, or all."""
+    return [(verb, plural, name) for verb, plural, name, _ in api.writes if not plurals or plural in plurals]
+
+
+def refusing(verb: str, plural: str, code: int = 500, reason: str = "why not") -> Callable[[str, str, str], None]:
+    def refuse(asked: str, kind: str, name: str) -> None:
+        if (asked, kind) == (verb, plural):
+            raise StatusError(code, "Refused", f"{reason}: {name}", causes=[{"field": "spec"}])
+
+    return refuse
+
+
+def rebalance(world: World) -> None:
+    """The large worker becomes slow, until the batches follow."""
+    before = world.plan.version
+    while world.plan.version == before:
+        world.workers.train(slow={NAMES[2]: 3.0})
+        world.round()
+        assert world.now < NOW + 600, "the batches do not follow"
+
+
+# --- creating ---------------------------------------------------------------------------------------------------
+
+
+def test_job_gets_plan_map_service_and_pods_in_this_order(world: World, api: ApiServer) -> None:
+    world.round()
+    assert [plural for _, plural, _ in written(api)] == [
+        "configmaps",
+        "services",
+        *["pods"] * 3,
+        "events",
+        "heterotrainingjobs",
+    ]
+    assert written(api, "pods") == [("create", "pods", name) for name in NAMES]
+    assert world.status["phase"] == "Created"
+
+
+def test_workers_that_answer_get_a_plan_and_all_of_them_get_it_at_once(world: World, api: ApiServer) -> None:
+    world.round()
+    world.run_pods()
+    world.workers.wait(*NAMES)
+    api.writes.clear()
+    world.round()
+    assert written(api, "configmaps", "pods") == [
+        ("patch", "configmaps", "digits-plan"),
+        *[("patch", "pods", name) for name in NAMES],
+    ]
+    for name in NAMES:
+        pod = api.get("pods", name)
+        assert pod is not None
+        assert pod["metadata"]["annotations"][ANNOTATION_PLAN] == str(world.plan.version)
+    assert world.plan.global_batch_size == 192
+    assert world.status["planVersion"] == world.plan.version
+
+
+def test_of_the_same_members_only_the_leader_gets_a_new_plan_at_once(world: World, api: ApiServer) -> None:
+    world.train()
+    rebalance(world)
+    assert written(api, "configmaps", "pods")[-2:] == [
+        ("patch", "configmaps", "digits-plan"),
+        ("patch", "pods", LEADER),
+    ]
+    assert len(written(api, "pods")) == 1
+
+
+def test_pods_that_a_late_watch_does_not_show_are_not_refused(world: World, api: ApiServer) -> None:
+    world.round()
+    world.look(pods=[])
+    world.cluster.act(Decision("Created", "again", create=(FIRST,)), Memory.initial())
+    seen, _ = world.look()
+    assert seen.refused == ()
+    assert world.events == ["SuccessfulCreatePod"]
+
+
+def test_pod_that_is_refused_is_told_of_once(world: World, api: ApiServer) -> None:
+    api.refuse = refusing("create", "pods", 403, "exceeded quota")
+    for _ in range(3):
+        world.round(11)
+    assert world.events == ["FailedCreatePod"] * 3
+    assert "exceeded quota: digits-large-0" in world.status["reason"]
+    assert len(written(api, "heterotrainingjobs")) == 2
+    api.refuse = lambda *_: None
+    world.round(11)
+    assert api.names("pods") == sorted(NAMES)
+
+
+def test_api_server_in_trouble_refuses_no_pods(world: World, api: ApiServer) -> None:
+    api.refuse = refusing("create", "pods", 503)
+    with pytest.raises(GatewayError, match=r"create Pod digits-small-0: why not.*HTTP 503"):
+        world.round()
+
+
+def test_lost_event_stops_nothing(world: World, api: ApiServer) -> None:
+    api.refuse = refusing("create", "events", 403)
+    world.round()
+    assert world.status["phase"] == "Created"
+    assert world.events == []
+
+
+# --- what others own --------------------------------------------------------------------------------------------
+
+
+def owner(api: ApiServer, plural: str, name: str) -> str:
+    found = api.get(plural, name)
+    assert found is not None
+    uid: str = found["metadata"]["ownerReferences"][0]["uid"]
+    return uid
+
+
+def test_plan_and_memory_of_an_earlier_job_are_not_taken_over(world: World, api: ApiServer) -> None:
+    earlier = world.uid
+    world.train()
+    world.apply_job(leaving="configmaps")
+    with pytest.raises(NameTakenError, match="ConfigMap team-a/digits-plan of an earlier job") as caught:
+        world.round()
+    assert caught.value.earlier
+    assert written(api) == []
+    assert owner(api, "configmaps", "digits-plan") == earlier
+    api.remove("configmaps", "digits-plan")
+    world.round()
+    assert owner(api, "configmaps", "digits-plan") == world.uid
+    assert world.status["phase"] == "Created"
+
+
+def test_pod_of_an_earlier_job_is_waited_for_and_not_adopted(world: World, api: ApiServer) -> None:
+    earlier = world.uid
+    world.train()
+    world.apply_job(leaving="pods")
+    for _ in range(3):
+        world.round(11)
+    assert owner(api, "pods", LEADER) == earlier
+    assert f"Pod team-a/{LEADER} of an earlier job digits is still there" in world.status["reason"]
+    for name in NAMES:
+        api.remove("pods", name)
+    world.round(11)
+    assert {owner(api, "pods", name) for name in NAMES} == {world.uid}
+
+
+def test_service_of_an_earlier_job_is_taken_over(world: World, api: ApiServer) -> None:
+    world.train()
+    world.apply_job(leaving="services")
+    world.round()
+    assert owner(api, "services", "digits") == world.uid
+
+
+@pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("configmaps", "digits-plan")])
+def test_what_a_user_has_under_a_name_of_ours_stays_as_it_is(
+    world: World, api: ApiServer, plural: str, name: str
+) -> None:
+    mine = api.put(plural, {"metadata": {"name": name}, "data": {"mine": "1"}})
+    for _ in range(2):
+        with pytest.raises(NameTakenError, match=f"team-a/{name} exists already and is not this job's") as caught:
+            world.round(11)
+        assert not caught.value.earlier
+    assert api.get(plural, name) == mine
+    assert written(api) == []
+
+
+def test_job_that_was_deleted_unnoticed_is_told_of_by_its_first_status(world: World, api: ApiServer) -> None:
+    body, pods = world.body, world.pods
+    api.remove("heterotrainingjobs", "digits", told=False)
+    world.cluster.notice(body, world.parsed(body), pods, (), world.workers)
+    world.cluster.observe()
+    with pytest.raises(JobGoneError, match="team-a/digits"):
+        world.cluster.act(Decision("Created", "nothing yet"), Memory.initial())
+
+
+# --- plan and memory --------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_while_nothing_changes(world: World, api: ApiServer) -> None:
+    world.train()
+    api.reads.clear()
+    for _ in range(5):
+        world.round()
+    assert written(api) == []
+    assert api.reads == []
+
+
+def test_memory_in_which_only_measurements_change_is_written_once_a_minute(world: World, api: ApiServer) -> None:
+    world.train()
+    for _ in range(18):
+        world.workers.train(steps=1)
+        world.round(10)
+    assert len(written(api, "configmaps")) in (2, 3)
+
+
+def test_figures_of_the_status_are_written_every_thirty_seconds_at_most(world: World, api: ApiServer) -> None:
+    world.train()
+    for _ in range(12):
+        world.workers.train(steps=1)
+        world.round(10)
+    assert len(written(api, "heterotrainingjobs")) in (3, 4)
+
+
+def test_next_operator_goes_on_without_a_jump(world: World, api: ApiServer) -> None:
+    world.train()
+    rebalance(world)
+    world.workers.follow(world.plan)
+    world.round()
+    plan, memory = world.plan, stored(api, MEMORY_KEY)
+    world.restart_operator()
+    api.writes.clear()
+    decision = world.round()
+    assert decision.plan is None
+    assert world.plan == plan
+    assert stored(api, MEMORY_KEY) == memory
+    assert written(api) == []
+
+
+def test_plan_whose_writer_died_is_delivered_by_the_next_operator(world: World, api: ApiServer) -> None:
+    world.train()
+    api.refuse = refusing("patch", "pods")
+    with pytest.raises(GatewayError, match="patch Pod digits-small-0"):
+        rebalance(world)
+    api.refuse = lambda *_: None
+    world.restart_operator()
+    api.writes.clear()
+    world.round()
+    assert written(api, "pods") == [("patch", "pods", name) for name in NAMES]
+
+
+def test_plan_is_delivered_again_until_it_was(world: World, api: ApiServer) -> None:
+    world.train()
+    api.refuse = refusing("patch", "pods")
+    with pytest.raises(GatewayError):
+        rebalance(world)
+    api.refuse = lambda *_: None
+    api.writes.clear()
+    world.round()
+    world.round()
+    assert written(api, "pods") == [("patch", "pods", LEADER)]
+
+
+def test_foreign_write_of_the_plan_is_a_conflict_and_then_observed(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    world.look()
+    theirs = replace(plan, version=plan.version + 1)
+    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: theirs.to_json()}})
+    ours = Decision("Running", "faster", plan=replace(plan, version=plan.version + 1), delete=(LEADER,))
+    with pytest.raises(PlanConflictError, match="digits-plan"):
+        world.cluster.act(ours, Memory(plan_version=plan.version + 1))
+    assert written(api, "pods") == []
+    seen, memory = world.look()
+    assert seen.plan == theirs
+    assert memory is not None and memory.plan_version == plan.version
+
+
+def test_plan_that_somebody_damaged_is_restored_with_the_same_batches(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: "{", MEMORY_KEY: "{"}})
+    world.round(11)
+    assert world.plan.version > plan.version
+    assert world.plan.members == plan.members
+    assert Memory.from_json(stored(api, MEMORY_KEY)).generation == plan.generation
+    assert world.events[-1] == "PlanRestored"
+
+
+def test_damaged_memory_is_written_anew_at_once(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    api.change("configmaps", "digits-plan", {"data": {MEMORY_KEY: "{"}})
+    world.round()
+    assert Memory.from_json(stored(api, MEMORY_KEY)).plan_version == plan.version
+
+
+def test_deleted_plan_is_restored_with_the_same_batches(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    api.remove("configmaps", "digits-plan")
+    world.round(11)
+    assert world.plan.version > plan.version
+    assert world.plan.members == plan.members
+    assert owner(api, "configmaps", "digits-plan") == world.uid
+
+
+def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    world.look()
+    after, memory = replace(plan, version=plan.version + 1), Memory(plan_version=plan.version + 1, restarts=1)
+
+    def lose_the_answer(verb: str, plural: str, name: str) -> None:
+        if plural == "configmaps" and verb == "patch":
+            api.change("configmaps", name, {"data": {PLAN_KEY: after.to_json(), MEMORY_KEY: memory.to_json()}})
+            raise StatusError(504, "Timeout", "too late")
+
+    api.refuse = lose_the_answer
+    with pytest.raises(GatewayError, match="too late"):
+        world.cluster.act(Decision("Running", "faster", plan=after), memory)
+    api.refuse = lambda *_: None
+    seen, remembered = world.look()
+    assert (seen.plan, remembered) == (after, memory)
+
+
+def test_watch_that_lags_behind_a_write_costs_no_request(world: World, api: ApiServer) -> None:
+    world.train()
+    before = world.versions
+    rebalance(world)
+    world.workers.follow(world.plan)
+    api.reads.clear()
+    world.round(versions=before)
+    world.round()
+    assert api.reads == []
+
+
+# --- deleting ---------------------------------------------------------------------------------------------------
+
+
+def test_pod_is_deleted_once(world: World, api: ApiServer) -> None:
+    world.train()
+    shown = world.pods
+    for _ in range(2):
+        world.look(pods=shown)
+        world.cluster.act(Decision("Restarting", "why", delete=(LEADER,)), Memory.initial())
+    assert written(api, "pods") == [("delete", "pods", LEADER)]
+
+
+def test_pod_of_another_identity_is_not_deleted(world: World, api: ApiServer) -> None:
+    world.train()
+    shown = [replace(pod, uid="an earlier one") for pod in world.pods]
+    world.look(pods=shown)
+    world.cluster.act(Decision("Restarting", "why", delete=(LEADER,)), Memory.initial())
+    assert LEADER in api.names("pods")
+    seen, _ = world.look(pods=shown)
+    assert LEADER not in {worker.name for worker in seen.workers}
+
+
+def test_pod_on_a_lost_node_is_deleted_without_it(world: World, api: ApiServer) -> None:
+    world.train()
+    api.change("nodes", "node-1", {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "")
+    world.workers.said.clear()
+    world.round(4)
+    assert world.status["phase"] == "Restarting"
+    world.round(31)
+    assert api.names("pods") == []
+    assert [body["gracePeriodSeconds"] for verb, kind, _, body in api.writes[-6:] if verb == "delete"] == [0, 0, 0]
+
+
+def test_pod_that_went_while_the_watch_was_away_is_missed_in_the_end(world: World, api: ApiServer) -> None:
+    world.train()
+    ghosts = [pod for pod in world.pods if pod.name == LEADER]
+    api.remove("pods", LEADER, told=False)
+    del world.workers.said[LEADER]
+    for _ in range(8):
+        world.round(5, pods=[*ghosts, *world.pods])
+        world.end_pods()
+    assert len(api.names("pods")) == 3
+    assert world.status["phase"] == "Restarting"
+    world.run_pods()
+    world.workers.wait(*NAMES)
+    world.round(pods=[*ghosts, *world.pods])
+    assert world.status["phase"] == "Running"
+
+
+def test_pods_that_answer_are_never_asked_for(world: World, api: ApiServer) -> None:
+    world.train()
+    api.reads.clear()
+    for _ in range(5):
+        world.workers.train()
+        world.round(10)
+    assert [read for read in api.reads if read[1] == "pods"] == []
+
+
+def test_finished_job_is_deleted_when_its_time_is_over(world: World, api: ApiServer) -> None:
+    world.look()
+    world.cluster.act(Decision("Succeeded", "done", remove_job=True), Memory.initial())
+    assert api.names("heterotrainingjobs") == []
+
+
+# --- a job that is refused --------------------------------------------------------------------------------------
+
+
+def test_why_a_job_is_refused_is_written_once_and_goes_with_the_reason(world: World, api: ApiServer) -> None:
+    world.train()
+    for _ in range(2):
+        world.cluster.refuse(world.body, [Problem("spec.training.steps", "is odd")])
+    assert len(written(api, "heterotrainingjobs")) == 1
+    assert world.status["reason"] == "spec.training.steps: is odd"
+    assert world.status["phase"] == "Running"
+    world.round()
+    assert "Invalid" not in {condition["type"] for condition in world.status["conditions"]}
+
+
+def test_events_are_told_with_the_job_that_they_are_of(world: World, api: ApiServer) -> None:
+    world.look()
+    world.cluster.act(Decision("Created", "x", events=(Event("Warning", "Odd", "m" * 2000),)), Memory.initial())
+    event = api.get("events", api.names("events")[0])
+    assert event is not None
+    assert event["involvedObject"]["uid"] == world.uid
+    assert len(event["message"]) == 1024
+    assert event["type"] == "Warning"
+
+
+def stored(api: ApiServer, key: str) -> str:
+    found = api.get("configmaps", "digits-plan")
+    assert found is not None
+    text: str = found["data"][key]
+    return text

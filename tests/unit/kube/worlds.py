@@ -1,0 +1,205 @@
+"""One job on the tiny API server, steered round by round: with a clock in hand, and workers that say what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from handlers.api_server import ApiServer
+from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
+from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
+from heterotrain_operator.clusters.kube.cluster import KubeCluster
+from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.names import LABEL_JOB, PLAN_KEY
+from heterotrain_operator.clusters.kube.nodes import Nodes
+from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
+from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.metrics.prometheus import Reading
+from unit.kube.documents import CONTAINER, Document, merged
+
+NOW = 1769860800.0  # 2026-01-31T12:00:00Z
+NAMES = ("digits-small-0", "digits-small-1", "digits-large-0")
+PATH = {"path": "/checkpoints", "persistentVolumeClaim": "digits"}
+
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+TEMPLATE: Document = {"spec": {"containers": [CONTAINER]}}
+JOB: Document = {
+    "apiVersion": "heterotrain.dev/v1alpha1",
+    "kind": "HeteroTrainingJob",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "workerGroups": [
+            {"name": "small", "replicas": 2, "template": TEMPLATE},
+            {"name": "large", "template": TEMPLATE},
+        ],
+        "training": {"globalBatchSize": 192, "steps": 150},
+        "checkpoint": PATH,
+    },
+}
+
+
+class Workers:
+    """The source of metrics: what each worker says; those that are not in it are silent."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, WorkerMetrics] = {}
+        self.problem = ""
+
+    def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+        return Reading({pod.name: self.said.get(pod.name) for pod in pods}, self.problem)
+
+    def wait(self, *names: str) -> None:
+        """They have joined, and wait for a plan."""
+        self.said |= {name: WorkerMetrics(plan_version=0, phase=PHASE_WAITING) for name in names}
+
+    def follow(self, plan: Plan, *, own_seconds: float = 0.1, steps: int = 20) -> None:
+        """All members train under the plan, and were measured."""
+        for member in plan.members:
+            self.said[member.name] = WorkerMetrics(
+                plan_version=plan.version,
+                generation=plan.generation,
+                batch_size=member.batch_size,
+                step=steps,
+                total_steps=150,
+                phase=PHASE_TRAINING,
+                steps=float(steps),
+                samples=float(steps * member.batch_size),
+                own_seconds=own_seconds * steps,
+                own_seconds_squared=own_seconds**2 * steps,
+                wait_seconds=0.01 * steps,
+            )
+
+    def train(self, *, steps: int = 10, slow: dict[str, float] | None = None) -> None:
+        """So many steps more, each of a tenth of a second, of slow ones longer by a factor."""
+        for name, said in self.said.items():
+            own = 0.1 * (slow or {}).get(name, 1.0)
+            self.said[name] = replace(
+                said,
+                step=said.step + steps,
+                steps=said.steps + steps,
+                samples=said.samples + steps * said.batch_size,
+                own_seconds=said.own_seconds + own * steps,
+                own_seconds_squared=said.own_seconds_squared + own**2 * steps,
+                wait_seconds=said.wait_seconds + 0.01 * steps,
+            )
+
+
+class World:
+    """A job and its cluster; `round` observes, decides and acts once."""
+
+    def __init__(self, api: ApiServer, gateway: Gateway, spec: Document | None = None) -> None:
+        self.api, self.gateway, self.now = api, gateway, NOW
+        self._parsed: dict[tuple[str, int], HeteroTrainingJob] = {}
+        self._job = merged(JOB, {"spec": spec or {}})
+        api.clock = lambda: self.now
+        api.put("nodes", {"metadata": {"name": "node-1"}, "status": READY}, "")
+        self.apply_job()
+
+    def apply_job(self, *, leaving: str = "") -> None:
+        """The job is created; if there is one, it was deleted just before, and its objects too but for one kind."""
+        left = [(key, body) for key, body in self.api.objects.items() if key[0] == leaving]
+        if self.api.get("heterotrainingjobs", "digits") is not None:
+            self.api.remove("heterotrainingjobs", "digits")
+        for (plural, namespace, _), body in left:
+            self.api.put(plural, body, namespace)
+        self.api.put("heterotrainingjobs", self._job)
+        self.workers = Workers()
+        self.api.writes.clear()
+        self.restart_operator()
+
+    def restart_operator(self) -> None:
+        """Another operator, which knows nothing but what the cluster says."""
+        self.cluster = KubeCluster(self.gateway, Nodes(self.gateway), lambda: self.now)
+
+    @property
+    def body(self) -> Document:
+        found = self.api.get("heterotrainingjobs", "digits")
+        assert found is not None
+        return found
+
+    @property
+    def uid(self) -> str:
+        uid: str = self.body["metadata"]["uid"]
+        return uid
+
+    @property
+    def plan(self) -> Plan:
+        found = self.api.get("configmaps", "digits-plan")
+        assert found is not None
+        return parse_plan(found["data"][PLAN_KEY])
+
+    @property
+    def status(self) -> Document:
+        status: Document = self.body.get("status", {})
+        return status
+
+    @property
+    def events(self) -> list[str]:
+        """Reasons of the events, oldest first."""
+        found = [self.api.get("events", name) for name in self.api.names("events")]
+        return [event["reason"] for event in found if event is not None]
+
+    @property
+    def pods(self) -> list[PodFacts]:
+        """As the watch shows them: those of this very job."""
+        found = [pod_facts(body) for (kind, _, _), body in self.api.objects.items() if kind == "pods"]
+        return [pod for pod in found if pod.owner_uid == self.uid]
+
+    @property
+    def versions(self) -> set[str]:
+        """Resource versions of the plan, as the watch shows them."""
+        found = [body for (kind, _, _), body in self.api.objects.items() if kind == "configmaps"]
+        return {b["metadata"]["resourceVersion"] for b in found if LABEL_JOB in b["metadata"].get("labels", {})}
+
+    def parsed(self, body: Document) -> HeteroTrainingJob:
+        """The job in its models."""
+        key = (body["metadata"]["uid"], body["metadata"]["generation"])
+        if key not in self._parsed:
+            self._parsed[key] = parse_manifest(body)
+        return self._parsed[key]
+
+    def look(self, pods: list[PodFacts] | None = None, versions: set[str] | None = None) -> tuple[Seen, Memory | None]:
+        """Observe; `pods` and `versions` are what a late watch shows."""
+        shown = self.versions if versions is None else versions
+        body = self.body
+        self.cluster.notice(body, self.parsed(body), self.pods if pods is None else pods, shown, self.workers)
+        return self.cluster.observe()
+
+    def round(self, seconds: float = 1.0, **late: Any) -> Decision:
+        """Observe, decide and act so many seconds later."""
+        self.now += seconds
+        seen, memory = self.look(**late)
+        core = to_core(self.parsed(self.body))
+        decision, memory = decide(core, seen, memory or Memory.initial(), self.now)
+        self.cluster.act(decision, memory)
+        return decision
+
+    def run_pods(self) -> None:
+        """The kubelets start what was created."""
+        for name in self.api.names("pods"):
+            if (found := self.api.get("pods", name)) is not None and found.get("status", {}).get("phase"):
+                continue
+            running = {"name": "trainer", "state": {"running": {}}}
+            status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [running]}
+            self.api.change("pods", name, {"spec": {"nodeName": "node-1"}, "status": status})
+
+    def end_pods(self) -> None:
+        """The kubelets have ended what was deleted."""
+        for name in self.api.names("pods"):
+            found = self.api.get("pods", name)
+            if found is not None and found["metadata"].get("deletionTimestamp"):
+                self.api.remove("pods", name)
+
+    def train(self) -> Plan:
+        """From nothing to a plan that all follow and that was written of in the status; its write is forgotten."""
+        self.round()
+        self.run_pods()
+        self.workers.wait(*NAMES)
+        self.round()
+        self.workers.follow(self.plan)
+        self.round()
+        self.api.writes.clear()
+        return self.plan
