@@ -53,7 +53,7 @@ copy_wheels() { # NAME FOLDER: those of every folder that pip searches, as far a
 }
 
 build() { # NAME PATH...
-  local name=$1 image=heterotrain-$1:$VERSION options=() key
+  local name=$1 image=heterotrain-$1:$VERSION options=() key older
   shift
   IMAGES+=("$image")
   mkdir "$WORK/$name"
@@ -63,10 +63,13 @@ build() { # NAME PATH...
   [ "$(docker image inspect --format "{{index .Config.Labels \"$KEY_LABEL\"}}" "$image" 2>/dev/null)" != "$key" ] ||
     return 0
   say "building $image"
+  older=$(docker image inspect --format '{{.Id}}' "$image" 2>/dev/null || true)
   mkdir "$WORK/$name/pip"
   write_pip_settings "$WORK/$name/pip"
   copy_wheels "$name" "$WORK/$name/pip"
   "${BUILD[@]}" --file "$WORK/$name/$1" "${options[@]}" --label "$KEY_LABEL=$key" --tag "$image" "$WORK/$name"
+  # What the tag has left; a container may still hold it.
+  [ -z "$older" ] || docker image rm "$older" >/dev/null 2>&1 || true
 }
 
 main() {

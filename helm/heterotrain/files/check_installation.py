@@ -23,8 +23,8 @@ def served_resources() -> set[str]:
         return {resource["name"] for resource in json.load(answer)["resources"]}
 
 
-def main(healthz: str) -> str:
-    """What is wrong, or nothing."""
+def main(healthz: str) -> str | None:
+    """What is wrong; None if nothing is."""
     try:
         if "heterotrainingjobs" not in served_resources():
             return f"{RESOURCES} lists no heterotrainingjobs"
@@ -32,7 +32,7 @@ def main(healthz: str) -> str:
         return f"{RESOURCES}: {error}"
     try:
         with urllib.request.urlopen(healthz, timeout=TIMEOUT_SECONDS):
-            return ""
+            return None
     except OSError as error:
         return f"{healthz}: {error}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from heterotrain_operator.api import crd
 from heterotrain_operator.api.generated import write_or_check
 
-PATH = Path("helm/heterotrain-crds/templates/heterotrainingjobs.yaml")
+PATH = Path("helm/heterotrain/charts/heterotrain-crds/templates/heterotrainingjobs.yaml")
 """In the repository."""
 
 _METADATA = "\nmetadata:\n"
