@@ -7,6 +7,7 @@ from typing import Any
 
 import kopf
 
+from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.gateway import GatewayError
 from heterotrain_operator.clusters.kube.names import GROUP, LABEL_JOB, PLURAL, VERSION
 from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
@@ -32,6 +33,23 @@ async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **indices: Any
         await runtime.start(pods=indices["worker_pods"], plans=indices["job_plans"])
     except GatewayError as error:
         raise kopf.TemporaryError(str(error), delay=RETRY_SECONDS) from error
+
+
+@kopf.on.login()
+def login(**_: Any) -> kopf.ConnectionInfo:
+    """The way of all the rest to the cluster, found again when its credentials are not accepted any more."""
+    with connect(Access()).api as client:
+        found = client.configuration
+    scheme, _space, token = (found.get_api_key_with_prefix("BearerToken") or "").partition(" ")
+    return kopf.ConnectionInfo(
+        server=found.host,
+        ca_path=found.ssl_ca_cert,
+        insecure=not found.verify_ssl,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=found.cert_file,
+        private_key_path=found.key_file,
+    )
 
 
 @kopf.on.cleanup()

@@ -1,0 +1,149 @@
+"""The whole operator against an API server: what a job gets, what wakes its loop, and what is never written."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from handlers.api_server import ApiServer, merged
+from handlers.operators import Team, fetched, looks, loops, operator, options, phase, plan_of, status_of, trained, until
+from heterotrain.contract import PLAN_FILE
+from unit.kube.worlds import JOB, NAMES
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("site")]
+
+SLOW = NAMES[2]
+BOLD = merged(JOB, {"spec": {"batching": {"interval": 5, "deadBand": 0.01}}})
+INVALID = merged(JOB, {"spec": {"batching": {"policy": "Magic"}}})
+
+
+async def test_job_gets_its_parts(api: ApiServer) -> None:
+    async with operator():
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Created")
+        assert api.names("pods") == sorted(NAMES)
+        assert api.names("services") == ["digits"]
+        assert api.names("configmaps") == ["digits-plan"]
+
+
+async def test_job_that_was_there_before_the_operator_gets_its_parts(api: ApiServer) -> None:
+    api.put("heterotrainingjobs", JOB)
+    async with operator():
+        await until(lambda: phase(api) == "Created")
+
+
+async def test_job_in_another_namespace_is_not_ours(api: ApiServer) -> None:
+    api.put("heterotrainingjobs", JOB, "team-b")
+    async with operator():
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Created")
+        assert {namespace for plural, namespace, _ in api.objects if plural == "pods"} == {"team-a"}
+
+
+async def test_operator_of_all_namespaces_steers_jobs_anywhere(api: ApiServer) -> None:
+    async with operator(options(watched=())):
+        api.put("heterotrainingjobs", JOB, "team-b")
+        await until(lambda: ("pods", "team-b", NAMES[0]) in api.objects)
+
+
+async def test_batches_follow_a_slow_worker_and_then_all_is_quiet(api: ApiServer, workers: Team) -> None:
+    chosen = options()
+    async with operator(chosen):
+        await trained(api, workers, BOLD)
+        first = plan_of(api)
+        workers.train(10, {SLOW: 0.3})
+        await until(lambda: plan_of(api).version > first.version)
+        plan = plan_of(api)
+        slow, *_ = [member.batch_size for member in plan.members if member.name == SLOW]
+        assert slow < 64
+        assert plan.global_batch_size == 192
+        workers.follow(plan)
+        await until(lambda: {w.get("planVersion") for w in status_of(api)["workers"]} == {plan.version})
+        await looks(chosen.metrics_port, 2)
+        api.writes.clear()
+        api.reads.clear()
+        await looks(chosen.metrics_port, 10)
+        assert [write[:3] for write in api.writes if write[1] != "leases"] == []
+        assert [read for read in api.reads if read[1] != "leases"] == []
+
+
+async def test_deleted_job_ends_its_loop_and_its_series(api: ApiServer, workers: Team) -> None:
+    chosen = options()
+    async with operator(chosen):
+        await trained(api, workers)
+        assert loops() == ["job team-a/digits"]
+        assert 'training_job="digits"' in (await fetched(chosen.metrics_port, "/metrics"))[1]
+        api.remove("heterotrainingjobs", "digits")
+        await until(lambda: not loops())
+        assert 'training_job="digits"' not in (await fetched(chosen.metrics_port, "/metrics"))[1]
+        assert api.names("pods") == []
+
+
+async def test_job_of_the_same_name_is_another_job(api: ApiServer, workers: Team) -> None:
+    async with operator():
+        await trained(api, workers)
+        api.remove("heterotrainingjobs", "digits")
+        uid = api.put("heterotrainingjobs", JOB)["metadata"]["uid"]
+        await until(lambda: api.names("pods") == sorted(NAMES))
+        pod = api.get("pods", NAMES[0])
+        assert pod is not None
+        assert pod["metadata"]["ownerReferences"][0]["uid"] == uid
+        await until(lambda: phase(api) == "Created")
+        assert loops() == ["job team-a/digits"]
+
+
+async def test_invalid_job_is_told_so_once_and_steered_when_mended(api: ApiServer) -> None:
+    async with operator():
+        api.put("heterotrainingjobs", INVALID)
+        await until(lambda: phase(api) == "Invalid")
+        assert "spec.batching.policy" in status_of(api)["reason"]
+        assert api.names("pods") == []
+        for _ in range(3):
+            api.change("heterotrainingjobs", "digits", {"metadata": {"annotations": {"touched": str(_)}}})
+            await asyncio.sleep(0.1)
+        assert len([write for write in api.writes if write[0] == "patch status"]) == 1
+        api.change("heterotrainingjobs", "digits", {"spec": JOB["spec"] | {"batching": None}})
+        await until(lambda: phase(api) == "Created")
+        assert "Invalid" not in {condition["type"] for condition in status_of(api)["conditions"]}
+
+
+async def test_name_that_something_else_has_is_told_of(api: ApiServer) -> None:
+    mine = api.put("configmaps", {"metadata": {"name": "digits-plan"}, "data": {"mine": "1"}})
+    async with operator():
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Invalid")
+        assert "ConfigMap team-a/digits-plan exists already" in status_of(api)["reason"]
+        assert api.get("configmaps", "digits-plan") == mine
+        api.remove("configmaps", "digits-plan")
+        await until(lambda: phase(api) == "Created")
+
+
+async def test_damaged_plan_is_restored(api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterotrain_operator.core.decide.SETTLE_SECONDS", 0.0)
+    async with operator():
+        await trained(api, workers)
+        plan = plan_of(api)
+        api.change("configmaps", "digits-plan", {"data": {PLAN_FILE: "{}"}})
+        await until(lambda: "members" in (api.get("configmaps", "digits-plan") or {})["data"][PLAN_FILE])
+        assert plan_of(api).version > plan.version
+        assert plan_of(api).members == plan.members
+
+
+async def test_deleted_plan_is_restored(api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterotrain_operator.core.decide.SETTLE_SECONDS", 0.0)
+    async with operator():
+        await trained(api, workers)
+        plan = plan_of(api)
+        api.remove("configmaps", "digits-plan")
+        await until(lambda: PLAN_FILE in (api.get("configmaps", "digits-plan") or {}).get("data", {}))
+        assert plan_of(api).version > plan.version
+        assert plan_of(api).members == plan.members
+
+
+async def test_pod_that_was_deleted_restarts_the_workers(api: ApiServer, workers: Team) -> None:
+    async with operator():
+        await trained(api, workers)
+        api.remove("pods", NAMES[0])
+        await until(lambda: phase(api) == "Restarting")
+        assert "digits-small-0 vanished" in status_of(api)["reason"]
