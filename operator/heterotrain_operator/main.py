@@ -22,8 +22,8 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     logging.basicConfig(level=options.log_level, format=FORMAT)
-    logging.getLogger("leaderelection").setLevel(max(options.log_level, logging.WARNING))
-    logging.getLogger("kopf").setLevel(max(options.log_level, logging.WARNING))
+    for chatty in ("kopf", "leaderelection", "aiohttp.access"):
+        logging.getLogger(chatty).setLevel(max(options.log_level, logging.WARNING))
     assert handlers.start is not None  # imported for what it registers
     kopf.run(
         standalone=True,
