@@ -28,7 +28,7 @@ stop_daemon() {
 # Processes of a daemon of ours that was killed: they name its folder.
 remains() {
   local pid
-  for pid in $(pgrep --exact 'containerd|containerd-shim' || true); do
+  for pid in $(pgrep containerd || true); do
     ! tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q "/run/heterotrain-docker/" || echo "$pid"
   done
 }
@@ -40,7 +40,7 @@ remove_remains() {
   remains | xargs --no-run-if-empty kill
   wait_for 20 none_remain || say "warning: processes of the Docker daemon are still there: $(remains | xargs)"
   awk '{ print $2 }' /proc/self/mounts | sort -r | while read -r mount; do
-    case "$mount" in "$DOCKER_ROOT"/* | /run/heterotrain-docker/* | /run/docker/*) umount --lazy "$mount" ;; esac
+    case "$mount" in "$DOCKER_ROOT"/* | /run/heterotrain-docker/* | /run/docker/*) umount --lazy "$mount" 2>/dev/null || true ;; esac
   done
   find /sys/fs/cgroup -depth -type d -path '/sys/fs/cgroup*/docker*' -exec rmdir {} + 2>/dev/null || true
 }

@@ -49,11 +49,20 @@ create() { # IMAGE KEY
   echo "$2" >"$STATE/key.new"
 }
 
+# Whether every node has spoken since a time: after a restart the API still tells what was true before it.
+all_speak() { # since TIME
+  local renewals
+  renewals=$(kubectl get leases --namespace kube-node-lease --output jsonpath='{range .items[*]}{.spec.renewTime}{"\n"}{end}')
+  [ -n "$renewals" ] && [[ "$(sort <<<"$renewals" | head -n 1)" > "$1" ]]
+}
+
 finish() { # IMAGE: what kind does not do; cheap to repeat
+  wait_for 60 all_speak "$(date --utc +%FT%T)" || die "not all nodes answer"
   ! own_image "$1" || "$KIND_DIR/network.sh"
   "$KIND_DIR/gpus.sh"
   kubectl wait --for=condition=Ready nodes --all --timeout=120s >/dev/null || die "not all nodes get ready"
-  kubectl --namespace kube-system rollout status deployment/coredns --timeout=120s >/dev/null || die "no DNS in the cluster"
+  kubectl wait --for=condition=Ready pods --all --namespace kube-system --timeout=120s >/dev/null ||
+    die "not all of the cluster's own pods get ready"
 }
 
 main() {
