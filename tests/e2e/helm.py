@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from e2e.programs import program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "helm" / "heterotrain"
@@ -19,17 +19,10 @@ RELEASE, NAMESPACE = "heterotrain", "heterotrain-system"
 Document = dict[str, Any]
 
 
-def helm_binary() -> str | None:
-    """The helm in PATH, or the one that `make kind` built."""
-    cache = os.environ.get("HETEROTRAIN_CACHE", Path.home() / ".cache" / "heterotrain")
-    return shutil.which("helm") or shutil.which("helm", path=str(Path(cache) / "bin"))
-
-
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run helm to its end; the caller looks at the exit code."""
-    binary = helm_binary()
-    assert binary is not None, "there is no helm; `make kind` builds one"
-    return subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    command = [program("helm"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def render(chart: Path, *values: str) -> list[Document]:
