@@ -80,9 +80,12 @@ main() {
   if answers; then
     check_foreign_daemon
   else
-    is_root || die "no Docker daemon answers: start one, or run this as root on Debian to have one installed"
+    if ! is_root || ! command -v apt-get >/dev/null; then
+      die "no Docker daemon answers: start one, or run this as root on Debian to have one installed and started"
+    fi
     "$KIND_DIR/packages.sh" "${PACKAGES[@]}"
-    start_daemon
+    # With systemd the package has started one.
+    answers || start_daemon
   fi
   raise_inotify
 }
