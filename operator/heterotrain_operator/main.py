@@ -22,7 +22,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     logging.basicConfig(level=options.log_level, format=FORMAT)
-    for chatty in ("kopf", "leaderelection", "aiohttp.access"):
+    for chatty in ("kopf", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(max(options.log_level, logging.WARNING))
     assert handlers.start is not None  # imported for what it registers
     kopf.run(

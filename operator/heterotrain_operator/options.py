@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""Of Kubernetes; anything else might be taken for a pattern."""
 
 DEFAULT_LEASE = "heterotrain-operator"
 DEFAULT_METRICS_PORT = 9090
@@ -32,9 +36,13 @@ class Options:
         levels = logging.getLevelNamesMapping()
         if level not in levels:
             raise ValueError(f"HETEROTRAIN_LOG_LEVEL: {level} is none of {', '.join(levels)}")
-        names = environment.get("HETEROTRAIN_NAMESPACES", "")
+        names = environment.get("HETEROTRAIN_NAMESPACES", "").split(",")
+        watched = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+        for name in watched:
+            if not NAMESPACE.fullmatch(name):
+                raise ValueError(f"HETEROTRAIN_NAMESPACES: {name!r} is no name of a namespace")
         return cls(
-            watched=tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip())),
+            watched=watched,
             namespace=environment.get("POD_NAMESPACE", "default"),
             identity=environment.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
             lease=environment.get("HETEROTRAIN_LEASE", DEFAULT_LEASE),
@@ -46,6 +54,6 @@ class Options:
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+    if not (re.fullmatch("[0-9]{1,5}", text) and 0 < int(text) < 65536):
         raise ValueError(f"{name}: {text!r} is no port")
     return int(text)

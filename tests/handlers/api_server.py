@@ -172,7 +172,7 @@ class ApiServer:
             ],
         }
 
-    def list(self, plural: str, namespace: str, selector: str) -> Document:
+    def listed(self, plural: str, namespace: str, selector: str) -> Document:
         """All of a kind."""
         self.refuse("list", plural, "")
         with self._changed:

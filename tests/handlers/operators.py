@@ -56,7 +56,9 @@ def options(**changes: Any) -> Options:
     return Options(**{**given, **changes})
 
 
-def _run(chosen: Options, runtime: Runtime, **flags: asyncio.Event) -> Coroutine[Any, Any, None]:
+def _run(
+    chosen: Options, runtime: Runtime, ready: asyncio.Event | None = None, stop: asyncio.Event | None = None
+) -> Coroutine[Any, Any, None]:
     assert start is not None  # imported for what it registers
     return kopf.operator(
         standalone=True,
@@ -64,7 +66,8 @@ def _run(chosen: Options, runtime: Runtime, **flags: asyncio.Event) -> Coroutine
         namespaces=chosen.watched,
         liveness_endpoint=f"http://127.0.0.1:{chosen.health_port}/healthz",
         memo=kopf.Memo(runtime=runtime),
-        **flags,
+        ready_flag=ready,
+        stop_flag=stop,
     )
 
 
@@ -74,7 +77,7 @@ async def operator(chosen: Options | None = None) -> AsyncIterator[Runtime]:
     chosen = chosen or options()
     runtime = Runtime(chosen)
     ready, stop = asyncio.Event(), asyncio.Event()
-    task = asyncio.create_task(_run(chosen, runtime, ready_flag=ready, stop_flag=stop))
+    task = asyncio.create_task(_run(chosen, runtime, ready, stop))
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await ready.wait()

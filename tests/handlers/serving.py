@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name:
             return 200, self.api.read(key)
         if query.get("watch") != "true":
-            return 200, self.api.list(plural, namespace, query.get("labelSelector", ""))
+            return 200, self.api.listed(plural, namespace, query.get("labelSelector", ""))
         self._stream(plural, namespace, query)
         return 200, None
 

@@ -204,8 +204,10 @@ class Gateway:
         except (HTTPError, ApiException) as error:
             raise GatewayError(f"{what}: the API server does not answer ({error})") from error
         document = _document(data)
-        if document is None or not 200 <= response.status <= 299:
+        if not 200 <= response.status <= 299:
             raise _refused(what, response.status, response.reason, document or {})
+        if document is None:
+            raise GatewayError(f"{what}: the answer is no object (HTTP {response.status})", response.status)
         return document
 
 

@@ -25,6 +25,14 @@ RETRY_SECONDS = 2
 """As Kubernetes' own components have them. What lies between the first two is more than a request takes."""
 
 
+def _is_trouble(record: logging.LogRecord) -> bool:
+    return record.getMessage().startswith(("Failed", "Error"))
+
+
+# The library tells of every renewal, in the same breath as of every refusal.
+logging.getLogger("leaderelection").addFilter(_is_trouble)
+
+
 class NotLeadingError(Exception):
     """Another replica may lead by now; this one must not write."""
 

@@ -1,0 +1,223 @@
+"""Every way to the API server: what is fenced, what an error says, and that nothing waits for ever."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+
+from handlers.api_server import ApiServer, StatusError
+from heterotrain_operator.clusters.kube.client import PatientClient
+from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.lease import NotLeadingError
+from unit.kube.worlds import JOB
+
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "team-a"}, "data": {"a": "1"}}
+EVENT = {"apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "e.", "namespace": "team-a"}}
+POD = {"metadata": {"name": "p", "labels": {"job": "digits"}}, "spec": {}}
+
+WRITES: dict[str, Callable[[Gateway], Any]] = {
+    "create": lambda gateway: gateway.create(MAP),
+    "apply": lambda gateway: gateway.apply(MAP),
+    "annotate": lambda gateway: gateway.annotate("Pod", "team-a", "p", {"a": "b"}),
+    "delete": lambda gateway: gateway.delete("Pod", "team-a", "p", uid="u"),
+    "write_status": lambda gateway: gateway.write_status("team-a", "digits", "u", {"phase": "Running"}),
+}
+READS: dict[str, Callable[[Gateway], Any]] = {
+    "read": lambda gateway: gateway.read("ConfigMap", "team-a", "m"),
+    "uids": lambda gateway: gateway.uids("Pod", "team-a", "job", "digits"),
+    "serves_jobs": lambda gateway: gateway.serves_jobs(),
+}
+
+
+def uid(body: Any) -> str:
+    found: str = body["metadata"]["uid"]
+    return found
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_every_write_is_fenced(client: PatientClient, api: ApiServer, write: Callable[[Gateway], Any]) -> None:
+    def fence() -> None:
+        raise NotLeadingError("not any more")
+
+    with pytest.raises(NotLeadingError):
+        write(Gateway(client, fence, lambda verb, kind: None))
+    assert api.writes == []
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_reading_needs_no_lease(client: PatientClient, read: Callable[[Gateway], Any]) -> None:
+    read(Gateway(client, lambda: pytest.fail("fenced"), lambda verb, kind: None))
+
+
+def test_writes_are_counted_by_verb_and_kind_when_they_succeeded(client: PatientClient, api: ApiServer) -> None:
+    counted: list[tuple[str, str]] = []
+    gateway = Gateway(client, lambda: None, lambda verb, kind: counted.append((verb, kind)))
+    made = api.put("heterotrainingjobs", JOB)
+    gateway.create(MAP)
+    gateway.apply(MAP)
+    gateway.annotate("ConfigMap", "team-a", "m", {"a": "b"})
+    gateway.write_status("team-a", "digits", uid(made), {"phase": "Running"})
+    gateway.annotate("ConfigMap", "team-a", "none", {"a": "b"})
+    assert counted == [
+        ("create", "ConfigMap"),
+        ("apply", "ConfigMap"),
+        ("patch", "ConfigMap"),
+        ("patch", "HeteroTrainingJob/status"),
+    ]
+
+
+def test_object_that_exists_is_a_conflict(gateway: Gateway) -> None:
+    gateway.create(MAP)
+    with pytest.raises(ConflictError, match='create ConfigMap m: configmaps "m" already exists'):
+        gateway.create(MAP)
+
+
+def test_apply_creates_and_changes(gateway: Gateway, api: ApiServer) -> None:
+    gateway.apply(MAP)
+    version = gateway.apply({**MAP, "data": {"b": "2"}})["metadata"]["resourceVersion"]
+    assert gateway.apply({**MAP, "data": {"b": "2"}})["metadata"]["resourceVersion"] == version
+    assert (api.get("configmaps", "m") or {})["data"] == {"a": "1", "b": "2"}
+
+
+def test_apply_over_another_version_is_a_conflict(gateway: Gateway) -> None:
+    gateway.create(MAP)
+    with pytest.raises(ConflictError, match="apply ConfigMap m"):
+        gateway.apply({**MAP, "metadata": {**MAP["metadata"], "resourceVersion": "7"}})  # type: ignore[dict-item]  # str
+
+
+def test_events_are_named_by_the_cluster(gateway: Gateway, api: ApiServer) -> None:
+    gateway.create(EVENT)
+    gateway.create(EVENT)
+    assert len(api.names("events")) == 2
+
+
+def test_only_the_very_object_is_deleted(gateway: Gateway, api: ApiServer) -> None:
+    made = api.put("pods", POD)
+    assert not gateway.delete("Pod", "team-a", "p", uid="another")
+    assert api.names("pods") == ["p"]
+    assert gateway.delete("Pod", "team-a", "p", uid=uid(made))
+    assert not gateway.delete("Pod", "team-a", "p", uid=uid(made))
+
+
+def test_status_is_replaced_whole(gateway: Gateway, api: ApiServer) -> None:
+    made = api.put("heterotrainingjobs", {**JOB, "status": {"phase": "Created", "reason": "old"}})
+    gateway.write_status("team-a", "digits", uid(made), {"phase": "Running"})
+    assert (api.get("heterotrainingjobs", "digits") or {})["status"] == {"phase": "Running"}
+
+
+@pytest.mark.parametrize("name", ["digits", "none"])
+def test_job_that_is_another_or_gone_gets_no_status(gateway: Gateway, api: ApiServer, name: str) -> None:
+    api.put("heterotrainingjobs", JOB)
+    with pytest.raises(JobGoneError, match=f"job team-a/{name} of UID earlier is gone"):
+        gateway.write_status("team-a", name, "earlier", {"phase": "Running"})
+    assert "status" not in (api.get("heterotrainingjobs", "digits") or {})
+
+
+def test_status_that_the_schema_forbids_is_an_error(gateway: Gateway, api: ApiServer) -> None:
+    made = api.put("heterotrainingjobs", JOB)
+
+    def refuse(verb: str, plural: str, name: str) -> None:
+        raise StatusError(422, "Invalid", "status.phase: Unsupported value", causes=[{"field": "status.phase"}])
+
+    api.refuse = refuse
+    with pytest.raises(GatewayError, match=r"status.phase: Unsupported value \(HTTP 422\)"):
+        gateway.write_status("team-a", "digits", uid(made), {"phase": "7"})
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_none(gateway: Gateway) -> None:
+    assert gateway.read("ConfigMap", "team-a", "m") is None
+    assert gateway.read("Node", None, "node-9") is None
+
+
+def test_node_has_no_namespace(gateway: Gateway, api: ApiServer) -> None:
+    api.put("nodes", {"metadata": {"name": "node-1"}}, "")
+    assert (gateway.read("Node", None, "node-1") or {})["kind"] == "Node"
+
+
+def test_uids_are_those_of_the_label(gateway: Gateway, api: ApiServer) -> None:
+    mine = api.put("pods", POD)
+    api.put("pods", {"metadata": {"name": "q", "labels": {"job": "other"}}, "spec": {}})
+    api.put("pods", POD, "team-b")
+    assert gateway.uids("Pod", "team-a", "job", "digits") == {uid(mine)}
+
+
+def test_resource_is_served_once_it_is_installed(gateway: Gateway, api: ApiServer) -> None:
+    api.missing.add("heterotrainingjobs")
+    assert not gateway.serves_jobs()
+    api.missing.clear()
+    assert gateway.serves_jobs()
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [401, 403, 429, 500, 503])
+def test_refusal_says_what_was_asked_and_why_not(gateway: Gateway, api: ApiServer, code: int) -> None:
+    def refuse(verb: str, plural: str, name: str) -> None:
+        raise StatusError(code, "Refused", "not today")
+
+    api.refuse = refuse
+    with pytest.raises(GatewayError, match=rf"^get ConfigMap m: not today \(HTTP {code}\)$") as caught:
+        gateway.read("ConfigMap", "team-a", "m")
+    assert caught.value.status == code
+
+
+def gateway_to(port: int) -> Gateway:
+    return Gateway(
+        PatientClient(Configuration(f"http://127.0.0.1:{port}", retries=False)), lambda: None, lambda *_: None
+    )
+
+
+def test_server_that_is_away_is_an_error_without_a_status() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(GatewayError, match="get Pod p: the API server does not answer") as caught:
+            gateway_to(closed.getsockname()[1]).read("Pod", "team-a", "p")
+    assert caught.value.status is None
+
+
+def test_server_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.client.REQUEST_SECONDS", 0.1)
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        with pytest.raises(GatewayError, match=r"does not answer.*timed out"):
+            gateway_to(mute.getsockname()[1]).read("Pod", "team-a", "p")
+
+
+@pytest.fixture
+def proxy() -> Iterator[int]:
+    """The port of something in front of the API server that has a page of its own."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>please log in</html>")
+
+        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  # the base class names it so
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_answer_that_is_no_object_is_an_error(proxy: int) -> None:
+    with pytest.raises(GatewayError, match=r"get Pod p: the answer is no object \(HTTP 200\)"):
+        gateway_to(proxy).read("Pod", "team-a", "p")

@@ -1,0 +1,197 @@
+"""Of several replicas one acts, and only while it is sure to; time is an argument here."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from handlers.api_server import ApiServer, StatusError
+from heterotrain_operator.clusters.kube.client import REQUEST_SECONDS, PatientClient
+from heterotrain_operator.clusters.kube.lease import (
+    LEASE_SECONDS,
+    RENEW_DEADLINE_SECONDS,
+    Leadership,
+    NotLeadingError,
+)
+
+
+@dataclass
+class Replica:
+    """A replica whose clock is in hand; `told` is what it was told of leading."""
+
+    client: PatientClient
+    name: str
+    seconds: float = 1000.0
+    told: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.leadership = Leadership(
+            self.client,
+            name="heterotrain",
+            namespace="ops",
+            identity=self.name,
+            on_change=self.told.append,
+            clock=lambda: self.seconds,
+        )
+
+    def ask(self, later: float = 0.0) -> bool:
+        """Asks so many seconds later. Returns whether it leads."""
+        self.seconds += later
+        self.leadership.ask()
+        return self.leadership.leading
+
+    def leave(self) -> None:
+        """Ends in order."""
+        self.leadership.stop()
+        self.leadership.run()
+
+
+@pytest.fixture
+def first(client: PatientClient) -> Replica:
+    return Replica(client, "first")
+
+
+@pytest.fixture
+def second(client: PatientClient) -> Replica:
+    return Replica(client, "second")
+
+
+def holder(api: ApiServer) -> str | None:
+    found = api.get("leases", "heterotrain", "ops")
+    assert found is not None
+    name: str | None = found["spec"].get("holderIdentity")
+    return name
+
+
+def run_out(api: ApiServer, replica: Replica) -> None:
+    """The replica has watched the Lease for longer than it lasts, and nobody renewed it."""
+    election = replica.leadership._election  # the library has no clock of its own to set
+    election.observed_time_milliseconds -= (LEASE_SECONDS + 1) * 1000
+
+
+def refusing(api: ApiServer) -> None:
+    def refuse(verb: str, plural: str, name: str) -> None:
+        raise StatusError(500, "InternalError", "etcd is away")
+
+    api.refuse = refuse
+
+
+def test_one_of_two_replicas_leads(first: Replica, second: Replica, api: ApiServer) -> None:
+    assert [first.ask(), second.ask(), first.ask(2), second.ask(2)] == [True, False, True, False]
+    assert holder(api) == "first"
+    assert (first.told, second.told) == ([True], [])
+
+
+def test_replica_that_does_not_lead_is_stopped_at_the_fence(first: Replica, second: Replica) -> None:
+    with pytest.raises(NotLeadingError, match="second does not hold the Lease"):
+        second.leadership.check()
+    first.ask()
+    first.leadership.check()
+
+
+def test_other_replica_takes_over_when_the_lease_has_run_out(first: Replica, second: Replica, api: ApiServer) -> None:
+    first.ask()
+    assert not second.ask()
+    run_out(api, second)
+    assert second.ask()
+    assert holder(api) == "second"
+    assert not first.ask(16)
+    assert first.told == [True, False]
+
+
+def test_other_replica_takes_over_at_once_when_the_lease_is_given_back(
+    first: Replica, second: Replica, api: ApiServer
+) -> None:
+    first.ask()
+    assert not second.ask()
+    first.leave()
+    assert holder(api) is None
+    assert not first.leadership.leading
+    assert first.told == [True, False]
+    assert second.ask()
+
+
+def test_replica_that_does_not_lead_gives_nothing_back(first: Replica, second: Replica, api: ApiServer) -> None:
+    first.ask()
+    second.leave()
+    assert holder(api) == "first"
+
+
+def test_lease_that_was_lost_meanwhile_is_not_given_back(first: Replica, second: Replica, api: ApiServer) -> None:
+    first.ask()
+    second.ask()
+    run_out(api, second)
+    second.ask()
+    first.leave()
+    assert holder(api) == "second"
+
+
+def test_replica_that_was_paused_fails_at_the_fence_before_the_lease_is_another_ones(first: Replica) -> None:
+    first.ask()
+    first.seconds += RENEW_DEADLINE_SECONDS
+    with pytest.raises(NotLeadingError):
+        first.leadership.check()
+    assert RENEW_DEADLINE_SECONDS + REQUEST_SECONDS <= LEASE_SECONDS
+
+
+def test_replica_paused_while_it_asked_does_not_lead(first: Replica, api: ApiServer) -> None:
+    def pause(verb: str, plural: str, name: str) -> None:
+        first.seconds += 7
+
+    api.refuse = pause
+    assert not first.ask()
+    assert first.told == []
+    api.refuse = lambda *_: None
+    assert first.ask()
+
+
+def test_lease_that_lapsed_and_came_back_is_told_of_as_lost_and_won(first: Replica) -> None:
+    first.ask()
+    assert first.ask(RENEW_DEADLINE_SECONDS + 1)
+    assert first.told == [True, False, True]
+
+
+def test_api_server_that_fails_for_a_moment_costs_no_leadership(first: Replica, api: ApiServer) -> None:
+    first.ask()
+    refusing(api)
+    assert first.ask(4)
+    assert first.ask(4)
+    assert not first.ask(4)
+    api.refuse = lambda *_: None
+    assert first.ask(2)
+    assert first.told == [True, False, True]
+
+
+def test_lease_that_cannot_be_given_back_runs_out(first: Replica, api: ApiServer) -> None:
+    first.ask()
+    refusing(api)
+    first.leave()
+    assert not first.leadership.leading
+    assert holder(api) == "first"
+
+
+def test_why_there_is_no_lease_is_logged_and_renewals_are_not(
+    first: Replica, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    refusing(api)
+    first.ask()
+    assert "Error retrieving resource lock" in caplog.text
+    api.refuse = lambda *_: None
+    first.ask()
+    caplog.clear()
+    first.ask(2)
+    assert caplog.text == ""
+
+
+def test_running_replica_asks_at_once_and_ends_when_told(first: Replica) -> None:
+    thread = threading.Thread(target=first.leadership.run)
+    thread.start()
+    while not first.told:
+        assert thread.is_alive()
+    first.leadership.stop()
+    thread.join()
+    assert first.told == [True, False]

@@ -1,0 +1,196 @@
+"""When a job is looked at again, and what of it is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from handlers.api_server import ApiServer
+from heterotrain_operator.clusters.kube.client import PatientClient
+from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.nodes import Nodes
+from heterotrain_operator.metrics.own import OperatorMetrics
+from heterotrain_operator.metrics.pods import PodScraper
+from heterotrain_operator.rounds import (
+    BUSY_SECONDS,
+    FOLLOWING_SECONDS,
+    QUIET_SECONDS,
+    STILL_SECONDS,
+    TAKEN_SECONDS,
+    JobRounds,
+)
+from unit.kube.worlds import NAMES, World
+
+LAST_WORDS = '{"finished": true, "step": 150, "message": ""}'
+
+
+class Steered:
+    """A job's rounds over a world; `look` is one of them, some seconds later."""
+
+    def __init__(self, api: ApiServer, client: PatientClient, monkeypatch: pytest.MonkeyPatch, **spec: Any) -> None:
+        self.leading = True
+        self.metrics = OperatorMetrics()
+        gateway = Gateway(client, self._fence, lambda verb, kind: None)
+        self.world = World(api, gateway, spec)
+        monkeypatch.setattr("heterotrain_operator.rounds.make_source", lambda *_: self.world.workers)
+        self.rounds = JobRounds(
+            gateway, Nodes(gateway), PodScraper(), self.metrics, clock=self._seconds, monotonic=self._seconds
+        )
+
+    def look(self, seconds: float = 1.0) -> float:
+        self.world.now += seconds
+        return self.rounds.once(self.world.body, self.world.pods, self.world.versions)
+
+    def train(self) -> float:
+        """From nothing to a plan that has just been written."""
+        self.look()
+        self.world.run_pods()
+        self.world.workers.wait(*NAMES)
+        return self.look()
+
+    def finish(self) -> None:
+        """All workers end well."""
+        ended = {"terminated": {"exitCode": 0, "message": LAST_WORDS, "reason": "Completed"}}
+        for name in NAMES:
+            statuses = [{"name": "trainer", "state": ended}]
+            self.world.api.change("pods", name, {"status": {"phase": "Succeeded", "containerStatuses": statuses}})
+
+    def exported(self, series: str) -> bool:
+        return any(sample.name == series for family in self.metrics.registry.collect() for sample in family.samples)
+
+    def _seconds(self) -> float:
+        return self.world.now
+
+    def _fence(self) -> None:
+        if not self.leading:
+            raise NotLeadingError("not any more")
+
+
+@pytest.fixture
+def steer(api: ApiServer, client: PatientClient, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Steered]:
+    def make(**spec: Any) -> Steered:
+        return Steered(api, client, monkeypatch, **spec)
+
+    return make
+
+
+def test_job_whose_pods_wait_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
+    assert steer().look() == QUIET_SECONDS
+
+
+def test_job_whose_workers_start_is_looked_at_often(steer: Callable[..., Steered]) -> None:
+    job = steer()
+    job.look()
+    job.world.run_pods()
+    assert job.look() == BUSY_SECONDS
+
+
+def test_plan_that_is_not_followed_yet_is_looked_after_for_a_while(steer: Callable[..., Steered]) -> None:
+    job = steer()
+    assert job.train() == BUSY_SECONDS
+    assert job.look(1) == BUSY_SECONDS
+    assert job.look(FOLLOWING_SECONDS) == QUIET_SECONDS
+
+
+def test_job_that_trains_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
+    job = steer()
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    assert job.look() == QUIET_SECONDS
+    assert job.exported("heterotrain_operator_plan_follow_seconds_count")
+
+
+def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[..., Steered], api: ApiServer) -> None:
+    job = steer()
+    job.train()
+    job.finish()
+    assert job.look() == STILL_SECONDS
+    assert job.world.status["phase"] == "Succeeded"
+    api.writes.clear()
+    assert job.look() == STILL_SECONDS
+    assert (api.writes, len(api.names("pods"))) == ([], 3)
+
+
+def test_job_that_is_over_is_looked_at_when_its_time_has_come(steer: Callable[..., Steered], api: ApiServer) -> None:
+    job = steer(runPolicy={"ttlSecondsAfterFinished": 40})
+    job.train()
+    job.finish()
+    assert job.look() == STILL_SECONDS
+    assert job.look(STILL_SECONDS) == 10.0
+    job.look(10.0)
+    assert api.names("heterotrainingjobs") == []
+
+
+def test_suspended_job_is_left_alone_once_its_pods_go(steer: Callable[..., Steered]) -> None:
+    job = steer(runPolicy={"suspend": True})
+    assert job.look() == STILL_SECONDS
+    assert job.world.status["phase"] == "Suspended"
+
+
+def test_invalid_job_is_left_alone(steer: Callable[..., Steered], api: ApiServer) -> None:
+    job = steer(batching={"policy": "Magic"})
+    assert job.look() == STILL_SECONDS
+    assert job.world.status["phase"] == "Invalid"
+    api.writes.clear()
+    assert job.look() == STILL_SECONDS
+    assert api.writes == []
+
+
+def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(steer: Callable[..., Steered], api: ApiServer) -> None:
+    job = steer()
+    api.put("services", {"metadata": {"name": "digits"}})
+    assert job.look() == TAKEN_SECONDS
+    assert "metadata.name: Service team-a/digits exists already" in job.world.status["reason"]
+    api.remove("services", "digits")
+    job.look()
+    assert job.world.status["phase"] == "Created"
+
+
+def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer()
+    job.train()
+    job.world.apply_job(leaving="configmaps")
+    job.rounds.forget()
+    assert job.look() == QUIET_SECONDS
+    assert api.writes == []
+
+
+def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer()
+    job.train()
+    lagging = job.world.versions
+    api.change("configmaps", "digits-plan", {"data": {"theirs": "1"}})
+    job.world.workers.follow(job.world.plan)
+    job.world.workers.said.pop(NAMES[0])
+    api.change("pods", NAMES[0], {"status": {"phase": "Failed"}})
+    assert job.rounds.once(job.world.body, job.world.pods, lagging) == BUSY_SECONDS
+    assert job.world.status["phase"] == "Running"
+    job.look()
+    assert job.world.status["phase"] == "Restarting"
+
+
+def test_job_is_exported_and_vanishes_with_its_end(steer: Callable[..., Steered]) -> None:
+    job = steer()
+    job.look()
+    assert job.exported("heterotrain_job_info")
+    job.rounds.close("team-a", "digits")
+    assert not job.exported("heterotrain_job_info")
+
+
+def test_job_of_another_leader_is_not_exported(steer: Callable[..., Steered]) -> None:
+    job = steer()
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    job.metrics.leading(False)
+    job.leading = False
+    with pytest.raises(NotLeadingError):
+        job.look()
+    assert not job.exported("heterotrain_job_info")

@@ -1,0 +1,181 @@
+"""Where a job's metrics are read, and with which credentials; the Secrets and ConfigMaps lie in the job's namespace."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trustme
+
+from handlers.api_server import ApiServer, StatusError
+from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.observed import PodFacts
+from heterotrain_operator.clusters.kube.sources import CREDENTIAL_SECONDS, FromPods, FromPrometheus, Source, make_source
+from heterotrain_operator.metrics.pods import PodScraper
+from heterotrain_operator.metrics.prometheus import Reading
+from unit.kube.documents import Document, job
+from unit.metrics.servers import Script, serving
+
+NOW = 1_000_000.0
+POD = PodFacts("digits-small-0", "u", "team-a", "digits", "small", 0, ip="127.0.0.1", ready_to_scrape=True)
+EMPTY = {"status": "success", "data": {"resultType": "matrix", "result": []}}
+TOKEN = {"secretRef": {"name": "prometheus", "key": "token"}}
+BASIC = {"basicAuthRef": {"name": "prometheus"}}
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is on this machine."""
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(answer=EMPTY)
+
+
+def case(settings: Document, data: dict[str, str] | None, outcome: str) -> Any:
+    return pytest.param((settings, data, outcome), id=outcome)
+
+
+Case = tuple[Document, dict[str, str] | None, str]
+
+
+@pytest.fixture
+def prometheus(script: Script) -> Iterator[str]:
+    with serving(script) as address:
+        yield address
+
+
+@pytest.fixture
+def source(gateway: Gateway) -> Source:
+    return FromPrometheus(gateway)
+
+
+def secret(api: ApiServer, **data: str) -> None:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    api.put("secrets", {"metadata": {"name": "prometheus"}, "data": encoded})
+
+
+def read(source: Source, url: str, settings: Document | None = None, *, later: float = 0.0) -> Reading:
+    given = {"source": "Prometheus", "prometheus": {"url": url, **(settings or {})}}
+    return source.read(job({"metrics": given}), "team-a", [POD], NOW + later)
+
+
+def basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+@pytest.mark.parametrize(("spec", "kind"), [({}, FromPods), ({"source": "Prometheus"}, FromPrometheus)])
+def test_job_says_where_its_metrics_are(gateway: Gateway, spec: dict[str, Any], kind: type) -> None:
+    scraper = PodScraper()
+    given = spec | ({"prometheus": {"url": "http://p:9090"}} if spec else {})
+    assert isinstance(make_source(job({"metrics": given}), gateway, scraper), kind)
+    scraper.close()
+
+
+def test_pod_that_does_not_answer_has_no_metrics() -> None:
+    scraper = PodScraper(timeout_seconds=0.2)
+    assert FromPods(scraper).read(job(), "team-a", [replace(POD, ip="127.255.0.9")], NOW).metrics == {POD.name: None}
+    scraper.close()
+
+
+def test_server_without_credentials_is_asked_without_any(source: Source, prometheus: str) -> None:
+    found = read(source, prometheus)
+    assert (found.metrics, found.problem) == ({POD.name: None}, "")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case(TOKEN, {"token": "s3cret\n"}, "Bearer s3cret"),
+        case(BASIC, {"username": "ann", "password": "s3cret"}, basic("ann", "s3cret")),
+    ],
+)
+def test_credentials_come_from_the_secret(
+    source: Source, api: ApiServer, script: Script, prometheus: str, case: Case
+) -> None:
+    settings, data, authorization = case
+    assert data is not None
+    secret(api, **data)
+    script.authorization = authorization
+    assert read(source, prometheus, settings).problem == ""
+
+
+def test_secret_is_read_again_once_its_credentials_are_not_accepted(
+    source: Source, api: ApiServer, script: Script, prometheus: str
+) -> None:
+    secret(api, token="old")
+    script.authorization = "Bearer old"
+    assert read(source, prometheus, TOKEN).problem == ""
+    script.authorization = "Bearer new"
+    secret(api, token="new")
+    assert "401" in read(source, prometheus, TOKEN).problem
+    assert read(source, prometheus, TOKEN).problem == ""
+
+
+def test_secret_is_read_again_now_and_then(source: Source, api: ApiServer, prometheus: str) -> None:
+    secret(api, token="old")
+    for later in (0.0, 1.0, CREDENTIAL_SECONDS - 1, CREDENTIAL_SECONDS):
+        read(source, prometheus, TOKEN, later=later)
+    assert api.reads == [("get", "secrets", "prometheus")] * 2
+
+
+def test_settings_that_change_count_at_once(source: Source, api: ApiServer, script: Script, prometheus: str) -> None:
+    secret(api, token="s3cret")
+    read(source, prometheus)
+    script.authorization = "Bearer s3cret"
+    assert read(source, prometheus, TOKEN).problem == ""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case(TOKEN, None, "there is no Secret team-a/prometheus"),
+        case(TOKEN, {"other": "x"}, "Secret prometheus has no key 'token'"),
+        case(BASIC, {"username": "ann"}, "Secret prometheus has no key 'password'"),
+        case(TOKEN, {"token": ""}, "the bearer token is empty or holds characters that no header may hold"),
+        case({"caRef": {"name": "ca", "key": "ca.crt"}}, None, "there is no ConfigMap team-a/ca"),
+    ],
+)
+def test_what_is_missing_is_named(source: Source, api: ApiServer, prometheus: str, case: Case) -> None:
+    settings, data, problem = case
+    if data is not None:
+        secret(api, **data)
+    found = read(source, prometheus, settings)
+    assert found == Reading({POD.name: None}, problem=f"spec.metrics.prometheus: {problem}")
+
+
+@pytest.mark.parametrize("value", ["%%%", base64.b64encode(b"\xff\xfe").decode()])
+def test_value_that_is_no_text_is_named_and_not_shown(
+    source: Source, api: ApiServer, prometheus: str, value: str
+) -> None:
+    api.put("secrets", {"metadata": {"name": "prometheus"}, "data": {"token": value}})
+    problem = read(source, prometheus, TOKEN).problem
+    assert problem == "spec.metrics.prometheus: Secret prometheus: token is no text"
+
+
+def test_secret_that_must_not_be_read_says_so(source: Source, api: ApiServer, prometheus: str) -> None:
+    def refuse(verb: str, plural: str, name: str) -> None:
+        raise StatusError(403, "Forbidden", 'secrets "prometheus" is forbidden')
+
+    api.refuse = refuse
+    assert 'secrets "prometheus" is forbidden' in read(source, prometheus, TOKEN).problem
+
+
+def test_authority_comes_from_the_config_map(source: Source, api: ApiServer, script: Script) -> None:
+    authority = trustme.CA()
+    pem = authority.cert_pem.bytes().decode()
+    api.put("configmaps", {"metadata": {"name": "ca"}, "data": {"ca.crt": pem}})
+    with serving(script, authority) as url:
+        assert read(source, url).problem != ""
+        assert read(source, url, {"caRef": {"name": "ca", "key": "ca.crt"}}).problem == ""
+
+
+def test_server_that_is_away_is_a_problem_until_it_is_back(source: Source, script: Script) -> None:
+    with serving(script) as url:
+        assert read(source, url).problem == ""
+    assert read(source, url).problem != ""

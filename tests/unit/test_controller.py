@@ -1,0 +1,298 @@
+"""One loop a job: what wakes it, what ends it, and that no job's trouble is another's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+from heterotrain_operator import controller
+from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.observed import PodFacts
+from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, Controller, Key
+from heterotrain_operator.rounds import JobRounds
+
+pytestmark = pytest.mark.asyncio
+
+A, B = ("team-a", "a"), ("team-a", "b")
+
+
+@dataclass
+class Rounds:
+    """One job's rounds: each is an entry of `looks`, and does what is next in `script`: raises, waits, or returns."""
+
+    script: list[Exception | threading.Event | float] = field(default_factory=list)
+    looks: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
+    forgotten: int = 0
+    closed: bool = False
+
+    def once(self, body: Mapping[str, Any], pods: Sequence[PodFacts], versions: Collection[str]) -> float:
+        self.looks.append((body["metadata"]["uid"], [pod.name for pod in pods], set(versions)))
+        event = self.script.pop(0) if self.script else 1000.0
+        if isinstance(event, Exception):
+            raise event
+        if isinstance(event, threading.Event):
+            event.wait(10)
+            assert not self.closed, "closed under way"
+            return 1000.0
+        return event
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+    def close(self, namespace: str, name: str) -> None:
+        self.closed = True
+
+
+class World:
+    """A controller of such rounds; `made` are they in the order of their jobs."""
+
+    def __init__(self) -> None:
+        self.leading = True
+        self.pods: dict[Key, list[PodFacts]] = {}
+        self.versions: dict[Key, set[str]] = {}
+        self.failures: list[str] = []
+        self.scripts: list[list[Any]] = []
+        self.made: list[Rounds] = []
+        self.controller = Controller(
+            self._make,
+            leading=lambda: self.leading,
+            pods_of=lambda key: self.pods.get(key, []),
+            plan_versions_of=lambda key: self.versions.get(key, set()),
+            failed=self.failures.append,
+        )
+
+    def _make(self) -> JobRounds:
+        self.made.append(Rounds(self.scripts.pop(0) if self.scripts else []))
+        return cast(JobRounds, self.made[-1])
+
+    def saw(self, key: Key, uid: str = "1", *, deleted: bool = False, **metadata: Any) -> None:
+        namespace, name = key
+        body = {"metadata": {"namespace": namespace, "name": name, "uid": uid, **metadata}}
+        self.controller.saw(body, deleted=deleted)
+
+
+async def until(true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+async def settled() -> None:
+    """Whatever was about to happen has happened."""
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await made.controller.close()
+
+
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each loop would wait; none does, but for news."""
+    found: list[float] = []
+
+    async def first(news: Coroutine[Any, Any, Any], seconds: float) -> None:
+        found.append(seconds)
+        if seconds >= 1000.0:
+            await news
+        news.close()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(controller, "_first", first)
+    return found
+
+
+# --- looking ----------------------------------------------------------------------------------------------------
+
+
+async def test_job_is_looked_at_when_it_comes_and_when_something_changes(world: World) -> None:
+    world.saw(A)
+    await until(lambda: len(world.made[0].looks) == 1)
+    world.controller.woke(A)
+    await until(lambda: len(world.made[0].looks) == 2)
+    world.saw(A)
+    await until(lambda: len(world.made[0].looks) == 3)
+    assert len(world.made) == 1
+
+
+async def test_look_has_the_pods_and_the_plan_as_the_watch_shows_them(world: World) -> None:
+    world.pods[A] = [
+        PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1"),
+        PodFacts("a-x-1", "v", "team-a", "a", "x", 1, owner_uid="earlier job"),
+    ]
+    world.versions[A] = {"7"}
+    world.saw(A)
+    await until(lambda: world.made[0].looks == [("1", ["a-x-0"], {"7"})])
+
+
+async def test_news_during_a_look_is_not_missed(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy]]
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    world.controller.woke(A)
+    await settled()
+    assert len(world.made[0].looks) == 1
+    busy.set()
+    await until(lambda: len(world.made[0].looks) == 2)
+
+
+async def test_news_of_a_job_that_is_not_known_is_none(world: World) -> None:
+    world.controller.woke(A)
+    world.saw(A, deleted=True)
+    assert world.made == []
+
+
+# --- leading ----------------------------------------------------------------------------------------------------
+
+
+async def test_replica_that_does_not_lead_looks_at_nothing(world: World) -> None:
+    world.leading = False
+    world.saw(A)
+    world.controller.woke(A)
+    await settled()
+    assert world.made[0].looks == []
+
+
+async def test_replica_that_leads_from_now_on_looks_at_once_and_forgets_what_it_knew(world: World) -> None:
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    world.leading = False
+    world.controller.woke(A)
+    await settled()
+    world.leading = True
+    world.controller.lead()
+    await until(lambda: len(world.made[0].looks) == 2)
+    assert world.made[0].forgotten == 1
+
+
+async def test_nothing_is_forgotten_while_a_look_is_under_way(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy]]
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    world.controller.lead()
+    await settled()
+    assert world.made[0].forgotten == 0
+    busy.set()
+    await until(lambda: world.made[0].forgotten == 1)
+
+
+async def test_replica_that_loses_the_lease_waits_to_be_woken(world: World, delays: list[float]) -> None:
+    world.scripts = [[NotLeadingError("another's")]]
+    world.saw(A)
+    await until(lambda: len(delays) == 2)
+    assert delays == [IDLE_SECONDS, 1000.0]
+    assert world.failures == []
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------
+
+
+async def test_failures_of_the_api_server_are_repeated_later_each_time(world: World, delays: list[float]) -> None:
+    world.scripts = [[GatewayError("away")] * 7 + [2.0, GatewayError("away")]]
+    world.saw(A)
+    await until(lambda: len(delays) == 10)
+    assert delays == [2.0, 4.0, 8.0, 16.0, *[GREATEST_FAILURE_SECONDS] * 3, 2.0, 2.0, 1000.0]
+    assert world.failures == ["api_server"] * 8
+
+
+async def test_loop_that_fails_for_a_defect_starts_again_and_others_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(controller, "UNEXPECTED_SECONDS", 0.01)
+    world.scripts = [[ZeroDivisionError("ours")], []]
+    world.saw(A)
+    world.saw(B)
+    await until(lambda: len(world.made[0].looks) == 2)
+    world.controller.woke(B)
+    await until(lambda: len(world.made[1].looks) == 2)
+    assert world.failures == ["unexpected"]
+    assert "job team-a/a: its loop failed" in caplog.text
+    assert not world.made[0].closed
+
+
+async def test_job_that_is_deleted_while_its_loop_lies_failed_is_not_begun_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "UNEXPECTED_SECONDS", 0.01)
+    world.scripts = [[ZeroDivisionError("ours")]]
+    world.saw(A)
+    await until(lambda: world.failures)
+    world.saw(A, deleted=True)
+    assert world.made[0].closed
+    await asyncio.sleep(0.05)
+    assert len(world.made[0].looks) == 1
+
+
+# --- ending -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [{"deleted": True}, {"deletionTimestamp": "2026-01-31T12:00:00Z"}])
+async def test_job_that_goes_ends_its_loop(world: World, end: Any) -> None:
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    world.saw(A, **end)
+    await until(lambda: world.made[0].closed)
+    world.controller.woke(A)
+    await settled()
+    assert len(world.made[0].looks) == 1
+
+
+async def test_loop_is_closed_after_the_look_under_way(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy]]
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    world.saw(A, deleted=True)
+    await settled()
+    assert not world.made[0].closed
+    busy.set()
+    await until(lambda: world.made[0].closed)
+
+
+async def test_job_of_the_same_name_begins_when_the_earlier_one_has_ended(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy], []]
+    world.saw(A, "1")
+    await until(lambda: world.made[0].looks)
+    world.saw(A, "2")
+    await settled()
+    assert world.made[1].looks == []
+    busy.set()
+    await until(lambda: world.made[1].looks)
+    assert world.made[0].closed
+    assert not world.made[1].closed
+
+
+async def test_job_that_was_deleted_unnoticed_ends_its_loop(world: World) -> None:
+    world.scripts = [[JobGoneError("gone")]]
+    world.saw(A)
+    await until(lambda: world.made[0].closed)
+    assert world.failures == []
+
+
+async def test_closing_waits_for_looks_and_begins_none(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy]]
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    closing = asyncio.create_task(world.controller.close())
+    await settled()
+    assert not closing.done()
+    world.saw(B)
+    world.controller.woke(A)
+    busy.set()
+    await closing
+    assert [rounds.closed for rounds in world.made] == [True]

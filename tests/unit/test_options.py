@@ -1,0 +1,50 @@
+"""What the operator is told by its environment."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from heterotrain_operator.options import DEFAULT_HEALTH_PORT, DEFAULT_LEASE, DEFAULT_METRICS_PORT, Options
+
+
+def test_nothing_need_be_set() -> None:
+    found = Options.from_environment({})
+    assert (found.watched, found.namespace, found.lease) == ((), "default", DEFAULT_LEASE)
+    assert (found.metrics_port, found.health_port) == (DEFAULT_METRICS_PORT, DEFAULT_HEALTH_PORT)
+    assert found.log_level == logging.INFO
+    assert found.identity
+
+
+def test_what_the_chart_sets_is_taken() -> None:
+    environment = {
+        "HETEROTRAIN_NAMESPACES": "team-a, team-b,,team-a",
+        "HETEROTRAIN_LEASE": "release",
+        "HETEROTRAIN_LOG_LEVEL": "debug",
+        "HETEROTRAIN_METRICS_PORT": "9091",
+        "HETEROTRAIN_HEALTH_PORT": "8081",
+        "POD_NAME": "operator-1",
+        "POD_NAMESPACE": "ops",
+    }
+    assert Options.from_environment(environment) == Options(
+        ("team-a", "team-b"), "ops", "operator-1", "release", logging.DEBUG, 9091, 8081
+    )
+
+
+@pytest.mark.parametrize("port", ["", "0", "65536", "-1", "http", "٣", "1e3", "9" * 5000])
+@pytest.mark.parametrize("name", ["HETEROTRAIN_METRICS_PORT", "HETEROTRAIN_HEALTH_PORT"])
+def test_port_that_is_none_is_named(name: str, port: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: '.*' is no port"):
+        Options.from_environment({name: port})
+
+
+def test_unknown_log_level_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"HETEROTRAIN_LOG_LEVEL: LOUD is none of .*WARNING"):
+        Options.from_environment({"HETEROTRAIN_LOG_LEVEL": "loud"})
+
+
+@pytest.mark.parametrize("names", ["team-*", "!team-a", "Team", "team_a", "a" * 64, "team-a,-b"])
+def test_what_is_no_namespace_is_named(names: str) -> None:
+    with pytest.raises(ValueError, match=r"HETEROTRAIN_NAMESPACES: .* is no name of a namespace"):
+        Options.from_environment({"HETEROTRAIN_NAMESPACES": names})
