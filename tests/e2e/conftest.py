@@ -15,7 +15,7 @@ from e2e.installation import Installation
 from e2e.jobs import JobOnCluster
 from e2e.manifests import CLAIM
 from e2e.nodes import Nodes
-from e2e.shared_folder import FOLDER, SharedFolder, volume
+from e2e.shared_folder import FOLDER, SharedFolder, provide
 
 SYSTEM = "heterotrain-system"
 
@@ -88,7 +88,7 @@ def make_namespace(
         cluster.make_namespace(name)
         _namespaces.append(name)
         files.make(name)
-        cluster.apply(*volume(name, name, CLAIM, f"{FOLDER}/{name}"))
+        provide(cluster, name, name, CLAIM, f"{FOLDER}/{name}")
         return name
 
     yield make

@@ -10,6 +10,8 @@ from e2e.programs import program
 
 LINES = 25
 
+OWN = ("heterotrain_operator_", "process_cpu_seconds")
+
 _VIEWS = (
     ("get", "heterotrainingjobs", "--output=yaml", "--show-managed-fields=false"),
     ("get", "pods", "--output=wide"),
@@ -32,6 +34,10 @@ def diagnosis(installation: Installation, namespaces: list[str]) -> str:
         parts += [_kubectl(*view, f"--namespace={namespace}") for view in _VIEWS]
     try:
         parts.append(f"### log of the operator\n{installation.log()}")
+        for pod in installation.pods():
+            figures = installation.metrics(pod["metadata"]["name"])
+            own = [f"{name} {value:g}" for name, value in figures.items() if name.startswith(OWN)]
+            parts.append("\n".join([f"### metrics of {pod['metadata']['name']}", *own]))
     except ApiError as error:
         parts.append(f"### the operator cannot be asked: {error}")
     return "\n".join(parts)

@@ -34,7 +34,16 @@ class Installation:
         """Install or change it, with `--set-json` values instead of the defaults, and wait until it is ready."""
         self.cluster.make_namespace(self.namespace)
         settings = [argument for value in values for argument in ("--set-json", value)]
-        where = ("--namespace", self.namespace, "--reset-values", "--wait", "--timeout", f"{HELM_SECONDS:.0f}s")
+        # The resource may be there from an earlier installation, which has left it with the jobs.
+        where = (
+            "--namespace",
+            self.namespace,
+            "--reset-values",
+            "--take-ownership",
+            "--wait",
+            "--timeout",
+            f"{HELM_SECONDS:.0f}s",
+        )
         run("helm", "upgrade", "--install", self.release, CHART, *where, *settings, seconds=HELM_SECONDS + 30)
 
     def uninstall(self) -> None:

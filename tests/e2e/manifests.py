@@ -106,7 +106,12 @@ def two_workers(name: str = "digits", **spec: Any) -> Document:
 
 def idle(name: str, **spec: Any) -> Document:
     """A job of one worker that never joins, for whatever happens before training."""
-    return job(name, group("idle", "100m", command=["sleep", "600"]), **spec)
+    return job(name, sleeper("idle"), **spec)
+
+
+def sleeper(name: str) -> Document:
+    """A group of one worker that never joins, and goes as soon as it is told to."""
+    return group(name, "100m", command=["sleep", "600"], pod={"terminationGracePeriodSeconds": 1})
 
 
 def merged(base: Document, over: Document) -> Document:

@@ -43,13 +43,23 @@ def volume(name: str, namespace: str, claim: str, folder: str) -> tuple[Document
     )
 
 
+def provide(cluster: Cluster, name: str, namespace: str, claim: str, folder: str) -> None:
+    """Make both, and wait until they are bound: a pod that finds its claim unbound may be left waiting for minutes."""
+    cluster.apply(*volume(name, namespace, claim, folder))
+    path = f"{CORE}/namespaces/{namespace}/persistentvolumeclaims/{claim}"
+    wait_for(
+        lambda: cluster.api.get(path)["status"].get("phase") == "Bound", 60, f"claim {namespace}/{claim}", every=0.5
+    )
+
+
 class SharedFolder:
     """The folder, through a pod that mounts it: on whichever machine the tests run."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         cluster.make_namespace(NAMESPACE)
-        cluster.apply(*volume(f"{NAMESPACE}-files", NAMESPACE, "files", FOLDER), self._pod())
+        provide(cluster, f"{NAMESPACE}-files", NAMESPACE, "files", FOLDER)
+        cluster.apply(self._pod())
         path = f"{CORE}/namespaces/{NAMESPACE}/pods/{POD}"
         wait_for(
             lambda: condition(cluster.api.get(path), "Ready").get("status") == "True",

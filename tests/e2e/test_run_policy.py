@@ -11,7 +11,7 @@ from e2e.cluster import Cluster
 from e2e.conftest import Apply, apply_in
 from e2e.history import History
 from e2e.installation import Installation
-from e2e.manifests import group, idle, job, two_workers
+from e2e.manifests import group, idle, job, sleeper, two_workers
 from e2e.resuming import assert_resumed_from_checkpoint
 from e2e.shared_folder import SharedFolder
 from e2e.waiting import wait_for
@@ -62,7 +62,7 @@ def test_finished_job_goes_after_its_time(apply: Apply) -> None:
 def test_pods_that_are_left_are_those_of_the_policy(apply: Apply, policy: str, left: set[str]) -> None:
     manifest = job(
         "cleaned",
-        group("idle", "100m", command=["sleep", "600"]),
+        sleeper("idle"),
         group("failing", "100m", command=["sh", "-c", "sleep 2; exit 3"]),
         runPolicy={"cleanPodPolicy": policy, "backoffLimit": 0},
     )

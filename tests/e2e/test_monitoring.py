@@ -1,0 +1,87 @@
+"""A real Prometheus: jobs are steered by what it tells, bear its absence, and the dashboard finds all it asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.conftest import Apply
+from e2e.helm import CHART
+from e2e.history import History
+from e2e.manifests import group, job
+from e2e.prometheus import Prometheus
+from e2e.waiting import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+AWAY_SECONDS = 60.0
+DASHBOARD = CHART / "files" / "batch-convergence.json"
+
+
+@pytest.fixture(scope="module")
+def prometheus(cluster: Cluster) -> Iterator[Prometheus]:
+    """The server, running."""
+    prometheus = Prometheus(cluster.api)
+    prometheus.start()
+    yield prometheus
+    prometheus.delete()
+
+
+def test_job_is_steered_by_prometheus_and_waits_for_it_while_it_is_away(apply: Apply, prometheus: Prometheus) -> None:
+    settings = {"source": "Prometheus", "prometheus": {"url": prometheus.url, "maxAgeSeconds": 10}}
+    steered = apply(job("steered", group("steady", "400m"), group("resized", "400m"), metrics=settings))
+    with History(steered) as history:
+        steered.wait_for_phase("Running")
+        steered.resize("resized", "200m")
+        steered.wait_for_plan(2, 180)
+        first = history.newest
+
+        prometheus.stop()
+        degraded = steered.wait_for_condition("Degraded", "True", 60)
+        assert degraded["reason"] == "MetricsUnavailable"
+        kept, step = history.newest, steered.step()
+        steered.resize("resized", "400m")
+        time.sleep(AWAY_SECONDS)
+        # The last plan stays, and everybody trains on under it.
+        assert history.newest == kept
+        assert steered.step() > step
+        assert steered.condition("Degraded")["status"] == "True"
+
+        prometheus.start()
+        steered.wait_for_condition("Degraded", "False", 60)
+        steered.wait_for_plan(kept + 1, 180)
+    assert first >= 2
+    assert steered.status["restarts"] == 0
+    assert {plan.generation for plan in history.plans.values()} == {1}
+    assert set(history.pods_made().values()) == {1}
+
+
+def expressions() -> dict[str, str]:
+    """Every query of the dashboard, by the panel's title and the query's letter."""
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    rows = [panel for panel in dashboard["panels"] for panel in (panel, *panel.get("panels", ()))]
+    return {f"{row['title']} {target['refId']}": target["expr"] for row in rows for target in row.get("targets", ())}
+
+
+def test_every_query_of_the_dashboard_finds_series(apply: Apply, prometheus: Prometheus) -> None:
+    shown = apply(job("shown", group("steady", "400m"), group("other", "200m")))
+    shown.wait_for_phase("Running")
+    shown.wait_for_plan(2, 180)
+    variables = {"namespace": shown.namespace, "job": shown.name, "__rate_interval": "1m", "__range": "5m"}
+
+    def filled(expression: str) -> str:
+        return re.sub(r"\$\{?(\w+)\}?", lambda match: variables[match[1]], expression)
+
+    queries = {name: filled(expression) for name, expression in expressions().items()}
+    assert queries
+
+    def unanswered() -> list[str]:
+        return [f"{name}: {query}" for name, query in queries.items() if not prometheus.query(query)]
+
+    # Rates need some scrapes of everything they are made of.
+    wait_for(lambda: not unanswered(), 60, f"series for every query; there are none for {unanswered()}", every=3)
