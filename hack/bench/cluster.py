@@ -1,7 +1,7 @@
 """Measure the operator on the cluster that KUBECONFIG names: how soon it balances, what that gains, what it costs.
 
     .venv/bin/python hack/bench/cluster.py record            one job from apply to its end
-    .venv/bin/python hack/bench/cluster.py compare           the same job with Uniform and with Optimal, one after the other
+    .venv/bin/python hack/bench/cluster.py compare           the same job with Uniform, then with Optimal
     .venv/bin/python hack/bench/cluster.py cost --jobs 20    CPU, memory and API writes of the operator in steady state
 
 It needs kubectl, the chart installed, and nothing else on the cluster that takes CPU time. Figures go to standard
