@@ -1,21 +1,24 @@
 """A small CNN on scikit-learn's handwritten digits: 1,797 real 8x8 images that need no download.
 
-It normalises over groups of channels, not over the batch: statistics of local batches would make the model depend on
-how the global batch is split.
+It normalises over groups of channels unless told otherwise: statistics of local batches would make the model depend on
+how the global batch is split. The model also takes images of other sizes.
 """
 
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
+
+from heterotrain.workloads.normalization import Norm, normalization
 
 TEST_SAMPLES = 297
 
 
 def digits(*, train: bool = True, dtype: torch.dtype | None = None) -> TensorDataset:
     """Images of shape (1, 8, 8) in [0, 1] with their labels; the last 297 samples are the test set."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - the model is of use without it, and it is slow to import
+
     bunch = load_digits()
     images = torch.tensor(bunch.images / 16.0, dtype=dtype or torch.get_default_dtype()).unsqueeze(1)
     labels = torch.tensor(bunch.target, dtype=torch.int64)
@@ -26,23 +29,26 @@ def digits(*, train: bool = True, dtype: torch.dtype | None = None) -> TensorDat
 class DigitsCNN(nn.Module):
     """Two convolutions and two linear layers; `width` is the first convolution's number of channels."""
 
-    def __init__(self, width: int = 32) -> None:
+    def __init__(
+        self, width: int = 32, *, norm: Norm = "group", channels: int = 1, size: int = 8, classes: int = 10
+    ) -> None:
+        """`size` is the images' height and width in pixels, an even number."""
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(1, width, 3, padding=1),
-            nn.GroupNorm(4, width),
+            nn.Conv2d(channels, width, 3, padding=1),
+            normalization(width, norm, groups=4),
             nn.ReLU(),
             nn.Conv2d(width, 2 * width, 3, padding=1),
-            nn.GroupNorm(4, 2 * width),
+            normalization(2 * width, norm, groups=4),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(2 * width * 16, 64),
+            nn.Linear(2 * width * (size // 2) ** 2, 64),
             nn.ReLU(),
-            nn.Linear(64, 10),
+            nn.Linear(64, classes),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(n, 1, 8, 8) -> (n, 10) logits."""
+        """(n, channels, size, size) -> (n, classes) logits."""
         logits: torch.Tensor = self.layers(images)
         return logits
