@@ -30,7 +30,7 @@ from heterotrain_operator.options import Options
 from heterotrain_operator.runtime import Runtime
 from unit.kube.worlds import JOB, NAMES
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
 """Far more than anything takes that is waited for here."""
 
 

@@ -9,6 +9,7 @@ import pytest
 from handlers.api_server import ApiServer, merged
 from handlers.operators import Team, fetched, looks, loops, operator, options, phase, plan_of, status_of, trained, until
 from heterotrain.contract import PLAN_FILE
+from heterotrain_operator.clusters.kube.names import LABEL_JOB
 from unit.kube.worlds import JOB, NAMES
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("site")]
@@ -25,6 +26,21 @@ async def test_job_gets_its_parts(api: ApiServer) -> None:
         assert api.names("pods") == sorted(NAMES)
         assert api.names("services") == ["digits"]
         assert api.names("configmaps") == ["digits-plan"]
+
+
+async def test_only_what_the_operator_has_a_right_to_is_read(api: ApiServer) -> None:
+    async with operator():
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Created")
+    assert sorted({read[:2] for read in api.reads}) == [
+        ("get", "configmaps"),
+        ("get", "leases"),
+        ("get", "services"),
+        ("list", "configmaps"),
+        ("list", "heterotrainingjobs"),
+        ("list", "pods"),
+    ]
+    assert ("list", "pods", LABEL_JOB) in api.reads
 
 
 async def test_job_that_was_there_before_the_operator_gets_its_parts(api: ApiServer) -> None:

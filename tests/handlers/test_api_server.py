@@ -1,0 +1,139 @@
+"""What the operator relies on in an API server, told of the tiny one and, with `-m e2e`, of the cluster in KUBECONFIG.
+
+So the tests that use the tiny one are about a world that exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handlers.api_server import APPLY, JSON_PATCH, ApiServer, Document
+from handlers.serving import kubeconfig, serving
+from heterotrain_operator.clusters.kube.access import Access, connect
+from heterotrain_operator.clusters.kube.client import PatientClient
+
+JSON = "application/json"
+NAMESPACES = "/api/v1/namespaces"
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "1"}}
+MERGE = "application/merge-patch+json"
+
+
+class Server:
+    """Requests to either, below the namespace."""
+
+    def __init__(self, client: PatientClient) -> None:
+        self._client = client
+        self._namespace = f"contract-{uuid.uuid4().hex[:8]}"
+
+    def __enter__(self) -> Server:
+        self.raw("POST", NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.raw("DELETE", f"{NAMESPACES}/{self._namespace}")
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = JSON) -> tuple[int, Document]:
+        return self.raw(method, f"{NAMESPACES}/{self._namespace}/{path}", body, kind)
+
+    def raw(self, method: str, path: str, body: Any = None, kind: str = JSON) -> tuple[int, Document]:
+        """HTTP status and the document of the answer."""
+        headers = {"Content-Type": kind, "Accept": JSON}
+        request = self._client.param_serialize(
+            method, path, body=body, header_params=headers, auth_settings=["BearerToken"]
+        )
+        answer = self._client.call_api(*request)
+        return answer.status, json.loads(answer.read())
+
+    def apply(self, body: Document) -> tuple[int, Document]:
+        return self.ask("PATCH", f"configmaps/{body['metadata']['name']}?fieldManager=t&force=true", body, APPLY)
+
+
+def owned_by(uid: str) -> Document:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid, "controller": True}
+    return {**MAP, "metadata": {"name": "m", "ownerReferences": [owner]}}
+
+
+def of_version(version: str) -> Document:
+    return {**MAP, "metadata": {"name": "m", "resourceVersion": version}, "data": {"a": "2"}}
+
+
+@pytest.fixture(params=["tiny", pytest.param("cluster", marks=pytest.mark.e2e)])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    with contextlib.ExitStack() as stack:
+        path = None
+        if request.param == "tiny":
+            path = str(kubeconfig(tmp_path / "kubeconfig", stack.enter_context(serving(ApiServer()))))
+        found = stack.enter_context(connect(Access(path)).api)
+        client = stack.enter_context(PatientClient(found.configuration))
+        yield stack.enter_context(Server(client))
+
+
+def test_name_is_taken_once(server: Server) -> None:
+    assert server.ask("POST", "configmaps", MAP)[0] == 201
+    code, status = server.ask("POST", "configmaps", MAP)
+    assert (code, status["reason"]) == (409, "AlreadyExists")
+
+
+def test_apply_creates_even_what_was_of_some_version(server: Server) -> None:
+    assert server.apply(of_version("5"))[0] == 201
+
+
+def test_apply_of_the_same_changes_nothing(server: Server) -> None:
+    _, first = server.apply(MAP)
+    code, second = server.apply(MAP)
+    assert code == 200
+    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+def test_apply_to_another_version_is_a_conflict(server: Server) -> None:
+    _, first = server.apply(MAP)
+    code, status = server.apply(of_version("5"))
+    assert (code, status["reason"]) == (409, "Conflict")
+    assert server.apply(of_version(first["metadata"]["resourceVersion"]))[0] == 200
+
+
+def test_apply_takes_over_from_another_owner(server: Server) -> None:
+    server.apply(owned_by("one"))
+    code, found = server.apply(owned_by("two"))
+    assert code == 200
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == ["two"]
+
+
+def test_only_the_object_of_the_uid_is_deleted(server: Server) -> None:
+    _, found = server.apply(MAP)
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "another"}}
+    code, status = server.ask("DELETE", "configmaps/m", options)
+    assert (code, status["reason"]) == (409, "Conflict")
+    options["preconditions"] = {"uid": found["metadata"]["uid"]}
+    assert server.ask("DELETE", "configmaps/m", options)[0] == 200
+    assert server.ask("DELETE", "configmaps/m", options)[0] == 404
+
+
+def test_failed_test_of_a_json_patch_is_refused_without_causes(server: Server) -> None:
+    server.apply(MAP)
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": "another"},
+        {"op": "add", "path": "/data", "value": {"b": "2"}},
+    ]
+    code, status = server.ask("PATCH", "configmaps/m", patch, JSON_PATCH)
+    assert (code, status.get("details", {}).get("causes")) == (422, None)
+    assert server.ask("PATCH", "configmaps/m", patch[1:], JSON_PATCH)[1]["data"] == {"b": "2"}
+
+
+def test_merge_patch_of_what_is_not_there_is_not_found(server: Server) -> None:
+    assert server.ask("PATCH", "configmaps/m", {"data": {"b": "2"}}, MERGE)[0] == 404
+
+
+def test_list_is_of_those_with_the_label_and_has_a_version(server: Server) -> None:
+    server.apply({**MAP, "metadata": {"name": "m", "labels": {"a": "b"}}})
+    _, found = server.ask("GET", "configmaps?labelSelector=a%3Db")
+    assert [item["metadata"]["name"] for item in found["items"]] == ["m"]
+    assert found["metadata"]["resourceVersion"]
+    assert server.ask("GET", "configmaps?labelSelector=a%3Dc")[1]["items"] == []

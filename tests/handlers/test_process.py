@@ -1,0 +1,61 @@
+"""The operator as a process of its own: what it is told by its environment, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from handlers.api_server import ApiServer
+from handlers.operators import PATIENCE_SECONDS, free_port, phase
+from unit.kube.worlds import JOB
+
+COMMAND = [sys.executable, "-m", "heterotrain_operator.main"]
+
+
+@contextmanager
+def process(**environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The operator's process; if it has not ended by itself, it is killed."""
+    ports = {"HETEROTRAIN_METRICS_PORT": str(free_port()), "HETEROTRAIN_HEALTH_PORT": str(free_port())}
+    given = {**os.environ, "POD_NAMESPACE": "ops", "POD_NAME": "operator-a", **ports, **environment}
+    with subprocess.Popen(COMMAND, env=given, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def await_phase(api: ApiServer, wanted: str) -> None:
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while phase(api) != wanted:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("site")
+def test_process_steers_and_at_sigterm_leaves_in_order(api: ApiServer) -> None:
+    api.put("heterotrainingjobs", JOB)
+    with process() as started:
+        await_phase(api, "Created")
+        lease = api.get("leases", "heterotrain-operator", "ops")
+        assert lease is not None
+        assert lease["spec"]["holderIdentity"] == "operator-a"
+        started.send_signal(signal.SIGTERM)
+        _, log = started.communicate(timeout=PATIENCE_SECONDS)
+        assert started.returncode == 0, log
+    lease = api.get("leases", "heterotrain-operator", "ops")
+    assert lease is not None
+    assert "holderIdentity" not in lease["spec"]
+    assert [line for line in log.splitlines() if " INFO " not in line] == []
+
+
+def test_environment_that_is_wrong_ends_it_at_once() -> None:
+    with process(HETEROTRAIN_METRICS_PORT="http") as started:
+        _, log = started.communicate(timeout=PATIENCE_SECONDS)
+    assert (started.returncode, log) == (2, "HETEROTRAIN_METRICS_PORT: 'http' is no port\n")
