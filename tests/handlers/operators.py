@@ -190,17 +190,22 @@ def plan_of(api: ApiServer) -> contract.Plan:
 
 
 async def fetched(port: int, path: str) -> tuple[int, str]:
-    """HTTP status and body of what the operator serves."""
+    """HTTP status and body of what the operator serves, as soon as it does."""
 
-    def ask() -> tuple[int, str]:
+    def ask() -> tuple[int, str] | None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
+        except urllib.error.URLError:
+            return None
 
-    return await asyncio.to_thread(ask)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (found := await asyncio.to_thread(ask)) is None:
+            await asyncio.sleep(0.01)
+    return found
 
 
 def loops() -> list[str]:
