@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from socketserver import BaseServer
 
 import pytest
 
@@ -67,3 +68,5 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in names:
             monkeypatch.setattr(module, name, 0.05)
     monkeypatch.setattr(kopf_handlers, "BACKOFF_SECONDS", (0.05,) * 100)
+    # Servers of metrics look this often whether they are to end.
+    monkeypatch.setattr(BaseServer.serve_forever, "__defaults__", (0.01,))
