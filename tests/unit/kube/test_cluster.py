@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from handlers.api_server import ApiServer, StatusError
+from handlers.api_server import ApiServer
 from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, MEMORY_KEY, PLAN_KEY
+from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN
 from heterotrain_operator.clusters.kube.owned import NameTakenError
-from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
-from unit.kube.worlds import NAMES, NOW, World
+from unit.kube.worlds import NAMES, World, owner, rebalance, refusing, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
 LEADER = NAMES[0]
@@ -24,28 +22,6 @@ LEADER = NAMES[0]
 @pytest.fixture
 def world(api: ApiServer, gateway: Gateway) -> World:
     return World(api, gateway)
-
-
-def written(api: ApiServer, *plurals: str) -> list[tuple[str, str, str]]:
-    """Verb, kind and name of every write, in order; of these kinds, or all."""
-    return [(verb, plural, name) for verb, plural, name, _ in api.writes if not plurals or plural in plurals]
-
-
-def refusing(verb: str, plural: str, code: int = 500, reason: str = "why not") -> Callable[[str, str, str], None]:
-    def refuse(asked: str, kind: str, name: str) -> None:
-        if (asked, kind) == (verb, plural):
-            raise StatusError(code, "Refused", f"{reason}: {name}", causes=[{"field": "spec"}])
-
-    return refuse
-
-
-def rebalance(world: World) -> None:
-    """The large worker becomes slow, until the batches follow."""
-    before = world.plan.version
-    while world.plan.version == before:
-        world.workers.train(slow={NAMES[2]: 3.0})
-        world.round()
-        assert world.now < NOW + 600, "the batches do not follow"
 
 
 # --- creating ---------------------------------------------------------------------------------------------------
@@ -129,13 +105,6 @@ def test_lost_event_stops_nothing(world: World, api: ApiServer) -> None:
 # --- what others own --------------------------------------------------------------------------------------------
 
 
-def owner(api: ApiServer, plural: str, name: str) -> str:
-    found = api.get(plural, name)
-    assert found is not None
-    uid: str = found["metadata"]["ownerReferences"][0]["uid"]
-    return uid
-
-
 def test_plan_and_memory_of_an_earlier_job_are_not_taken_over(world: World, api: ApiServer) -> None:
     earlier = world.uid
     world.train()
@@ -192,142 +161,6 @@ def test_job_that_was_deleted_unnoticed_is_told_of_by_its_first_status(world: Wo
     world.cluster.observe()
     with pytest.raises(JobGoneError, match="team-a/digits"):
         world.cluster.act(Decision("Created", "nothing yet"), Memory.initial())
-
-
-# --- plan and memory --------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_written_while_nothing_changes(world: World, api: ApiServer) -> None:
-    world.train()
-    api.reads.clear()
-    for _ in range(5):
-        world.round()
-    assert written(api) == []
-    assert api.reads == []
-
-
-def test_memory_in_which_only_measurements_change_is_written_once_a_minute(world: World, api: ApiServer) -> None:
-    world.train()
-    for _ in range(18):
-        world.workers.train(steps=1)
-        world.round(10)
-    assert len(written(api, "configmaps")) in (2, 3)
-
-
-def test_figures_of_the_status_are_written_every_thirty_seconds_at_most(world: World, api: ApiServer) -> None:
-    world.train()
-    for _ in range(12):
-        world.workers.train(steps=1)
-        world.round(10)
-    assert len(written(api, "heterotrainingjobs")) in (3, 4)
-
-
-def test_next_operator_goes_on_without_a_jump(world: World, api: ApiServer) -> None:
-    world.train()
-    rebalance(world)
-    world.workers.follow(world.plan)
-    world.round()
-    plan, memory = world.plan, stored(api, MEMORY_KEY)
-    world.restart_operator()
-    api.writes.clear()
-    decision = world.round()
-    assert decision.plan is None
-    assert world.plan == plan
-    assert stored(api, MEMORY_KEY) == memory
-    assert written(api) == []
-
-
-def test_plan_whose_writer_died_is_delivered_by_the_next_operator(world: World, api: ApiServer) -> None:
-    world.train()
-    api.refuse = refusing("patch", "pods")
-    with pytest.raises(GatewayError, match="patch Pod digits-small-0"):
-        rebalance(world)
-    api.refuse = lambda *_: None
-    world.restart_operator()
-    api.writes.clear()
-    world.round()
-    assert written(api, "pods") == [("patch", "pods", name) for name in NAMES]
-
-
-def test_plan_is_delivered_again_until_it_was(world: World, api: ApiServer) -> None:
-    world.train()
-    api.refuse = refusing("patch", "pods")
-    with pytest.raises(GatewayError):
-        rebalance(world)
-    api.refuse = lambda *_: None
-    api.writes.clear()
-    world.round()
-    world.round()
-    assert written(api, "pods") == [("patch", "pods", LEADER)]
-
-
-def test_foreign_write_of_the_plan_is_a_conflict_and_then_observed(world: World, api: ApiServer) -> None:
-    plan = world.train()
-    world.look()
-    theirs = replace(plan, version=plan.version + 1)
-    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: theirs.to_json()}})
-    ours = Decision("Running", "faster", plan=replace(plan, version=plan.version + 1), delete=(LEADER,))
-    with pytest.raises(PlanConflictError, match="digits-plan"):
-        world.cluster.act(ours, Memory(plan_version=plan.version + 1))
-    assert written(api, "pods") == []
-    seen, memory = world.look()
-    assert seen.plan == theirs
-    assert memory is not None and memory.plan_version == plan.version
-
-
-def test_plan_that_somebody_damaged_is_restored_with_the_same_batches(world: World, api: ApiServer) -> None:
-    plan = world.train()
-    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: "{", MEMORY_KEY: "{"}})
-    world.round(11)
-    assert world.plan.version > plan.version
-    assert world.plan.members == plan.members
-    assert Memory.from_json(stored(api, MEMORY_KEY)).generation == plan.generation
-    assert world.events[-1] == "PlanRestored"
-
-
-def test_damaged_memory_is_written_anew_at_once(world: World, api: ApiServer) -> None:
-    plan = world.train()
-    api.change("configmaps", "digits-plan", {"data": {MEMORY_KEY: "{"}})
-    world.round()
-    assert Memory.from_json(stored(api, MEMORY_KEY)).plan_version == plan.version
-
-
-def test_deleted_plan_is_restored_with_the_same_batches(world: World, api: ApiServer) -> None:
-    plan = world.train()
-    api.remove("configmaps", "digits-plan")
-    world.round(11)
-    assert world.plan.version > plan.version
-    assert world.plan.members == plan.members
-    assert owner(api, "configmaps", "digits-plan") == world.uid
-
-
-def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api: ApiServer) -> None:
-    plan = world.train()
-    world.look()
-    after, memory = replace(plan, version=plan.version + 1), Memory(plan_version=plan.version + 1, restarts=1)
-
-    def lose_the_answer(verb: str, plural: str, name: str) -> None:
-        if plural == "configmaps" and verb == "patch":
-            api.change("configmaps", name, {"data": {PLAN_KEY: after.to_json(), MEMORY_KEY: memory.to_json()}})
-            raise StatusError(504, "Timeout", "too late")
-
-    api.refuse = lose_the_answer
-    with pytest.raises(GatewayError, match="too late"):
-        world.cluster.act(Decision("Running", "faster", plan=after), memory)
-    api.refuse = lambda *_: None
-    seen, remembered = world.look()
-    assert (seen.plan, remembered) == (after, memory)
-
-
-def test_watch_that_lags_behind_a_write_costs_no_request(world: World, api: ApiServer) -> None:
-    world.train()
-    before = world.versions
-    rebalance(world)
-    world.workers.follow(world.plan)
-    api.reads.clear()
-    world.round(versions=before)
-    world.round()
-    assert api.reads == []
 
 
 # --- deleting ---------------------------------------------------------------------------------------------------
@@ -416,10 +249,3 @@ def test_events_are_told_with_the_job_that_they_are_of(world: World, api: ApiSer
     assert event["involvedObject"]["uid"] == world.uid
     assert len(event["message"]) == 1024
     assert event["type"] == "Warning"
-
-
-def stored(api: ApiServer, key: str) -> str:
-    found = api.get("configmaps", "digits-plan")
-    assert found is not None
-    text: str = found["data"][key]
-    return text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from handlers.api_server import ApiServer
+from handlers.api_server import ApiServer, StatusError
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
@@ -203,3 +203,43 @@ class World:
         self.round()
         self.api.writes.clear()
         return self.plan
+
+
+def written(api: ApiServer, *plurals: str) -> list[tuple[str, str, str]]:
+    """Verb, kind and name of every write, in order; of these kinds, or all."""
+    return [(verb, plural, name) for verb, plural, name, _ in api.writes if not plurals or plural in plurals]
+
+
+def refusing(verb: str, plural: str, code: int = 500, reason: str = "why not") -> Callable[[str, str, str], None]:
+    """What `ApiServer.refuse` may be, to refuse one verb on one kind."""
+
+    def refuse(asked: str, kind: str, name: str) -> None:
+        if (asked, kind) == (verb, plural):
+            raise StatusError(code, "Refused", f"{reason}: {name}", causes=[{"field": "spec"}])
+
+    return refuse
+
+
+def rebalance(world: World) -> None:
+    """The large worker becomes slow, until the batches follow."""
+    before = world.plan.version
+    while world.plan.version == before:
+        world.workers.train(slow={NAMES[2]: 3.0})
+        world.round()
+        assert world.now < NOW + 600, "the batches do not follow"
+
+
+def owner(api: ApiServer, plural: str, name: str) -> str:
+    """UID of an object's owner."""
+    found = api.get(plural, name)
+    assert found is not None
+    uid: str = found["metadata"]["ownerReferences"][0]["uid"]
+    return uid
+
+
+def stored(api: ApiServer, key: str) -> str:
+    """What the plan's ConfigMap holds."""
+    found = api.get("configmaps", "digits-plan")
+    assert found is not None
+    text: str = found["data"][key]
+    return text
