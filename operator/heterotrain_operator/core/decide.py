@@ -11,7 +11,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core import progress
 from heterotrain_operator.core.balance import balance
-from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey
+from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey, vanished
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
@@ -54,7 +54,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
             return draining
         memory = replace(memory, draining=False, restart_at=None, starting_at=now)
     if facts.failed or facts.lost:
-        return after_failures(job, facts, memory, now, (*facts.failed, *facts.lost))
+        return after_failures(job, facts, memory, now)
     if memory.plan_version > (facts.plan.version if facts.plan is not None else 0):
         since = now - (memory.published_at if memory.published_at is not None else now)
         if 0 <= since < SETTLE_SECONDS:
@@ -67,9 +67,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
     if facts.plan is None or not members:
         return start(job, facts, memory, now)
     if len(members) < len(facts.members):
-        present = {worker.name for worker in members}
-        gone = [member.name for member in facts.plan.members if member.name not in present]
-        message = f"{listed(gone)} vanished"
+        message = f"{listed(vanished(facts))} vanished"
         return restart(job, facts, memory, now, code="WorkerVanished", message=message, counts=False)
     return _running(job, facts, members, memory, now)
 

@@ -93,6 +93,15 @@ def failed(worker: WorkerSeen) -> bool:
     return ended(worker) and not (worker.finished and worker.phase != "Failed" and worker.exit_code in (None, 0))
 
 
+def vanished(facts: Facts) -> list[str]:
+    """Members of the plan in force that are not there, by name; none if it is the plan of an earlier generation,
+    of which nobody is left.
+    """
+    if facts.plan is None or not any(facts.members):
+        return []
+    return [m.name for m, worker in zip(facts.plan.members, facts.members, strict=True) if worker is None]
+
+
 def stuck(seen: Seen, now: float) -> tuple[str, ...]:
     """Pods being deleted whose grace is over, on nodes that do not answer: nobody there will say that they
     are gone.

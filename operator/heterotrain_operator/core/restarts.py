@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.facts import Facts, ended, listed, vanished
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
 from heterotrain_operator.core.state import Memory
@@ -26,14 +26,14 @@ def how_it_ended(worker: WorkerSeen) -> str:
     if code is None and worker.node_lost:
         how = "is on a node that does not answer"
     elif code is None:
-        how = "failed without an exit code"
+        how = "failed without an exit code" if ended(worker) else "is taken away"
     elif (name := _signal_name(code)) is not None:
         how = f"was killed by {name}"
     elif code == 0 and not worker.finished:
         how = "exited with code 0 before the job's last step"
     else:
         how = f"exited with code {code}"
-    if worker.disrupted and not worker.node_lost:
+    if worker.disrupted and ended(worker):
         how += " (disrupted from outside)"
     words = worker.message.strip()
     return f"{worker.name} {how}: {words}" if words else f"{worker.name} {how}"
@@ -46,18 +46,21 @@ def delay_seconds(restarts: int) -> float:
     return min(2.0 ** min(restarts - 2, 10), GREATEST_DELAY_SECONDS)
 
 
-def after_failures(
-    job: Job, facts: Facts, memory: Memory, now: float, failures: tuple[WorkerSeen, ...]
-) -> tuple[Decision, Memory]:
+def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """Workers ended that should not have: start all anew.
 
-    It counts as a restart unless any of them was disrupted: what the others died of is then a consequence.
+    It counts as a restart unless any worker was, or is being, taken away, or has vanished: what the others ended of
+    is then a consequence, and may show before the cause does.
     """
+    taken = tuple(worker for worker in facts.live if _external(worker))
+    failures = (*facts.failed, *taken)
     # A signal is likelier the cause than an exit, which may be a survivor's of a broken collective.
     causes = sorted(failures, key=lambda worker: (not _external(worker), _signal_name(worker.exit_code) is None))
     descriptions = [how_it_ended(worker) for worker in causes]
     message = "; ".join(descriptions[:3]) + (f"; and {len(descriptions) - 3} more" if len(descriptions) > 3 else "")
-    external = _external(causes[0])
+    if gone := vanished(facts):
+        message = f"{listed(gone)} vanished; {message}"
+    external = bool(gone) or _external(causes[0])
     code = "WorkerDisrupted" if external else "WorkerFailed"
     return restart(job, facts, memory, now, code=code, message=message, counts=not external)
 
@@ -110,7 +113,7 @@ def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
 
 
 def _external(worker: WorkerSeen) -> bool:
-    return worker.disrupted or worker.node_lost
+    return worker.disrupted or worker.node_lost or worker.deleting_since is not None
 
 
 def _signal_name(exit_code: int | None) -> str | None:

@@ -135,3 +135,44 @@ def test_single_silent_worker_is_not_taken_for_a_lost_source() -> None:
             break
     assert decision is not None
     assert decision.phase == "Restarting"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"deleting_since": 1_700_000_100.0, "disrupted": True}, "job-g2-0 is taken away"),
+        ({"deleting_since": 1_700_000_100.0}, "job-g2-0 is taken away"),
+        ({"node_lost": True}, "job-g2-0 is on a node that does not answer"),
+    ],
+)
+def test_who_leaves_with_a_worker_that_is_taken_away_does_not_count(changes: dict[str, object], said: str) -> None:
+    world = hetero_world(backoff_limit=0)
+    world.run(1)
+    world.workers["job-g0-0"].end(143, message="asked to stop; left after step 50")
+    decision, memory = decided(world, changed(world.seen(), "job-g2-0", **changes))
+    assert decision.phase == "Restarting"
+    assert said in decision.reason
+    assert memory.restarts == 0
+
+
+def test_who_ends_beside_a_worker_that_vanished_does_not_count() -> None:
+    world = hetero_world(backoff_limit=0)
+    world.run(1)
+    world.workers["job-g0-0"].end(1, message="connection closed by peer")
+    del world.workers["job-g2-0"]
+    decision = world.tick()
+    assert decision.phase == "Restarting"
+    assert decision.reason.startswith("job-g2-0 vanished; job-g0-0 exited with code 1")
+    assert world.memory.restarts == 0
+
+
+def test_worker_that_fails_at_every_start_counts_every_time() -> None:
+    world = hetero_world(backoff_limit=2)
+    world.run(1)
+    for restarts in (1, 2):
+        world.workers["job-g0-0"].end(1, message="no module named torch")
+        world.tick()
+        assert world.memory.restarts == restarts
+        world.tick(61)
+    world.workers["job-g0-0"].end(1, message="no module named torch")
+    assert world.tick().phase == "Failed"
