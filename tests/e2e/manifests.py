@@ -18,6 +18,9 @@ RESTRICTED_POD: Document = {"runAsNonRoot": True, "seccompProfile": {"type": "Ru
 RESTRICTED_CONTAINER: Document = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """What the *restricted* Pod Security Standard wants to be said."""
 
+WIDTH, BATCH = 24, 192
+"""A model and a batch that are large enough for a step's time to lie in its samples, not in what every step costs."""
+
 ENDLESS = 1_000_000
 """Steps of a job that a test ends itself."""
 
@@ -43,12 +46,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def digits(width: int = 8) -> list[str]:
+def digits(width: int = WIDTH) -> list[str]:
     """The command of a worker that trains on digits."""
     return ["python", "examples/digits.py", "--width", str(width)]
 
 
-def digits_with_fault(group: str, at: int, fault: str, width: int = 8) -> list[str]:
+def digits_with_fault(group: str, at: int, fault: str, width: int = WIDTH) -> list[str]:
     """The same, but workers of a group execute a statement instead of committing their `at`-th step."""
     return ["python", "-c", _FAULTY.format(group=group, at=at, fault=fault, width=width)]
 
@@ -82,7 +85,7 @@ def group(
     }
 
 
-def job(name: str, *groups: Document, batch: int = 96, steps: int = ENDLESS, **spec: Any) -> Document:
+def job(name: str, *groups: Document, batch: int = BATCH, steps: int = ENDLESS, **spec: Any) -> Document:
     """A job with its checkpoints on the test's volume; `spec` adds to its sections, or replaces them."""
     defaults: Document = {
         "workerGroups": list(groups),

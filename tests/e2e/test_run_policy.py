@@ -11,7 +11,7 @@ from e2e.cluster import Cluster
 from e2e.conftest import Apply, apply_in
 from e2e.history import History
 from e2e.installation import Installation
-from e2e.manifests import group, idle, job, sleeper, two_workers
+from e2e.manifests import BATCH, group, idle, job, sleeper, two_workers
 from e2e.resuming import assert_resumed_from_checkpoint
 from e2e.shared_folder import SharedFolder
 from e2e.waiting import wait_for
@@ -81,7 +81,7 @@ def test_dry_run_explains_and_changes_nothing(apply: Apply) -> None:
         observed.wait_for_step(observed.step() + 20)
     assert "nothing changes" in event["message"]
     assert set(history.plans) == {1}
-    assert history.plans[1].batch_sizes == (48, 48)
+    assert history.plans[1].batch_sizes == (BATCH // 2, BATCH // 2)
 
 
 def test_two_jobs_train_side_by_side(apply: Apply) -> None:
