@@ -31,6 +31,7 @@ class Facts:
     plan: Plan | None
     members: tuple[WorkerSeen | None, ...]
     metrics_problem: str = ""
+    metrics_note: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -79,6 +80,7 @@ def survey(job: Job, seen: Seen) -> Facts:
         plan=seen.plan,
         members=members,
         metrics_problem=seen.metrics_problem,
+        metrics_note=seen.metrics_note,
         refused=dict(seen.refused),
     )
 

@@ -110,13 +110,15 @@ class WorkerSeen:
 class Seen:
     """One observation of a job: its pods in any order, and the plan in force (None before the first).
 
-    `metrics_problem` says why nobody's metrics could be read, if that is the source's fault and not the workers'.
+    `metrics_problem` says why nobody's metrics could be read, if that is the source's fault and not the workers';
+    `metrics_note` whom a source that answers does not know.
     `refused` names pods that the world would not create when last asked, and why.
     """
 
     workers: tuple[WorkerSeen, ...] = ()
     plan: Plan | None = None
     metrics_problem: str = ""
+    metrics_note: str = ""
     refused: tuple[tuple[str, str], ...] = ()
 
 

@@ -34,16 +34,20 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     unready = [*(f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys), *_unready(awaited)]
     if not why_not and not unready and not unwanted:
         return _publish(job, facts, memory, now)
+    # Where their metrics are read from may be to blame, and not the workers.
+    source = facts.metrics_problem or facts.metrics_note
+    blind = f"; {source}" if source else ""
+    health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
     waited = now - (memory.starting_at if memory.starting_at is not None else now)
     if waited > job.startup_deadline_seconds:
-        what = why_not or f"not ready: {listed(unready or list(unwanted))}"
+        what = why_not or f"not ready: {listed(unready or list(unwanted))}{blind}"
         message = f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"
         return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
     if why_not:
         return decision(job, phase, "Infeasible", why_not, health=Health(degraded=why_not), delete=unwanted), memory
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
-        reason = f"waiting for {listed(unready)}" if unready else f"{listed(list(unwanted))} must go first"
-        return decision(job, phase, "WaitingForWorkers", reason, delete=unwanted), memory
+        reason = f"waiting for {listed(unready)}{blind}" if unready else f"{listed(list(unwanted))} must go first"
+        return decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted), memory
     memory = replace(memory, pods_created_at=now)
     fresh = [key.name for key in keys if key.name not in facts.refused]
     if not fresh:

@@ -176,3 +176,12 @@ def test_worker_that_fails_at_every_start_counts_every_time() -> None:
         world.tick(61)
     world.workers["job-g0-0"].end(1, message="no module named torch")
     assert world.tick().phase == "Failed"
+
+
+def test_start_tells_what_the_source_of_metrics_does_not_know() -> None:
+    world = World(hetero_world().job)
+    world.tick()
+    seen = replace(world.seen(), metrics_note="the server holds nothing of the workers")
+    silent = replace(seen, workers=tuple(replace(worker, metrics=None) for worker in seen.workers))
+    decision, _ = decided(world, silent)
+    assert decision.reason.endswith("the server holds nothing of the workers")

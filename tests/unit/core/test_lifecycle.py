@@ -73,6 +73,20 @@ def test_first_plan_waits_until_every_worker_answers(impairment: dict[str, objec
     assert set(late.delete) == {"job-gpu-0", "job-gpu-1", "job-cpu-0"}
 
 
+def test_source_of_metrics_that_is_away_is_told_while_workers_are_waited_for() -> None:
+    world = World(two_groups())
+    world.tick()
+    workers = tuple(replace(worker, metrics=None) for worker in world.seen().workers)
+    seen = Seen(workers, metrics_problem="the server is away")
+    waiting, memory = decide(world.job, seen, world.memory, world.now)
+    assert waiting.plan is None
+    assert waiting.reason.endswith("; the server is away")
+    assert condition(waiting, "Degraded").reason == "MetricsUnavailable"
+    late, _ = decide(world.job, seen, memory, world.now + 601)
+    assert late.phase == "Failed"
+    assert late.reason.endswith("; the server is away")
+
+
 def test_worker_without_an_address_is_waited_for() -> None:
     world = World(two_groups())
     world.tick()

@@ -109,7 +109,13 @@ class KubeCluster:
         if stored.plan is not None and stored.plan.version != self._delivering:
             # Whoever wrote this plan may not have lived to deliver it.
             self._undelivered, self._delivering = _behind(stored.plan, workers), stored.plan.version
-        self._seen = Seen(tuple(workers), stored.plan, reading.problem, tuple(self._refused.items()))
+        self._seen = Seen(
+            tuple(workers),
+            stored.plan,
+            metrics_problem=reading.problem,
+            metrics_note=reading.note,
+            refused=tuple(self._refused.items()),
+        )
         return self._seen, self._plans.memory
 
     def act(self, decision: Decision, memory: Memory) -> None:
