@@ -5,10 +5,10 @@ Role. docs/rbac.md gives the reason of every verb; a test compares the two.
 {{- define "heterotrain.jobRules" -}}
 - apiGroups: [heterotrain.dev]
   resources: [heterotrainingjobs]
-  verbs: [get, list, watch, delete]
+  verbs: [list, watch, delete]
 - apiGroups: [heterotrain.dev]
   resources: [heterotrainingjobs/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [heterotrain.dev]
   resources: [heterotrainingjobs/finalizers]
   verbs: [update]
@@ -23,7 +23,7 @@ Role. docs/rbac.md gives the reason of every verb; a test compares the two.
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- with .Values.rbac.prometheusSecrets }}
 - apiGroups: [""]
   resources: [secrets]
@@ -35,5 +35,5 @@ Role. docs/rbac.md gives the reason of every verb; a test compares the two.
 {{- define "heterotrain.nodeRules" -}}
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [get, list, watch]
+  verbs: [get]
 {{- end }}
