@@ -88,6 +88,11 @@ def test_server_without_credentials_is_asked_without_any(source: Source, prometh
     assert (found.metrics, found.problem) == ({POD.name: None}, "")
 
 
+def test_server_is_not_asked_about_no_pods(source: Source) -> None:
+    away = job({"metrics": {"source": "Prometheus", "prometheus": {"url": "http://127.0.0.1:9"}}})
+    assert source.read(away, "team-a", [], NOW) == Reading({})
+
+
 @pytest.mark.parametrize(
     "case",
     [

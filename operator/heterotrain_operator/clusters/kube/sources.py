@@ -51,7 +51,9 @@ class FromPrometheus:
         self._made_at = 0.0
 
     def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
-        """As Source."""
+        """As Source; without pods nothing is asked, and so nothing is wrong."""
+        if not pods:
+            return Reading({})
         names = [pod.name for pod in pods]
         settings = job.spec.metrics.prometheus
         if self._server is None or settings != self._settings or now - self._made_at >= CREDENTIAL_SECONDS:
