@@ -8,7 +8,7 @@ import pytest
 
 from heterotrain_operator.api import Problem, to_core
 from heterotrain_operator.clusters.kube.invalid import invalid_status
-from heterotrain_operator.clusters.kube.status import FIGURES_SECONDS, next_status, status_patch, worth_writing
+from heterotrain_operator.clusters.kube.status import FIGURES_SECONDS, next_status, worth_writing
 from heterotrain_operator.core.model import Condition, Seen
 from unit.core.traces import World
 from unit.kube.documents import Document, job
@@ -83,15 +83,6 @@ def test_balanced_job_is_written_as_seldom_as_figures_are() -> None:
             moments.append(moment)
     settled = [moment for moment in moments if moment >= 60]
     assert len(settled) <= 540 / FIGURES_SECONDS
-
-
-def test_patch_makes_the_new_of_the_old() -> None:
-    before, after = status(), status(seen=Seen((), plan()), decided=decision("Restarting"))
-    patch = status_patch(before, after)
-    assert patch["imbalancePercent"] is None
-    assert "globalBatchSize" not in patch
-    applied = {name: value for name, value in {**before, **patch}.items() if value is not None}
-    assert applied == after
 
 
 # --- a job that is refused

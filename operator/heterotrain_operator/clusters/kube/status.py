@@ -107,13 +107,6 @@ def worth_writing(
     return seconds_since_last_write is None or seconds_since_last_write >= FIGURES_SECONDS
 
 
-def status_patch(previous: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch that makes `new` of `previous`: what differs, and null for what went."""
-    previous = previous or {}
-    gone = {name: None for name in previous if name not in new}
-    return gone | {name: value for name, value in new.items() if previous.get(name) != value}
-
-
 def _trains(entry: Entry) -> bool:
     """Whether a worker takes part in the training, under any plan."""
     return entry["phase"] in TRAINING_PHASES and "planVersion" in entry
