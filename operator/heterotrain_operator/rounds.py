@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_manifest, to_core
-from heterotrain_operator.clusters.kube.cluster import KubeCluster
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster
+from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.clusters.kube.owned import NameTakenError
@@ -94,6 +94,10 @@ class JobRounds:
         except PlanConflictError as error:
             logger.warning("job %s/%s: %s; observing again", job.metadata.namespace, job.metadata.name, error)
             return BUSY_SECONDS
+        except GatewayError as error:
+            if error.status in REFUSALS:  # a quota, an admission controller or a missing right: the user's to know
+                self._cluster.refuse(body, [Problem("", str(error))])
+            raise
         self._metrics.reconciled(self._monotonic() - began)
         return delay
 

@@ -83,7 +83,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     memory = replace(memory, workers=workers)
     windows = [None] * len(workers)
     seats = seats_of(job, plan, workers, windows)
-    repair = mended(job, plan)
+    repair = mended(job, plan, memory.workers)
     proposal = Proposal(*repair) if repair is not None else ask_policy(job, plan, memory, windows)
     lines = [line_of(seat.memory, seat.batch, seat.estimate) for seat in seats]
     best, ceiling, why_not = _ceiling(plan, seats, lines)

@@ -68,14 +68,21 @@ def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
     )
 
 
+def known_workers(memory: Memory, plan: Plan | None) -> dict[str, WorkerMemory]:
+    """What is remembered of the members of the last plan, by name, ready for a new generation."""
+    if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
+        return {}
+    return {
+        member.name: _ended_plan(worker, member.batch_size, member.batch_size)
+        for member, worker in zip(plan.members, memory.workers, strict=True)
+    }
+
+
 def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -> Memory:
     """Memory once a new generation starts: knowledge of workers of the same name stays, measurements begin
     anew.
     """
-    known: dict[str, WorkerMemory] = {}
-    if before is not None and before.version == memory.plan_version and len(before.members) == len(memory.workers):
-        for member, worker in zip(before.members, memory.workers, strict=True):
-            known[member.name] = _ended_plan(worker, member.batch_size, member.batch_size)
+    known = known_workers(memory, before)
     return replace(
         memory,
         plan_version=after.version,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from heterotrain_operator.core.facts import Facts, ended, listed, vanished
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
+from heterotrain_operator.core.safe import after_out_of_memory
 from heterotrain_operator.core.state import Memory
 
 GREATEST_DELAY_SECONDS = 60.0
@@ -55,9 +56,12 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
     taken = tuple(worker for worker in facts.live if _external(worker))
     failures = (*facts.failed, *taken)
     # A signal is likelier the cause than an exit, which may be a survivor's of a broken collective.
+    memory, smaller = after_out_of_memory(job, facts, memory)
     causes = sorted(failures, key=lambda worker: (not _external(worker), _signal_name(worker.exit_code) is None))
     descriptions = [how_it_ended(worker) for worker in causes]
     message = "; ".join(descriptions[:3]) + (f"; and {len(descriptions) - 3} more" if len(descriptions) > 3 else "")
+    if smaller:
+        message = f"{message}; {smaller}"
     if gone := vanished(facts):
         message = f"{listed(gone)} vanished; {message}"
     external = bool(gone) or _external(causes[0])

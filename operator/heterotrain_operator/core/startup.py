@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Member, Plan
+from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.batching import POLICIES, Seat, Split
 from heterotrain_operator.core.batching import static as static_policy
 from heterotrain_operator.core.batching import uniform as uniform_policy
@@ -16,8 +17,9 @@ from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, 
 from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending
-from heterotrain_operator.core.publishing import next_version, started_plan
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.publishing import known_workers, next_version, started_plan
+from heterotrain_operator.core.safe import safe_bounds
+from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.core.steering import SETTLE_SECONDS
 
 
@@ -83,10 +85,11 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
 
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
+    known = known_workers(memory, facts.plan)
+    knowledge = [known.get(worker.name, WorkerMemory()) for worker in workers]
+    bounds = safe_bounds(job, [worker.group for worker in workers], knowledge)
     seats = [
-        Seat(worker.name, group, 0, bounds_of(job, group))
-        for worker in workers
-        for group in [group_of(job, worker.group)]
+        Seat(worker.name, group_of(job, worker.group), 0, pair) for worker, pair in zip(workers, bounds, strict=True)
     ]
     split = _first_split(job, facts.plan, seats)
     generations = [memory.generation, *(w.metrics.generation for w in workers if w.metrics is not None)]
@@ -120,6 +123,9 @@ def _first_split(job: Job, before: Plan | None, seats: Sequence[Seat]) -> Split:
         free = not job.fixed_global_batch or (policy is not None and not policy.keeps_global_batch)
         if fits and before.global_batch_size >= 1 and (free or before.global_batch_size == job.global_batch):
             return Split(before.batch_sizes, f"the batches of plan {before.version}")
+        if before.global_batch_size == job.global_batch and job.fixed_global_batch:
+            batches = split_proportionally(before.batch_sizes, job.global_batch, [seat.bounds for seat in seats])
+            return Split(batches, f"the batches of plan {before.version}, as far as bounds allow")
     if policy is not None and policy.first is not None:
         return policy.first(job, seats)
     return static_policy.first(job, seats) if job.initial == "Static" else uniform_policy.first(job, seats)

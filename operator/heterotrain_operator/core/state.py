@@ -27,8 +27,8 @@ class WorkerMemory:
 
     The counters as they were when the last window ended (`counted_*`); the running estimate of its own time
     under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
-    and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`); and
-    small bookkeeping.
+    and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
+    one (`safe.py`); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -51,6 +51,7 @@ class WorkerMemory:
     learned_max_intervals: int = 0
     reference_batch: int = 0
     silent_since: float = 0.0
+    safe_max: int = 0
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin anew, knowledge stays."""

@@ -14,11 +14,12 @@ from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.balance import balance
 from heterotrain_operator.core.batching import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.words import duration
-from heterotrain_operator.core.facts import bounds_of, group_of, listed
+from heterotrain_operator.core.facts import group_of, listed
 from heterotrain_operator.core.learned import forgotten
 from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import Health
+from heterotrain_operator.core.safe import safe_bounds
 from heterotrain_operator.core.speed import (
     Estimate,
     counted,
@@ -70,7 +71,7 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     unsettled = _unfollowed(plan, members)
     repair: tuple[tuple[int, ...] | None, str] | None = _stranded(plan, members)
     if repair is None and (not unsettled or _settled(memory, now)):
-        repair = mended(job, plan)
+        repair = mended(job, plan, memory.workers)
     if repair is not None:
         batches, why = repair
         health = Health(*balance(plan, memory), degraded="" if batches else why)
@@ -123,9 +124,9 @@ def _stranded(plan: Plan, members: Sequence[WorkerSeen]) -> tuple[tuple[int, ...
     return plan.batch_sizes, f"{name} follows plan {newest}, newer than plan {plan.version} in force"
 
 
-def mended(job: Job, plan: Plan) -> tuple[tuple[int, ...] | None, str] | None:
+def mended(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[int, ...] | None, str] | None:
     """Batches that mend what the plan violates since the job was edited, and why; no batches if nothing can."""
-    bounds = [bounds_of(job, group_of(job, member.group)) for member in plan.members]
+    bounds = safe_bounds(job, [member.group for member in plan.members], known)
     policy = POLICIES.get(job.policy)
     total = plan.global_batch_size
     if job.fixed_global_batch and (policy is None or policy.keeps_global_batch):
@@ -216,8 +217,9 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
     code.
     """
     seats = []
-    for member, known, window in zip(plan.members, workers, windows, strict=True):
+    bounds = safe_bounds(job, [member.group for member in plan.members], workers)
+    for member, known, window, pair in zip(plan.members, workers, windows, bounds, strict=True):
         group = group_of(job, member.group)
         estimate = estimate_of(known) if member.batch_size > 0 else None
-        seats.append(Seat(member.name, group, member.batch_size, bounds_of(job, group), estimate, window, known))
+        seats.append(Seat(member.name, group, member.batch_size, pair, estimate, window, known))
     return seats

@@ -31,6 +31,7 @@ class SimulatedWorker:
     finished: bool = False
     message: str = ""
     disrupted: bool = False
+    out_of_memory: bool = False
     answers: bool = True
     metrics: WorkerMetrics = field(default_factory=lambda: WorkerMetrics(plan_version=0, phase=PHASE_WAITING))
 
@@ -47,6 +48,7 @@ class SimulatedWorker:
             finished=self.finished,
             message=self.message,
             disrupted=self.disrupted,
+            out_of_memory=self.out_of_memory,
             metrics=self.metrics if self.answers and self.exit_code is None else None,
         )
 

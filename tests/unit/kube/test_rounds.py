@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from handlers.api_server import ApiServer
+from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.client import PatientClient
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.metrics.own import OperatorMetrics
@@ -145,6 +145,25 @@ def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(steer: Callable[
     assert job.look() == TAKEN_SECONDS
     assert "metadata.name: Service team-a/digits exists already" in job.world.status["reason"]
     api.remove("services", "digits")
+    job.look()
+    assert job.world.status["phase"] == "Created"
+
+
+@pytest.mark.parametrize("plural", ["configmaps", "services"])
+def test_refusal_of_what_a_job_needs_is_in_its_status(
+    steer: Callable[..., Steered], api: ApiServer, plural: str
+) -> None:
+    job = steer()
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if kind == plural and verb in ("create", "apply"):
+            raise StatusError(403, "Forbidden", "exceeded quota: team")
+
+    api.refuse = refuse
+    with pytest.raises(GatewayError, match="exceeded quota"):
+        job.look()
+    assert "exceeded quota: team" in job.world.status["reason"]
+    api.refuse = lambda verb, kind, name: None
     job.look()
     assert job.world.status["phase"] == "Created"
 

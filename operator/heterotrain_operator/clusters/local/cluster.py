@@ -297,11 +297,11 @@ class LocalCluster:
     def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
-        finished, message = False, ""
+        finished, step, message = False, 0, ""
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
-            finished, message = words.finished, words.message
+            finished, step, message = words.finished, words.step, words.message
         return WorkerSeen(
             name=pod.key.name,
             uid=pod.uid,
@@ -312,7 +312,9 @@ class LocalCluster:
             cpu_limit=_usable(pod.cores),
             exit_code=code,
             finished=finished,
+            step=step,
             message=message,
+            out_of_memory=pod.process.out_of_memory and code not in (None, 0),
             metrics=metrics,
         )
 
