@@ -34,7 +34,7 @@ class Runtime:
         self._scraper = PodScraper()
         self._client: PatientClient
         self._leadership: Leadership
-        self._lease_thread: threading.Thread
+        self._lease_thread: threading.Thread | None = None
 
     @property
     def leading(self) -> bool:
@@ -80,12 +80,14 @@ class Runtime:
         self._lease_thread.start()
 
     def check(self) -> None:
-        """Raises RuntimeError if this replica cannot lead any more, however long it lives."""
-        if not self._lease_thread.is_alive():
+        """Raises RuntimeError if this replica cannot lead any more, however long it lives; one still starting may."""
+        if self._lease_thread is not None and not self._lease_thread.is_alive():
             raise RuntimeError("the thread that asks for the Lease has ended")
 
     async def stop(self) -> None:
-        """End the rounds under way, then give the Lease back."""
+        """End the rounds under way, then give the Lease back; nothing where the start did not get so far."""
+        if self._lease_thread is None:
+            return
         await self.controller.close()
         self._leadership.stop()
         await asyncio.to_thread(self._lease_thread.join)
