@@ -16,6 +16,7 @@ from typing import Any
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
+from heterotrain_operator.metrics.names import FAILURE_API_SERVER, FAILURE_UNEXPECTED
 from heterotrain_operator.rounds import JobRounds
 
 logger = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Controller:
         """A defect of ours in one job's loop must neither end the others nor this one for good."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._failed("unexpected")
+            self._failed(FAILURE_UNEXPECTED)
             logger.error("job %s/%s: its loop failed", *key, exc_info=error)
         if error is None or job.gone:
             job.rounds.close(*key)
@@ -166,7 +167,7 @@ class Controller:
             return 0.0
         except GatewayError as error:
             job.failures += 1
-            self._failed("api_server")
+            self._failed(FAILURE_API_SERVER)
             logger.warning("job %s/%s: %s", *key, error)
             return min(FAILURE_SECONDS * 2.0 ** min(job.failures - 1, 8), GREATEST_FAILURE_SECONDS)
         job.failures = 0

@@ -140,7 +140,7 @@ class JobOnCluster:
     def delete(self) -> None:
         """Delete it, and wait until it and all its objects are gone."""
         self._kubectl("delete", "heterotrainingjob", self.name, seconds=60)
-        wait_for(lambda: not self.children(), 90, f"{', '.join(self.children())} to go with job {self.name}")
+        wait_for(lambda: not self.children(), 90, lambda: f"{', '.join(self.children())} to go with job {self.name}")
 
     def _kubectl(self, *arguments: str, seconds: float = 60.0) -> str:
         return self.cluster.kubectl(*arguments, f"--namespace={self.namespace}", seconds=seconds)

@@ -84,4 +84,4 @@ def test_every_query_of_the_dashboard_finds_series(apply: Apply, prometheus: Pro
         return [f"{name}: {query}" for name, query in queries.items() if not prometheus.query(query)]
 
     # Rates need some scrapes of everything they are made of.
-    wait_for(lambda: not unanswered(), 60, f"series for every query; there are none for {unanswered()}", every=3)
+    wait_for(lambda: not unanswered(), 60, lambda: f"series for {', '.join(unanswered())}", every=3)

@@ -11,15 +11,18 @@ T = TypeVar("T")
 EVERY_SECONDS = 1.0
 
 
-def wait_for(condition: Callable[[], T | None], seconds: float, what: str, every: float = EVERY_SECONDS) -> T:
+def wait_for(
+    condition: Callable[[], T | None], seconds: float, what: str | Callable[[], str], every: float = EVERY_SECONDS
+) -> T:
     """Ask until the answer is neither None nor false nor empty, and return it.
 
-    Raises AssertionError, which says in vain for what, after `seconds`.
+    Raises AssertionError, which says in vain for what (as it is then, if that is a function), after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
         answer = condition()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain for {what if isinstance(what, str) else what()}")
         time.sleep(every)

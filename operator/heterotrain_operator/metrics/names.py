@@ -29,3 +29,8 @@ RECONCILE_SECONDS = "heterotrain_operator_reconcile_duration_seconds"
 RECONCILE_ERRORS = "heterotrain_operator_reconcile_errors"
 API_WRITES = "heterotrain_operator_api_writes"
 PLAN_FOLLOW_SECONDS = "heterotrain_operator_plan_follow_seconds"
+
+FAILURE_API_SERVER = "api_server"
+FAILURE_UNEXPECTED = "unexpected"
+FAILURES = (FAILURE_API_SERVER, FAILURE_UNEXPECTED)
+"""Values of the label `kind` of errors."""

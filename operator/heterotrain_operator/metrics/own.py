@@ -78,6 +78,8 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self._errors = Counter(names.RECONCILE_ERRORS, "Looks that failed.", ("kind",), registry=self.registry)
+        for kind in names.FAILURES:
+            self._errors.labels(kind)  # a rate sees the first failure only if there was a zero before it
         self._writes = Counter(names.API_WRITES, "Writes to the API server.", ("verb", "kind"), registry=self.registry)
         self._server: tuple[WSGIServer, threading.Thread] | None = None
 
@@ -104,7 +106,7 @@ class OperatorMetrics:
         self._reconcile_seconds.observe(seconds)
 
     def failed(self, kind: str) -> None:
-        """A look at a job failed; `kind` is one of few, such as the name of an exception."""
+        """A look at a job failed; `kind` is one of `names.FAILURES`."""
         self._errors.labels(kind).inc()
 
     def wrote(self, verb: str, kind: str) -> None:

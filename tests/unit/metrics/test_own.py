@@ -122,6 +122,11 @@ def test_source_that_is_down_is_told(operator: OperatorMetrics) -> None:
     assert of_job(operator, names.JOB_METRICS_SOURCE_UP) == 0
 
 
+@pytest.mark.parametrize("kind", names.FAILURES)
+def test_failures_are_counted_from_zero_so_that_rates_see_the_first(kind: str) -> None:
+    assert value(OperatorMetrics(), f"{names.RECONCILE_ERRORS}_total", kind=kind) == 0
+
+
 def test_what_the_operator_does_is_counted(operator: OperatorMetrics) -> None:
     operator.wrote("patch", "ConfigMap")
     assert value(operator, f"{names.API_WRITES}_total", verb="patch", kind="ConfigMap") == 2
