@@ -17,8 +17,9 @@ RETRY_SECONDS = 0.5
 class History:
     """Use it as a context manager, around what is to be recorded.
 
-    `plans` are all plans by version, `written` the moments (Unix seconds) at which each was seen first; `pods` the
-    names of all pods by UID; `phases` those that the job went through, in their order.
+    `plans` are all plans by version, `written` the moments at which each was seen first; `pods` the names of all pods
+    by UID; `phases` those that the job went through, in their order, and `entered` the moments at which it was first
+    seen in each. Moments are Unix seconds.
     """
 
     def __init__(self, job: JobOnCluster) -> None:
@@ -26,6 +27,7 @@ class History:
         self.written: dict[int, float] = {}
         self.pods: dict[str, str] = {}
         self.phases: list[str] = []
+        self.entered: dict[str, float] = {}
         self._api = job.cluster.api
         self._ended = threading.Event()
         core = f"{CORE}/namespaces/{job.namespace}"
@@ -84,3 +86,4 @@ class History:
         phase = (body.get("status") or {}).get("phase", "")
         if phase and phase != (self.phases or [""])[-1]:
             self.phases.append(phase)
+            self.entered.setdefault(phase, time.time())

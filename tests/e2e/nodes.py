@@ -8,6 +8,9 @@ from e2e.programs import run
 from e2e.waiting import wait_for
 
 START_SECONDS = 90.0
+API_SERVER = "kube-apiserver"
+MANIFESTS = "/etc/kubernetes/manifests"
+"""Whose pods a control plane's kubelet runs."""
 
 _SIGNAL_POD = """
 found=
@@ -27,17 +30,13 @@ class Nodes:
         names = set(run("docker", "ps", "--format", "{{.Names}}").split())
         foreign = [node["metadata"]["name"] for node in cluster.nodes() if node["metadata"]["name"] not in names]
         assert not foreign, f"these tests stop nodes, so they need a kind cluster; {', '.join(foreign)} is no container"
+        # Once it is stopped, it cannot be asked where it is.
+        (control_plane,) = cluster.nodes("node-role.kubernetes.io/control-plane")
+        self._api_server_node: str = control_plane["metadata"]["name"]
 
     def named(self, machine: str) -> str:
         """The node labelled as the fast, the slow or the GPU machine."""
         (node,) = self._cluster.nodes(f"heterotrain.dev/machine={machine}")
-        name: str = node["metadata"]["name"]
-        return name
-
-    @property
-    def control_plane(self) -> str:
-        """The node that runs the API server."""
-        (node,) = self._cluster.nodes("node-role.kubernetes.io/control-plane")
         name: str = node["metadata"]["name"]
         return name
 
@@ -60,6 +59,19 @@ class Nodes:
         """Send a signal to the processes of a pod whose command line matches a pattern, however it is taken."""
         uid = pod["metadata"]["uid"].replace("-", "_")
         self.execute(pod["spec"]["nodeName"], "sh", "-c", _SIGNAL_POD, "sh", process, uid, signal)
+
+    def stop_api_server(self) -> None:
+        """Stop it as an administrator does, and wait until its process is gone."""
+        node = self._api_server_node
+        self.execute(node, "mv", f"{MANIFESTS}/{API_SERVER}.yaml", "/etc/kubernetes/")
+        wait_for(lambda: not self._runs(node, API_SERVER), 60, "the API server to end")
+
+    def start_api_server(self) -> None:
+        """Have it started again; it takes a while until it answers."""
+        self.execute(self._api_server_node, "mv", f"/etc/kubernetes/{API_SERVER}.yaml", MANIFESTS)
+
+    def _runs(self, node: str, process: str) -> bool:
+        return run("docker", "exec", node, "sh", "-c", 'pgrep "$1" || true', "sh", process) != ""
 
     def restore(self) -> None:
         """Start what was stopped, and open all nodes for pods."""

@@ -5,25 +5,12 @@ from __future__ import annotations
 import statistics
 
 import pytest
-import yaml
 
-from e2e.api import Document
 from e2e.conftest import Apply
-from e2e.helm import REPOSITORY
+from e2e.example import unequal_digits
 from e2e.history import History
 from e2e.jobs import JobOnCluster, own_seconds, shares
-from e2e.manifests import (
-    CLAIM,
-    IMAGE,
-    MOUNTED,
-    RESTRICTED_CONTAINER,
-    RESTRICTED_POD,
-    SERIES,
-    digits,
-    group,
-    job,
-    merged,
-)
+from e2e.manifests import group, job
 from e2e.waiting import wait_for
 from heterotrain.contract import StepRecord
 
@@ -37,22 +24,8 @@ LEAST_STEPS = 10
 
 FEW_ADJUSTMENTS = 6
 
-STEPS = 600
+WIDTH, STEPS = 32, 600
 """Enough for several decisions, even where the operator has to share its CPU with everything else."""
-
-EXAMPLE = REPOSITORY / "examples" / "digits-hetero.yaml"
-
-
-def small_example(**spec: Document) -> Document:
-    """The example with its three CPU limits, but a narrower model, and admitted by the restricted standard."""
-    manifest: Document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
-    for each in manifest["spec"]["workerGroups"]:
-        pod = each["template"]["spec"]
-        pod["securityContext"] = RESTRICTED_POD
-        extra = {"image": IMAGE, "command": digits(32), "env": [SERIES], "securityContext": RESTRICTED_CONTAINER}
-        pod["containers"] = [pod["containers"][0] | extra]
-    checkpoint = {"path": MOUNTED, "persistentVolumeClaim": CLAIM}
-    return merged(manifest, {"spec": {"training": {"steps": STEPS}, "checkpoint": checkpoint, **spec}})
 
 
 def mean_own_seconds(records: dict[str, list[StepRecord]], version: int) -> dict[str, float]:
@@ -63,7 +36,7 @@ def mean_own_seconds(records: dict[str, list[StepRecord]], version: int) -> dict
 
 @pytest.mark.parametrize("apply_at", ["step", "epoch"])
 def test_unequal_workers_come_to_take_equally_long(apply: Apply, apply_at: str) -> None:
-    digits_job = apply(small_example(batching={"applyAt": apply_at}))
+    digits_job = apply(unequal_digits(WIDTH, training={"steps": STEPS}, batching={"applyAt": apply_at}))
     with History(digits_job) as history:
         digits_job.wait_for_phase("Running")
         status = digits_job.wait_for_phase("Succeeded", 420)

@@ -23,8 +23,12 @@ from e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.disruptive, pytest.mark.timeout(600)]
 
-JUMP = 0.25
-"""Relative change of a batch from plan to plan that measurements under a constant load do not bring about."""
+JUMP = 0.15
+"""Share of the global batch that no plan moves, once the batches have settled: going back to equal shares would take
+a sixth of it at least."""
+
+CALM = {"interval": 30, "deadBand": 0.1}
+"""Batching that follows lasting differences only: starting operators take CPU from workers that share their node."""
 
 SETTLED_SECONDS = 25.0
 """A plan that stands for so long has been looked at, and left."""
@@ -60,9 +64,9 @@ def assert_undisturbed(steered: JobOnCluster, history: History, settled: int, ou
     assert {plan.generation for plan in history.plans.values()} == {1}
     versions = sorted(version for version in history.plans if version >= settled)
     for before, after in pairwise(versions):
-        pairs = zip(history.plans[before].batch_sizes, history.plans[after].batch_sizes, strict=True)
-        jumps = [(old, new) for old, new in pairs if abs(new - old) > max(2, JUMP * old)]
-        assert jumps == [], f"from plan {before} to {after}"
+        old, new = history.plans[before], history.plans[after]
+        moved = sum(abs(b - a) for a, b in zip(old.batch_sizes, new.batch_sizes, strict=True)) / 2
+        assert moved <= JUMP * old.global_batch_size, f"from {old.batch_sizes} to {new.batch_sizes}"
 
 
 def wait_for_new_decision(steered: JobOnCluster, seconds: float = 120.0) -> None:
@@ -78,7 +82,7 @@ def wait_for_new_decision(steered: JobOnCluster, seconds: float = 120.0) -> None
 
 def test_killed_operator_goes_on_where_it_was(apply: Apply, installation: Installation, nodes: Nodes) -> None:
     moments = random.Random(7)
-    steered = apply(two_workers())
+    steered = apply(two_workers(batching=CALM))
     outages = []
     with History(steered) as history:
         settled = settle(steered, history)
@@ -109,7 +113,7 @@ def two_replicas(installation: Installation) -> Iterator[Installation]:
 def test_operator_paused_past_its_lease_leaves_the_job_to_its_replica(
     apply: Apply, two_replicas: Installation, nodes: Nodes
 ) -> None:
-    steered = apply(two_workers())
+    steered = apply(two_workers(batching=CALM))
     with History(steered) as history:
         settled = settle(steered, history)
         paused, standby = two_replicas.pods()
@@ -134,15 +138,15 @@ def test_operator_paused_past_its_lease_leaves_the_job_to_its_replica(
 def test_job_trains_on_without_an_api_server(
     apply: Apply, cluster: Cluster, installation: Installation, nodes: Nodes
 ) -> None:
-    steered = apply(two_workers())
+    steered = apply(two_workers(batching=CALM))
     with History(steered) as history:
         settled = settle(steered, history)
         began = time.time()
-        nodes.execute(nodes.control_plane, "pkill", "-STOP", "kube-apiserver")
+        nodes.stop_api_server()
         try:
             time.sleep(AWAY_SECONDS)
         finally:
-            nodes.execute(nodes.control_plane, "pkill", "-CONT", "kube-apiserver")
+            nodes.start_api_server()
         outages = [(began, time.time())]
         wait_for(lambda: answers(cluster), 120, "the API server to answer again")
         wait_for(cluster.all_nodes_are_ready, 120, "all nodes to be Ready again")
