@@ -18,8 +18,9 @@ RESTRICTED_POD: Document = {"runAsNonRoot": True, "seccompProfile": {"type": "Ru
 RESTRICTED_CONTAINER: Document = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """What the *restricted* Pod Security Standard wants to be said."""
 
-WIDTH, BATCH = 24, 192
-"""A model and a batch that are large enough for a step's time to lie in its samples, not in what every step costs."""
+WIDTH, BATCH = 40, 192
+"""A model and a batch that are large enough for a step's time to lie in its samples, not in what every step costs, and
+for a step to span many periods of a CPU quota."""
 
 ENDLESS = 1_000_000
 """Steps of a job that a test ends itself."""

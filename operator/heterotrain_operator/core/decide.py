@@ -123,7 +123,7 @@ def _carried_out(
         events = (Event("Normal", "DryRun", reason),) if steered.decided else ()
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
     after = rebalanced_plan(memory, plan, version, job.apply_at, steered.batches)
-    memory = adjusted(memory, plan, after, now, stage=steered.stage)
+    memory = adjusted(memory, plan, after, now, stage=steered.stage, promise=steered.promise)
     code = "PlanPublished" if stranded else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")
     return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=(event,)), memory

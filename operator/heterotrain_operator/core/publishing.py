@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.base import Promise
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.learned import raised
 from heterotrain_operator.core.shape import remember
 from heterotrain_operator.core.speed import estimate_of
 from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.trust import promised, trusted_anew
 
 
 def next_version(facts: Facts, memory: Memory) -> int:
@@ -35,10 +37,13 @@ def rebalanced_plan(memory: Memory, before: Plan, version: int, apply_at: str, b
     )
 
 
-def adjusted(memory: Memory, before: Plan, after: Plan, now: float, *, stage: int | None) -> Memory:
+def adjusted(
+    memory: Memory, before: Plan, after: Plan, now: float, *, stage: int | None, promise: Promise | None = None
+) -> Memory:
     """Memory once `after` replaces `before` with the same members: what was measured becomes a point of the
-    shapes.
+    shapes, and what `after` promises is remembered.
     """
+    memory = promised(memory, promise, before.batch_sizes)
     workers = tuple(
         _ended_plan(known, old.batch_size, new.batch_size)
         for known, old, new in zip(memory.workers, before.members, after.members, strict=True)
@@ -84,7 +89,7 @@ def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -
     """
     known = known_workers(memory, before)
     return replace(
-        memory,
+        trusted_anew(memory),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,

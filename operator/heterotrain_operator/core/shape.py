@@ -69,6 +69,13 @@ def line_of(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> Line
     return Line(per_sample * overhead_samples, per_sample)
 
 
+def is_known(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> bool:
+    """Whether the batches seen, the present one included, span enough to tell alpha from beta."""
+    if batch <= 0 or estimate is None or memory.speed <= 0:
+        return _spans(memory)
+    return _spans(_with_point(memory, batch, estimate, 1.0))
+
+
 def _with_point(memory: WorkerMemory, batch: int, estimate: Estimate, keep: float) -> WorkerMemory:
     y = estimate.mean_seconds / memory.speed
     weight = 1 / ((estimate.relative_error**2 + MODEL_ERROR**2) * y**2)

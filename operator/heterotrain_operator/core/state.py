@@ -28,7 +28,7 @@ class WorkerMemory:
     The counters as they were when the last window ended (`counted_*`); the running estimate of its own time
     under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
     and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
-    one (`safe.py`); and small bookkeeping.
+    one (`safe.py`); its batch before the plan in force (`trust.py`); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -52,6 +52,7 @@ class WorkerMemory:
     reference_batch: int = 0
     silent_since: float = 0.0
     safe_max: int = 0
+    replaced_batch: int = 0
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin anew, knowledge stays."""
@@ -73,7 +74,7 @@ class WorkerMemory:
             value = getattr(self, name)
             if value:
                 digits = BASELINE_DIGITS if name.startswith("counted") or name == "silent_since" else SIGNIFICANT_DIGITS
-                values[name] = float(f"{value:.{digits}g}")
+                values[name] = _cut(value, digits)
         return replace(self, **values)
 
 
@@ -89,7 +90,9 @@ class Memory:
     `workers` are the members of plan `plan_version`, by rank. `draining`: all pods are being deleted, and
     none is created before `restart_at`. `outcome`, once set, is final; `reason` and `message` say why (or why
     it restarts). `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches
-    only.
+    only. What the plan in force promised, what the one before it took, and what one took that was
+    taken back by half (own seconds of a step), and the `doubt`
+    about such promises (a share of the step) after `missed_promises` of them are those of `trust.py`.
     """
 
     plan_version: int = 0
@@ -113,6 +116,11 @@ class Memory:
     message: str = ""
     stage: int = 0
     adjustments: int = 0
+    promised_seconds: float = 0.0
+    replaced_seconds: float = 0.0
+    retreated_seconds: float = 0.0
+    doubt: float = 0.0
+    missed_promises: int = 0
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -130,7 +138,14 @@ class Memory:
 
     def rounded(self) -> Memory:
         """With every worker's numbers cut to the digits that are kept."""
-        return replace(self, workers=tuple(worker.rounded() for worker in self.workers))
+        return replace(
+            self,
+            promised_seconds=_cut(self.promised_seconds, SIGNIFICANT_DIGITS),
+            replaced_seconds=_cut(self.replaced_seconds, SIGNIFICANT_DIGITS),
+            retreated_seconds=_cut(self.retreated_seconds, SIGNIFICANT_DIGITS),
+            doubt=_cut(self.doubt, SIGNIFICANT_DIGITS),
+            workers=tuple(worker.rounded() for worker in self.workers),
+        )
 
     def to_json(self) -> str:
         """The value as it is stored; what equals its default is left out."""
@@ -168,8 +183,25 @@ class Memory:
         return cls(workers=workers, **values)
 
 
-_MEASURED = frozenset({"progress_step", "progress_at", "advanced_at", "between_steps", "slow_step_seconds"})
+_MEASURED = frozenset(
+    {
+        "progress_step",
+        "progress_at",
+        "advanced_at",
+        "between_steps",
+        "slow_step_seconds",
+        "promised_seconds",
+        "replaced_seconds",
+        "retreated_seconds",
+        "doubt",
+        "missed_promises",
+    }
+)
 _JOB_FIELDS = tuple(field for field in fields(Memory) if field.name != "workers")
+
+
+def _cut(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
 
 
 def _row(worker: WorkerMemory) -> list[float]:

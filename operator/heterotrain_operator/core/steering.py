@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.balance import balance
-from heterotrain_operator.core.batching import POLICIES, Proposal, Seat
+from heterotrain_operator.core.batching import POLICIES, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import group_of, listed
 from heterotrain_operator.core.learned import forgotten
@@ -30,6 +30,7 @@ from heterotrain_operator.core.speed import (
     window_of,
 )
 from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.trust import reviewed, trusted_anew
 
 SETTLE_SECONDS = 10.0
 """For so long a plan not yet followed is left in force, and what was just asked for may still be under way.
@@ -51,6 +52,7 @@ class Steered:
     health: Health
     decided: bool = False
     stage: int | None = None
+    promise: Promise | None = None
 
 
 def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
@@ -83,6 +85,8 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
         _fed_forward(job, known, worker, counters)
         for known, worker, counters in zip(memory.workers, members, metrics, strict=True)
     )
+    if any(fed.cpu_limit != known.cpu_limit > 0 for fed, known in zip(workers, memory.workers, strict=True)):
+        memory = trusted_anew(memory)
     memory = replace(memory, workers=workers)
     waiting = _too_few_steps(job, plan, metrics, memory)
     if waiting:
@@ -91,9 +95,19 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     proposal = ask_policy(job, plan, memory, windows)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
+    memory, proposal = reviewed(memory, seats_of(job, plan, memory.workers, windows), proposal)
     moved = proposal.batches if proposal.batches != plan.batch_sizes else None
     reason = "; ".join([proposal.reason, *remarks])
-    return Steered(moved, reason, memory, Health(*balance(plan, memory)), decided=True, stage=proposal.stage)
+    health = Health(*balance(plan, memory))
+    return Steered(
+        moved,
+        reason,
+        memory,
+        health,
+        decided=True,
+        stage=proposal.stage,
+        promise=proposal.promise,
+    )
 
 
 def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
@@ -177,6 +191,7 @@ def _measured(
     workers: list[WorkerMemory] = []
     windows: list[Estimate | None] = []
     remarks: list[str] = []
+    changed = False
     for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True):
         window = window_of(known, counters) if member.batch_size > 0 else None
         if isinstance(window, str):
@@ -189,8 +204,11 @@ def _measured(
         if jumped:
             remarks.append(f"{member.name} went from {duration(known.mean_seconds)} to {duration(window.mean_seconds)}")
             followed = forgotten(followed)
+            changed = True
         workers.append(counted(followed, counters))
         windows.append(window)
+    if changed:
+        memory = trusted_anew(memory)
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 
-from unit.core.traces import World, hetero_world
+from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
 
 TOLERANCE = 0.10
 QUIET_INTERVALS = 20
@@ -97,4 +99,58 @@ def test_growing_batch_without_a_fixed_global_batch_is_not_called_back() -> None
     until_still(world)
     assert world.plan is not None
     assert world.plan.global_batch_size > 192
+    assert imbalance(world) <= TOLERANCE
+
+
+def throttled_world(noise: float, seed: int) -> ThrottledWorld:
+    scales = {"job-g0-0": 0.336, "job-g1-0": 0.51}
+    world = ThrottledWorld(hetero_job("Optimal", (1, 1)), scales, noise=noise, seed=seed, fixed=0.0)
+    world.start()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("noise", [0.0, 0.06, 0.12])
+def test_a_step_that_no_line_describes_is_not_chased(noise: float, seed: int) -> None:
+    world = throttled_world(noise, seed)
+    plans, seconds = [], []
+    for _ in range(300):
+        plans.append(world.run(1)[0].plan is not None)
+        seconds.append(max(world.true_seconds()))
+    assert sum(plans[:40]) <= 6
+    assert sum(plans) <= 20
+    # The best split of this world takes 1.5 * 0.336 ms * 116 samples.
+    assert fmean(seconds[40:]) <= 1.10 * 1.5 * 0.336e-3 * 116
+
+
+def test_split_that_made_the_step_slower_is_taken_back_by_half() -> None:
+    world = throttled_world(0.0, 0)
+    moves = [decision for decision in world.run(6) if decision.plan is not None]
+    first, failed, back = (decision.plan.batch_sizes for decision in moves if decision.plan is not None)
+    assert all(abs(new - (a + b) / 2) <= 0.5 for new, a, b in zip(back, first, failed, strict=True))
+    assert "half of which is taken back" in moves[-1].reason
+    refused = world.run(1)[0]
+    assert refused.plan is None
+    assert "not believed" in refused.reason
+
+
+def test_doubt_ends_where_a_speed_changes() -> None:
+    world = throttled_world(0.0, 0)
+    world.run(6)
+    assert world.memory.doubt > 0.2
+    slower = world.workers["job-g1-0"]
+    slower.scale *= 3
+    assert world.run(1)[0].plan is not None
+    assert world.memory.doubt == 0.0
+
+
+def test_speed_that_changes_just_with_the_batches_is_followed_two_decisions_later() -> None:
+    """It looks like a promise that was missed, until the way back makes the step no faster."""
+    world = hetero_world("Optimal")
+    world.run(1)
+    assert world.memory.promised_seconds == 0.0, "the first split is a probe and promises nothing"
+    world.workers["job-g0-0"].scale = 1.5
+    world.run(1)
+    world.workers["job-g0-0"].scale = 4.0
+    world.run(4)
     assert imbalance(world) <= TOLERANCE

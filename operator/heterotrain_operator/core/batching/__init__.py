@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heterotrain_operator.core.batching import optimal, profile, proportional, static, uniform
-from heterotrain_operator.core.batching.base import Policy, Proposal, Seat, Split
+from heterotrain_operator.core.batching.base import Policy, Promise, Proposal, Seat, Split
 from heterotrain_operator.core.batching.profile import PROFILE_PLANS
 
 POLICIES: dict[str, Policy] = {
@@ -14,4 +14,4 @@ POLICIES: dict[str, Policy] = {
     "Profile": profile.POLICY,
 }
 
-__all__ = ["POLICIES", "PROFILE_PLANS", "Policy", "Proposal", "Seat", "Split"]
+__all__ = ["POLICIES", "PROFILE_PLANS", "Policy", "Promise", "Proposal", "Seat", "Split"]

@@ -29,17 +29,30 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """The step's own seconds that batches promise, where every worker's shape is known well enough to be held to it.
+
+    `goes_back`: they are on the way back to the batches before, from ones that made the step slower.
+    """
+
+    seconds: float
+    goes_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """Batches by rank, or None to keep those in force; why, in words and numbers; and what to remember.
 
     `memories` (by rank; empty: unchanged) hold whether or not the batches are published, `stage` only if they
-    are.
+    are. `saving` is the share of the step's own time that the batches are expected to save; 0: not said.
     """
 
     batches: tuple[int, ...] | None
     reason: str
     memories: tuple[WorkerMemory, ...] = ()
     stage: int | None = None
+    saving: float = 0.0
+    promise: Promise | None = None
 
 
 @dataclass(frozen=True, slots=True)

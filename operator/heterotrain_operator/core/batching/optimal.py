@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heterotrain_operator.core.batching.base import Policy, Proposal, Seat
+from heterotrain_operator.core.batching.base import Policy, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.levels import Bounds, feasibility
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.shape import line_of
+from heterotrain_operator.core.shape import is_known, line_of
 from heterotrain_operator.core.speed import Noise
 from heterotrain_operator.core.waterfill import Line, iteration_seconds, waterfill
 
@@ -31,6 +31,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     A worker of which nothing is known keeps its batch. Source: mechanisms, section 3.
     """
     lines: list[Line] = []
+    probing = False
     bounds: list[Bounds] = []
     for seat in seats:
         line = line_of(seat.memory, seat.batch, seat.estimate)
@@ -39,6 +40,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
             bounds.append((seat.batch, seat.batch))
         else:
             lines.append(line)
+            probing = probing or not is_known(seat.memory, seat.batch, seat.estimate)
             bounds.append(_reachable(seat, job.global_batch / len(seats)))
     if feasibility(job.global_batch, bounds) is not None:
         bounds = [pair if pair[0] == pair[1] else seat.bounds for seat, pair in zip(seats, bounds, strict=True)]
@@ -47,7 +49,8 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         return Proposal(None, "Optimal keeps the batches: too few workers were measured to move samples")
     batches = waterfill(lines, job.global_batch, bounds)
     worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
-    saving = 1 - iteration_seconds(lines, batches) / worst.mean_seconds
+    seconds = iteration_seconds(lines, batches)
+    saving = 1 - seconds / worst.mean_seconds
     threshold = max(LEAST_SAVING, Noise(estimates).feigned(worst))
     if saving <= threshold:
         return Proposal(
@@ -55,7 +58,8 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
             f"Optimal keeps the batches: {slowest(seats)}; the best split saves {percent(max(saving, 0.0), 1)} "
             f"of the step, which must exceed {percent(threshold, 1)} to repay a move beyond noise",
         )
-    return Proposal(batches, moved(seats, batches, saving))
+    promise = None if probing else Promise(seconds)
+    return Proposal(batches, moved(seats, batches, saving), saving=saving, promise=promise)
 
 
 def _reachable(seat: Seat, uniform_share: float) -> Bounds:

@@ -48,5 +48,9 @@ def moved(seats: Sequence[Seat], batches: Sequence[int], saving: float | None) -
         action = f"{'adding' if change >= 0 else 'removing'} {abs(change)} samples per step"
     if saving is not None and saving > 0:
         action += f" saves {percent(saving)} of the step"
-    sizes = ", ".join(str(batch) for batch in batches[:LISTED]) + (", ..." if len(batches) > LISTED else "")
-    return f"{slowest(seats)}; {action} (batches {sizes})"
+    return f"{slowest(seats)}; {action} (batches {sizes(batches)})"
+
+
+def sizes(batches: Sequence[int]) -> str:
+    """A list of batches that breaks off where nobody would read on."""
+    return ", ".join(str(batch) for batch in batches[:LISTED]) + (", ..." if len(batches) > LISTED else "")
