@@ -85,8 +85,8 @@ def main() -> int:
     """Measure, print, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2, help="runs of the digits job with each policy (default 2)")
-    parser.add_argument("--steps", type=int, default=600, help="steps of each run (default 600)")
-    parser.add_argument("--width", type=int, default=32, help="width of the model (default 32)")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each run (default 400)")
+    parser.add_argument("--width", type=int, default=56, help="width of the model (default 56)")
     parser.add_argument("--jobs", type=int, nargs="*", default=[1, 20], help="numbers of small jobs (default 1 20)")
     parser.add_argument("--seconds", type=float, default=180.0, help="how long the operator's cost is measured")
     parser.add_argument("--out", type=Path, help="file for all figures, as JSON")

@@ -31,8 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that failed tells what the cluster looked like."""
+    """A test that failed says so at once, for a whole run takes long, and tells what the cluster looked like."""
     report = yield
+    if report.failed:
+        item.config.get_terminal_writer().write(f"\n{report.longreprtext}\n")
     arguments = getattr(item, "funcargs", {})
     if report.failed and "installation" in arguments and call.when != "teardown":
         report.sections.append(("cluster", diagnosis(arguments["installation"], arguments.get("_namespaces", []))))

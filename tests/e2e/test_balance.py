@@ -24,8 +24,9 @@ LEAST_STEPS = 10
 
 FEW_ADJUSTMENTS = 6
 
-WIDTH, STEPS = 32, 600
-"""Enough for several decisions, even where the operator has to share its CPU with everything else."""
+WIDTH, STEPS = 56, 400
+"""Steps that span many periods of a CPU quota, for the own time of shorter ones is not affine in the batch; and enough
+of them for several decisions, even where the operator has to share its CPU with everything else."""
 
 
 def mean_own_seconds(records: dict[str, list[StepRecord]], version: int) -> dict[str, float]:
