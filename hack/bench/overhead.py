@@ -37,7 +37,7 @@ from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
 from heterotrain_operator.clusters.local.ports import HOST, Ports
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
-from heterotrain_operator.metrics.pods import PodScraper
+from heterotrain_operator.metrics.pods import scrape_pods
 
 WORKERS = 3
 PLAIN, LIBRARY = "plain", "heterotrain"
@@ -99,8 +99,6 @@ def run_workers(options: argparse.Namespace, mechanism: Mechanism, folder: Path,
     addresses: dict[str, str] = {}
     with ExitStack() as stack:
         stack.callback(leftovers.sweep, mechanism.parents, token)
-        scraper = PodScraper()
-        stack.callback(scraper.close)
         for member in members:
             port = ports.take()
             addresses[member.name] = f"{HOST}:{port}"
@@ -130,7 +128,7 @@ def run_workers(options: argparse.Namespace, mechanism: Mechanism, folder: Path,
             )
             processes[member.name] = process
             stack.callback(_close, process)
-        _tend(processes, addresses, scraper, folder / "block", say)
+        _tend(processes, addresses, folder / "block", say)
 
 
 def _close(process: WorkerProcess) -> None:
@@ -140,7 +138,6 @@ def _close(process: WorkerProcess) -> None:
 def _tend(
     processes: dict[str, WorkerProcess],
     addresses: dict[str, str],
-    scraper: PodScraper,
     block: Path,
     say: Callable[[str], None],
 ) -> None:
@@ -151,7 +148,7 @@ def _tend(
         running = block.read_text() if block.exists() else "starting"
         say(running)
         if running.startswith(LIBRARY):
-            scraper.scrape(addresses)
+            scrape_pods(addresses)
         time.sleep(SCRAPE_SECONDS)
     for name, process in processes.items():
         if process.exit_code() or not process.last_words().finished:

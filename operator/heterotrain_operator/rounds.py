@@ -15,11 +15,9 @@ from heterotrain_operator.clusters.kube.owned import NameTakenError
 from heterotrain_operator.clusters.kube.sources import Source, make_source
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.own import OperatorMetrics
-from heterotrain_operator.metrics.pods import PodScraper
-from heterotrain_operator.steer import FINAL_PHASES
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +44,13 @@ class JobRounds:
         self,
         gateway: Gateway,
         nodes: Nodes,
-        scraper: PodScraper,
         metrics: OperatorMetrics,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         """`clock` gives Unix seconds, `monotonic` seconds that never jump."""
-        self._gateway, self._nodes, self._scraper, self._metrics = gateway, nodes, scraper, metrics
+        self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
         self._clock, self._monotonic = clock, monotonic
         self._read_as: tuple[str, int] | None = None
         self._job: HeteroTrainingJob | None = None
@@ -82,7 +79,7 @@ class JobRounds:
             self._cluster.refuse(body, self._problems)
             return STILL_SECONDS
         if self._source is None:
-            self._source = make_source(job, self._gateway, self._scraper)
+            self._source = make_source(job, self._gateway)
         self._cluster.notice(body, job, pods, plan_versions, self._source)
         try:
             delay = self._round(job, to_core(job))

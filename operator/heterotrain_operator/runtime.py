@@ -16,7 +16,6 @@ from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.controller import MAX_THREADS, Controller, Key
 from heterotrain_operator.metrics.own import OperatorMetrics
-from heterotrain_operator.metrics.pods import PodScraper
 from heterotrain_operator.options import Options
 from heterotrain_operator.rounds import JobRounds
 
@@ -31,7 +30,6 @@ class Runtime:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._metrics = OperatorMetrics()
-        self._scraper = PodScraper()
         self._client: PatientClient
         self._leadership: Leadership
         self._lease_thread: threading.Thread | None = None
@@ -70,7 +68,7 @@ class Runtime:
         self._metrics.serve(options.metrics_port)
         nodes = Nodes(gateway)
         self.controller = Controller(
-            lambda: JobRounds(gateway, nodes, self._scraper, self._metrics, clock=time.time, monotonic=time.monotonic),
+            lambda: JobRounds(gateway, nodes, self._metrics, clock=time.time, monotonic=time.monotonic),
             leading=lambda: self.leading,
             pods_of=lambda key: _listed(pods, key),
             plan_versions_of=lambda key: _listed(plans, key),
@@ -91,7 +89,6 @@ class Runtime:
         await self.controller.close()
         self._leadership.stop()
         await asyncio.to_thread(self._lease_thread.join)
-        await asyncio.to_thread(self._scraper.close)
         await asyncio.to_thread(self._metrics.close)
         self._client.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from heterotrain import contract
 from heterotrain_operator.clusters.port import Cluster, PlanConflictError
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,6 @@ PERIOD_SECONDS = 1.0
 
 BUSY_PERIOD_SECONDS = 0.2
 """Between rounds while workers start or end: then every wait delays all of them."""
-
-FINAL_PHASES = ("Succeeded", "Failed")
 
 
 def steer(

@@ -22,7 +22,7 @@ from heterotrain.metrics import WorkerMetrics as Exporter
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.credentials import BasicAuth
 from heterotrain_operator.metrics.own import OperatorMetrics
-from heterotrain_operator.metrics.pods import PodScraper
+from heterotrain_operator.metrics.pods import scrape_pods
 from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
 from unit.metrics.conftest import DECISION, JOB, MEMORY, SEEN
 from unit.metrics.promql import queries, with_values
@@ -145,9 +145,7 @@ def steps(metrics: WorkerMetrics | None) -> tuple[int, float] | None:
 def test_server_says_what_the_workers_say(world: World) -> None:
     for _ in range(3):
         world.train()
-    scraper = PodScraper()
-    told = scraper.scrape(world.addresses)
-    scraper.close()
+    told = scrape_pods(world.addresses)
     assert None not in told.values()
     until(lambda: world.read().metrics == told, "what the workers say")
 

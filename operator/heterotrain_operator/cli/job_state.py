@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-FINAL_PHASES = ("Succeeded", "Failed")
+from heterotrain_operator.core.model import FINAL_PHASES
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from typing import Literal
 from heterotrain.contract import Plan
 
 JobPhase = Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
+FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
+"""Those of a job that is over, for good."""
+
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
@@ -84,7 +87,8 @@ class WorkerSeen:
     once it ended; `finished`, `step` and `message` are its last words. `disrupted`: its end is not its fault
     (preemption, eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its
     grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does
-    not answer, so nothing the worker last said can be relied on.
+    not answer, so nothing the worker last said can be relied on. `lingering`: the worker has ended, but its pod
+    has not, for a container beside it goes on.
     """
 
     name: str
@@ -103,6 +107,7 @@ class WorkerSeen:
     deleting_since: float | None = None
     node: str = ""
     node_lost: bool = False
+    lingering: bool = False
     metrics: WorkerMetrics | None = None
 
 

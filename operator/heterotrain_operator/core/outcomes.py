@@ -9,7 +9,7 @@ from typing import Literal
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.balance import balance
-from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.facts import Facts, ended
 from heterotrain_operator.core.model import Condition, Decision, Event, Job, JobPhase, WorkerKey
 from heterotrain_operator.core.state import Memory
 
@@ -96,7 +96,10 @@ def over(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
     phase: JobPhase = "Succeeded" if memory.outcome == "Succeeded" else "Failed"
     leftovers = {
         "All": facts.names,
-        "Running": (*(worker.name for worker in facts.live), *facts.strangers),
+        "Running": (
+            *(worker.name for worker in facts.workers if worker.lingering or not ended(worker)),
+            *facts.strangers,
+        ),
         "None": (),
     }[job.clean_pod_policy]
     health = Health() if facts.plan is None else Health(*balance(facts.plan, memory))

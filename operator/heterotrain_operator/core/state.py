@@ -54,6 +54,11 @@ class WorkerMemory:
     safe_max: int = 0
     replaced_batch: int = 0
 
+    @property
+    def learned_bounds(self) -> tuple[int, int]:
+        """What failures have taught, and only another one would teach again."""
+        return self.learned_max, self.safe_max
+
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin anew, knowledge stays."""
         return replace(
@@ -129,7 +134,9 @@ class Memory:
         return cls()
 
     def same_but_measurements(self, other: Memory) -> bool:
-        """Whether losing the difference would cost only measurements, which begin anew by themselves."""
+        """Whether losing the difference would cost only measurements, which can be taken again."""
+        if [worker.learned_bounds for worker in self.workers] != [worker.learned_bounds for worker in other.workers]:
+            return False
         return all(
             getattr(self, field.name) == getattr(other, field.name)
             for field in _JOB_FIELDS
@@ -194,7 +201,6 @@ _MEASURED = frozenset(
         "replaced_seconds",
         "retreated_seconds",
         "doubt",
-        "missed_promises",
     }
 )
 _JOB_FIELDS = tuple(field for field in fields(Memory) if field.name != "workers")

@@ -23,7 +23,8 @@ from heterotrain_operator.metrics.credentials import Credentials
 MAX_BYTES = 32 << 20
 MAX_ERROR_BYTES = 1 << 16
 MAX_WORDS = 300
-"""Characters that are repeated of what a server says."""
+"""Characters that are repeated of an error that a server reports as Prometheus does; of nothing else, since whoever may
+name a server here may be somebody who cannot reach it."""
 
 
 class FetchError(Exception):
@@ -85,7 +86,7 @@ class Fetcher:
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise FetchError(f"the answer is not JSON but {kind}: {_words(body)!r}") from None
+            raise FetchError(f"the answer is not JSON, and calls itself {kind}") from None
 
     def _refusal(self, error: urllib.error.HTTPError, deadline: float) -> str:
         status = f"{error.code} {http.client.responses.get(error.code, '')}".strip()
@@ -95,7 +96,7 @@ class Fetcher:
         if error.code == http.HTTPStatus.FORBIDDEN:
             return f"the server forbids the query to these credentials ({status})"
         if target := error.headers.get("Location"):
-            return f"the server redirects to {_words(target.encode())} ({status}); redirects are not followed"
+            return f"the server redirects to {_server(self._base, target)} ({status}); redirects are not followed"
         return f"the server answers {status}{_told(error, deadline)}"
 
     def _failure(self, error: Exception) -> str:
@@ -143,8 +144,19 @@ def _told(error: urllib.error.HTTPError, deadline: float) -> str:
         document = json.loads(read_body(error, deadline=deadline, max_bytes=MAX_ERROR_BYTES))
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return ""
-    text = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or document.get("status") != "error" or "errorType" not in document:
+        return ""
+    text = document.get("error")
     return f": {_words(text.encode())}" if isinstance(text, str) and text else ""
+
+
+def _server(base: str, target: str) -> str:
+    """Whom a redirect names, without the rest, which may hold what only the asked may know."""
+    try:
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(base, target))
+    except ValueError:
+        return "what is no URL"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _words(text: bytes) -> str:

@@ -47,26 +47,20 @@ def _read(url: str, timeout_seconds: float) -> WorkerMetrics | None:
         return None
 
 
-class PodScraper:
-    """Reads many workers at once."""
+def scrape_pods(
+    addresses: Mapping[str, str], timeout_seconds: float = TIMEOUT_SECONDS
+) -> dict[str, WorkerMetrics | None]:
+    """The metrics of workers by name; `addresses` are their `host:port`. None: unreadable this time.
 
-    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """`timeout_seconds` bounds one worker's answer; a whole round takes at most twice that."""
-        self._timeout_seconds = timeout_seconds
-        self._pool = concurrent.futures.ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="scrape")
-
-    def scrape(self, addresses: Mapping[str, str]) -> dict[str, WorkerMetrics | None]:
-        """The metrics of workers by name; `addresses` are their `host:port`. None: unreadable this time."""
-        reads = {
-            name: self._pool.submit(_read, f"http://{address}/metrics", self._timeout_seconds)
-            for name, address in addresses.items()
-        }
-        concurrent.futures.wait(reads.values(), timeout=2 * self._timeout_seconds)
-        results = {name: read.result() if read.done() else None for name, read in reads.items()}
-        for read in reads.values():
-            read.cancel()
-        return results
-
-    def close(self) -> None:
-        """Ends the threads."""
-        self._pool.shutdown(cancel_futures=True)
+    `timeout_seconds` bounds one worker's answer; all of it takes at most twice that. The threads are of this call
+    alone, so that one job's silent workers keep no other job waiting.
+    """
+    if not addresses:
+        return {}
+    pool = concurrent.futures.ThreadPoolExecutor(min(MAX_THREADS, len(addresses)), thread_name_prefix="scrape")
+    reads = {
+        name: pool.submit(_read, f"http://{address}/metrics", timeout_seconds) for name, address in addresses.items()
+    }
+    concurrent.futures.wait(reads.values(), timeout=2 * timeout_seconds)
+    pool.shutdown(wait=False, cancel_futures=True)
+    return {name: read.result() if read.done() and not read.cancelled() else None for name, read in reads.items()}

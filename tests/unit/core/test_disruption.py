@@ -101,6 +101,17 @@ def test_ended_job_keeps_the_pods_that_its_policy_names(policy: str, deleted: se
     assert set(again.delete) == deleted
 
 
+def test_pod_of_an_ended_worker_that_a_side_container_keeps_running_goes_with_the_running_ones() -> None:
+    world = hetero_world(clean_pod_policy="Running")
+    for worker in world.workers.values():
+        worker.end(0, finished=True)
+    seen = world.seen()
+    lingers = replace(seen.workers[1], lingering=True)
+    decision, _ = decided(world, replace(seen, workers=(seen.workers[0], lingers, seen.workers[2])))
+    assert decision.phase == "Succeeded"
+    assert decision.delete == (lingers.name,)
+
+
 def test_finished_job_is_removed_once_its_time_is_over() -> None:
     world = hetero_world(ttl_seconds=60.0)
     for worker in world.workers.values():

@@ -31,12 +31,20 @@ def test_nothing_is_written_while_nothing_changes(world: World, api: ApiServer) 
     assert api.reads == []
 
 
-def test_memory_in_which_only_measurements_change_is_written_once_a_minute(world: World, api: ApiServer) -> None:
+def test_memory_in_which_only_measurements_change_is_not_written(world: World, api: ApiServer) -> None:
     world.train()
     for _ in range(18):
         world.workers.train(steps=1)
         world.round(10)
-    assert len(written(api, "configmaps")) in (2, 3)
+    assert written(api, "configmaps") == []
+
+
+def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, api: ApiServer) -> None:
+    world.train()
+    decision = world.round()
+    memory = Memory.from_json(stored(api, MEMORY_KEY))
+    world.cluster.act(decision, replace(memory, workers=tuple(replace(each, safe_max=7) for each in memory.workers)))
+    assert len(written(api, "configmaps")) == 1
 
 
 def test_figures_of_the_status_are_written_every_thirty_seconds_at_most(world: World, api: ApiServer) -> None:

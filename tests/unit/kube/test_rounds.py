@@ -13,7 +13,6 @@ from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.metrics.own import OperatorMetrics
-from heterotrain_operator.metrics.pods import PodScraper
 from heterotrain_operator.rounds import (
     BUSY_SECONDS,
     FOLLOWING_SECONDS,
@@ -36,9 +35,7 @@ class Steered:
         gateway = Gateway(client, self._fence, lambda verb, kind: None)
         self.world = World(api, gateway, spec)
         monkeypatch.setattr("heterotrain_operator.rounds.make_source", lambda *_: self.world.workers)
-        self.rounds = JobRounds(
-            gateway, Nodes(gateway), PodScraper(), self.metrics, clock=self._seconds, monotonic=self._seconds
-        )
+        self.rounds = JobRounds(gateway, Nodes(gateway), self.metrics, clock=self._seconds, monotonic=self._seconds)
 
     def look(self, seconds: float = 1.0) -> float:
         self.world.now += seconds

@@ -13,8 +13,14 @@ import trustme
 from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.clusters.kube.sources import CREDENTIAL_SECONDS, FromPods, FromPrometheus, Source, make_source
-from heterotrain_operator.metrics.pods import PodScraper
+from heterotrain_operator.clusters.kube.sources import (
+    CREDENTIAL_SECONDS,
+    RENEWAL_SECONDS,
+    FromPods,
+    FromPrometheus,
+    Source,
+    make_source,
+)
 from heterotrain_operator.metrics.prometheus import Reading
 from unit.kube.documents import Document, job
 from unit.metrics.servers import Script, serving
@@ -71,16 +77,12 @@ def basic(user: str, password: str) -> str:
 
 @pytest.mark.parametrize(("spec", "kind"), [({}, FromPods), ({"source": "Prometheus"}, FromPrometheus)])
 def test_job_says_where_its_metrics_are(gateway: Gateway, spec: dict[str, Any], kind: type) -> None:
-    scraper = PodScraper()
     given = spec | ({"prometheus": {"url": "http://p:9090"}} if spec else {})
-    assert isinstance(make_source(job({"metrics": given}), gateway, scraper), kind)
-    scraper.close()
+    assert isinstance(make_source(job({"metrics": given}), gateway), kind)
 
 
 def test_pod_that_does_not_answer_has_no_metrics() -> None:
-    scraper = PodScraper(timeout_seconds=0.2)
-    assert FromPods(scraper).read(job(), "team-a", [replace(POD, ip="127.255.0.9")], NOW).metrics == {POD.name: None}
-    scraper.close()
+    assert FromPods().read(job(), "team-a", [replace(POD, ip="127.255.0.9")], NOW).metrics == {POD.name: None}
 
 
 def test_server_without_credentials_is_asked_without_any(source: Source, prometheus: str) -> None:
@@ -118,8 +120,17 @@ def test_secret_is_read_again_once_its_credentials_are_not_accepted(
     assert read(source, prometheus, TOKEN).problem == ""
     script.authorization = "Bearer new"
     secret(api, token="new")
-    assert "401" in read(source, prometheus, TOKEN).problem
-    assert read(source, prometheus, TOKEN).problem == ""
+    assert "401" in read(source, prometheus, TOKEN, later=1.0).problem
+    for later in (2.0, RENEWAL_SECONDS - 1):
+        assert "401" in read(source, prometheus, TOKEN, later=later).problem
+    assert len(api.reads) == 1
+    assert read(source, prometheus, TOKEN, later=RENEWAL_SECONDS).problem == ""
+
+
+def test_secret_that_is_not_there_is_looked_for_now_and_then(source: Source, api: ApiServer, prometheus: str) -> None:
+    for later in (0.0, 1.0, RENEWAL_SECONDS - 1, RENEWAL_SECONDS):
+        assert "there is no Secret" in read(source, prometheus, TOKEN, later=later).problem
+    assert api.reads == [("get", "secrets", "prometheus")] * 2
 
 
 def test_secret_is_read_again_now_and_then(source: Source, api: ApiServer, prometheus: str) -> None:

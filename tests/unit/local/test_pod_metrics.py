@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Iterator
+import threading
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from heterotrain import contract
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.metrics.pods import PodScraper, parse_metrics
+from heterotrain_operator.metrics.pods import MAX_THREADS, parse_metrics, scrape_pods
 
 LABELS = {"training_job": "job", "worker": "job-cpu-0", "group": "cpu"}
-
-
-@pytest.fixture
-def scraper() -> Iterator[PodScraper]:
-    """With little patience."""
-    scraper = PodScraper(timeout_seconds=0.3)
-    yield scraper
-    scraper.close()
 
 
 def registry(version: int, **extra: float) -> CollectorRegistry:
@@ -80,25 +72,23 @@ EXPECTED = WorkerMetrics(
 )
 
 
-def test_metrics_of_a_real_server_are_read(scraper: PodScraper) -> None:
+def test_metrics_of_a_real_server_are_read() -> None:
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry(7))
     try:
         address = f"127.0.0.1:{server.server_port}"
-        assert scraper.scrape({"a": address, "b": address}) == {"a": EXPECTED, "b": EXPECTED}
+        assert scrape_pods({"a": address, "b": address}) == {"a": EXPECTED, "b": EXPECTED}
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def test_a_proxy_of_the_environment_is_not_asked(scraper: PodScraper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    test_metrics_of_a_real_server_are_read(scraper)
+    test_metrics_of_a_real_server_are_read()
 
 
-def test_a_silent_a_garbled_and_an_absent_worker_are_none_and_do_not_hold_up_the_others(
-    scraper: PodScraper,
-) -> None:
+def test_a_silent_a_garbled_and_an_absent_worker_are_none_and_do_not_hold_up_the_others() -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     absent = socket.socket()
     absent.bind(("127.0.0.1", 0))
@@ -109,11 +99,33 @@ def test_a_silent_a_garbled_and_an_absent_worker_are_none_and_do_not_hold_up_the
             "absent": f"127.0.0.1:{absent.getsockname()[1]}",
             "well": f"127.0.0.1:{server.server_port}",
         }
-        results = scraper.scrape(addresses)
+        results = scrape_pods(addresses, timeout_seconds=0.3)
         assert results == {"silent": None, "absent": None, "well": EXPECTED}
     finally:
         silent.close()
         absent.close()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_one_jobs_silent_workers_keep_no_other_job_waiting() -> None:
+    silent = socket.create_server(("127.0.0.1", 0), backlog=MAX_THREADS)
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry(7))
+    silent_address, answers = f"127.0.0.1:{silent.getsockname()[1]}", threading.Event()
+
+    def read_silent() -> None:
+        scrape_pods({str(number): silent_address for number in range(MAX_THREADS)}, timeout_seconds=2.0)
+        answers.set()
+
+    other = threading.Thread(target=read_silent)
+    other.start()
+    try:
+        assert scrape_pods({"well": f"127.0.0.1:{server.server_port}"}) == {"well": EXPECTED}
+        assert not answers.is_set()
+    finally:
+        other.join()
+        silent.close()
         server.shutdown()
         server.server_close()
         thread.join()

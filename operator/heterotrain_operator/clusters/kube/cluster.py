@@ -125,7 +125,7 @@ class KubeCluster:
         GatewayError if the API server fails.
         """
         now = self._clock()
-        self._plans.write(self._job, self._uid, decision.plan, memory, now)
+        self._plans.write(self._job, self._uid, decision.plan, memory)
         if decision.plan is not None:
             self._undelivered = _receivers(decision.plan, self._seen.plan)
             self._delivering = decision.plan.version
@@ -161,7 +161,7 @@ class KubeCluster:
         found = self._gateway.read("Service", self._namespace, service_name(self._name))
         try:
             if found is not None:
-                check_owner(found, self._uid)
+                check_owner(found, self._name, self._uid)
         except NameTakenError as error:
             if not error.earlier:  # that of an earlier job is the same, and may be taken over
                 raise
@@ -238,7 +238,7 @@ class KubeCluster:
 
     def _why_taken(self, body: Mapping[str, Any]) -> str:
         try:
-            check_owner(body, self._uid)
+            check_owner(body, self._name, self._uid)
         except NameTakenError as error:
             return str(error)
         return ""  # it is ours, and the watch has not shown it yet

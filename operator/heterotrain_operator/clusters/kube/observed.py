@@ -47,8 +47,8 @@ class PodFacts:
 
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's.
     `phase`, `exit_code`, `finished`, `step` and `message` speak of the container that trains; those beside it do not
-    count. `cpu_limit` is the one in force, in cores, which a resize in place changes. `deleting_since` is when the
-    grace of its deletion ends; moments are Unix seconds.
+    count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in force, in cores, which a resize
+    in place changes. `deleting_since` is when the grace of its deletion ends; moments are Unix seconds.
     """
 
     name: str
@@ -72,6 +72,7 @@ class PodFacts:
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
+    lingering: bool = False
 
     @property
     def address(self) -> str:
@@ -125,6 +126,7 @@ def pod_facts(body: Document) -> PodFacts:
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
+        lingering=ending.over and status.get("phase") == "Running",
     )
 
 
@@ -147,6 +149,7 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         deleting_since=facts.deleting_since,
         node=facts.node,
         node_lost=node_lost,
+        lingering=facts.lingering,
         metrics=metrics if facts.ready_to_scrape else None,
     )
 

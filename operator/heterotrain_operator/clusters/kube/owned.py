@@ -60,8 +60,8 @@ def controller_uid(metadata: Mapping[str, Any]) -> str:
     return str(_controller(metadata).get("uid", ""))
 
 
-def check_owner(body: Mapping[str, Any], uid: str) -> None:
-    """Raises NameTakenError unless the object is controlled by the job of this UID.
+def check_owner(body: Mapping[str, Any], job_name: str, uid: str) -> None:
+    """Raises NameTakenError unless the object is controlled by the job of this name and UID.
 
     Server-side apply would make it ours without a word, and with it the memory of an earlier job, or what a user
     has put there.
@@ -72,7 +72,10 @@ def check_owner(body: Mapping[str, Any], uid: str) -> None:
         return
     what = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
     if controller.get("kind") == KIND:
-        raise NameTakenError(f"{what} of an earlier job {controller['name']} is still there", earlier=True)
+        owner = controller["name"]
+        if owner == job_name:
+            raise NameTakenError(f"{what} of an earlier job {owner} is still there", earlier=True)
+        raise NameTakenError(f"{what} belongs to another job, {owner}; rename one of the two", earlier=False)
     raise NameTakenError(f"{what} exists already and is not this job's; delete it, or rename the job", earlier=False)
 
 

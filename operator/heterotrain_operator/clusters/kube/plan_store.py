@@ -17,9 +17,6 @@ from heterotrain_operator.core.state import Memory
 
 logger = logging.getLogger(__name__)
 
-MEMORY_SECONDS = 60.0
-"""Between writes of a memory in which only measurements changed: a successor measures again anyway."""
-
 ABSENT = frozenset({""})
 """What a watch shows of a ConfigMap that is not there."""
 
@@ -34,7 +31,6 @@ class PlanStore:
         self._shown: frozenset[str] = ABSENT
         self._known: frozenset[str] = frozenset()
         self._written: Memory | None = None
-        self._written_at: float | None = None
         self._in_doubt = False
 
     def notice(self, versions: Collection[str]) -> None:
@@ -55,7 +51,7 @@ class PlanStore:
         namespace, name = str(job.metadata.namespace), plan_name(job.metadata.name)
         body = self._gateway.read("ConfigMap", namespace, name)
         if body is not None:
-            check_owner(body, uid)
+            check_owner(body, job.metadata.name, uid)
         stored = read_plan_map(body)
         for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
             logger.warning("ConfigMap %s/%s: %s", namespace, name, problem)
@@ -67,21 +63,19 @@ class PlanStore:
         self._stored, self._known = stored, self._shown | {stored.resource_version}
         return stored
 
-    def write(self, job: HeteroTrainingJob, uid: str, plan: Plan | None, memory: Memory, now: float) -> None:
+    def write(self, job: HeteroTrainingJob, uid: str, plan: Plan | None, memory: Memory) -> None:
         """Store a new plan (None: that in force stays) and the memory; without a plan only if losing the memory would
-        matter, or now and then. `now` in Unix seconds.
+        matter. Measurements alone do not: workers count from the beginning of the plan in force, so that whoever comes
+        next has them again at the first look.
 
         Raises PlanConflictError if somebody else wrote meanwhile, GatewayError otherwise.
         """
         stored = self.read(job, uid)
-        if self._written_at is None:
-            self._written_at = now
         matters = self._written is None or not memory.same_but_measurements(self._written)
-        due = memory != self._written and now - self._written_at >= MEMORY_SECONDS
-        if plan is not None or not stored.resource_version or matters or due:
+        if plan is not None or not stored.resource_version or matters:
             text = plan.to_json() if plan is not None else stored.plan.to_json() if stored.plan is not None else None
             self._keep(build_plan_map(job, uid, text, memory.to_json()), stored.resource_version)
-            self._written, self._written_at = memory, now
+            self._written = memory
         self.memory = memory
 
     def _keep(self, body: dict[str, Any], version: str) -> None:

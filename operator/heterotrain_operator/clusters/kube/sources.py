@@ -13,13 +13,16 @@ from heterotrain_operator.api.policies import Prometheus
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials
-from heterotrain_operator.metrics.pods import PodScraper
+from heterotrain_operator.metrics.pods import scrape_pods
 from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
 
 logger = logging.getLogger(__name__)
 
 CREDENTIAL_SECONDS = 60.0
 """For so long a Secret or ConfigMap that was read is good; then it may have been rotated."""
+
+RENEWAL_SECONDS = 10.0
+"""And for so long at least where the server cannot be asked, which may be for want of a rotated one."""
 
 
 class Source(Protocol):
@@ -33,12 +36,9 @@ class Source(Protocol):
 class FromPods:
     """Asks every pod itself."""
 
-    def __init__(self, scraper: PodScraper) -> None:
-        self._scraper = scraper
-
     def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
         """As Source."""
-        return Reading(self._scraper.scrape({pod.name: pod.metrics_address for pod in pods}))
+        return Reading(scrape_pods({pod.name: pod.metrics_address for pod in pods}))
 
 
 class FromPrometheus:
@@ -48,7 +48,9 @@ class FromPrometheus:
         self._gateway = gateway
         self._server: PrometheusSource | None = None
         self._settings: Prometheus | None = None
+        self._problem = ""
         self._made_at = 0.0
+        self._good_until = 0.0
 
     def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
         """As Source; without pods nothing is asked, and so nothing is wrong."""
@@ -56,17 +58,23 @@ class FromPrometheus:
             return Reading({})
         names = [pod.name for pod in pods]
         settings = job.spec.metrics.prometheus
-        if self._server is None or settings != self._settings or now - self._made_at >= CREDENTIAL_SECONDS:
-            try:
-                self._server = self._connect(settings, namespace)
-            except (GatewayError, ValueError) as error:
-                return Reading(dict.fromkeys(names), problem=f"spec.metrics.prometheus: {error}")
-            self._settings, self._made_at = settings, now
+        if settings != self._settings or not self._made_at <= now < self._good_until:
+            self._renew(settings, namespace, now)
+        if self._server is None:
+            return Reading(dict.fromkeys(names), problem=self._problem)
         since = {pod.name: pod.created_at for pod in pods if pod.created_at is not None}
         reading = self._server.read(job.metadata.name, namespace, names, now, since=since)
         if reading.problem:
-            self._server = None  # perhaps of credentials that have been renewed
+            self._good_until = min(self._good_until, self._made_at + RENEWAL_SECONDS)
         return reading
+
+    def _renew(self, settings: Prometheus, namespace: str, now: float) -> None:
+        self._settings, self._made_at, self._server = settings, now, None
+        try:
+            self._server = self._connect(settings, namespace)
+        except (GatewayError, ValueError) as error:
+            self._problem = f"spec.metrics.prometheus: {error}"
+        self._good_until = now + (RENEWAL_SECONDS if self._server is None else CREDENTIAL_SECONDS)
 
     def _connect(self, settings: Prometheus, namespace: str) -> PrometheusSource:
         return PrometheusSource(
@@ -94,9 +102,9 @@ class FromPrometheus:
         return body
 
 
-def make_source(job: HeteroTrainingJob, gateway: Gateway, scraper: PodScraper) -> Source:
+def make_source(job: HeteroTrainingJob, gateway: Gateway) -> Source:
     """What the job's manifest asks for."""
-    return FromPrometheus(gateway) if job.spec.metrics.source == "Prometheus" else FromPods(scraper)
+    return FromPrometheus(gateway) if job.spec.metrics.source == "Prometheus" else FromPods()
 
 
 def _entry(body: Mapping[str, Any], key: str) -> str:

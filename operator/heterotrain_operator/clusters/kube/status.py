@@ -24,13 +24,11 @@ from heterotrain_operator.clusters.kube.worker_status import (
     imbalance_percent,
     worker_entries,
 )
-from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen
 from heterotrain_operator.core.state import Memory
 
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
-
-FINAL_PHASES = ("Succeeded", "Failed")
 
 _STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""

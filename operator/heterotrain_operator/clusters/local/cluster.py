@@ -32,7 +32,7 @@ from heterotrain_operator.clusters.local.template import (
 from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import Decision, PodPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.metrics.pods import PodScraper
+from heterotrain_operator.metrics.pods import scrape_pods
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,6 @@ class LocalCluster:
         self._volume = PlanVolume(self.directory / "plan")
         self._version: str | None = None
         self._path = interpreter_path(self.directory / "bin")
-        self._scraper = PodScraper()
         # Last, so that nothing above leaves it behind.
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", leftovers.__file__, self._token, *map(str, self.mechanism.parents)],
@@ -121,7 +120,7 @@ class LocalCluster:
         stored = self._volume.read()
         self._version = stored.version
         alive = {name: pod.metrics_address for name, pod in self._pods.items() if pod.process.exit_code() is None}
-        metrics = self._scraper.scrape(alive)
+        metrics = scrape_pods(alive)
         workers = tuple(self._seen(pod, metrics.get(name)) for name, pod in self._pods.items())
         self._reported = {worker.uid for worker in workers if worker.exit_code is not None}
         return Seen(workers, stored.plan), _memory(stored.memory)
@@ -195,7 +194,6 @@ class LocalCluster:
         self._guardian.wait()
         if self._guardian.stdin is not None:
             self._guardian.stdin.close()
-        self._scraper.close()
         self._closed = True
 
     def __enter__(self) -> Self:
