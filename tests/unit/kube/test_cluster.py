@@ -134,6 +134,18 @@ def test_pod_of_an_earlier_job_is_waited_for_and_not_adopted(world: World, api: 
     assert {owner(api, "pods", name) for name in NAMES} == {world.uid}
 
 
+def test_pod_of_another_job_whose_name_is_ours_says_whose_it_is(world: World, api: ApiServer) -> None:
+    """Job "digits" with group "small-x" and job "digits-small" with group "x" name their pods alike."""
+    other = {**world.body["metadata"], "name": "digits-small", "uid": "another"}
+    reference = {"apiVersion": "heterotrain.dev/v1alpha1", "kind": "HeteroTrainingJob", "controller": True}
+    owners = [{**reference, "name": other["name"], "uid": other["uid"]}]
+    api.put("pods", {"metadata": {"name": LEADER, "ownerReferences": owners}, "spec": {}})
+    for _ in range(2):
+        world.round(11)
+    assert f"Pod team-a/{LEADER} belongs to another job, digits-small" in world.status["reason"]
+    assert owner(api, "pods", LEADER) == "another"
+
+
 def test_service_of_an_earlier_job_is_taken_over(world: World, api: ApiServer) -> None:
     world.train()
     world.apply_job(leaving="services")
