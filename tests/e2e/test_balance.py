@@ -17,7 +17,7 @@ from heterotrain.contract import StepRecord
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 TOLERANCE = 0.10
-"""By how much own times may differ from their mean."""
+"""By how much the slowest worker's own time, for which all others wait, may exceed the mean."""
 
 LEAST_STEPS = 10
 """Measured steps under a plan before a mean of them says anything."""
@@ -58,8 +58,7 @@ def test_unequal_workers_come_to_take_equally_long(apply: Apply, apply_at: str) 
 
     judged = max(version for version in history.plans if len(mean_own_seconds(records, version)) == len(groups))
     own = mean_own_seconds(records, judged)
-    mean = statistics.fmean(own.values())
-    assert {name: seconds for name, seconds in own.items() if abs(seconds / mean - 1) > TOLERANCE} == {}
+    assert max(own.values()) <= (1 + TOLERANCE) * statistics.fmean(own.values()), own
     large, medium, small = history.plans[judged].batch_sizes
     assert large > medium > small
 

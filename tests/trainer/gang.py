@@ -5,6 +5,7 @@ The test writes the plans that an operator would write, so that it decides when 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -14,6 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, StepRecord, Termination, TrainingConfig
+from trainer.warm import Process, WarmServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
@@ -30,6 +33,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+WARM_MODULES = ("torch", "torch.distributed", "torch._dynamo", "sklearn.datasets", "numpy")
+"""What a worker of these tests imports, the second of DistributedDataParallel's too; nothing of ours, so that importing
+that is a part of every test."""
+
+
+@cache
+def warm_server() -> WarmServer:
+    """One for all tests."""
+    server = WarmServer(WARM_MODULES)
+    atexit.register(server.close)
+    return server
 
 
 class Gang:
@@ -55,18 +71,15 @@ class Gang:
             for rank, batch in enumerate(batches)
         )
         self.plan = Plan(10 * generation, generation, apply_at, members)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Process] = []
         self._stack = contextlib.ExitStack()
         for rank, member in enumerate(members):
             log = self._stack.enter_context((folder / f"{member.uid}.log").open("wb"))
             path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
             self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, *command],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=REPOSITORY,
-                    env=os.environ
+                warm_server().start(
+                    command,
+                    os.environ
                     | {
                         "PYTHONPATH": path,
                         "OMP_NUM_THREADS": "1",
@@ -81,6 +94,8 @@ class Gang:
                         contract.ENV_SERIES: str(folder / f"{member.uid}.jsonl"),
                     }
                     | (environment or {}),
+                    REPOSITORY,
+                    log.fileno(),
                 )
             )
         self.write(self.plan.to_json())
@@ -135,7 +150,7 @@ class Gang:
         while (self.metric(rank, name) or 0) < at_least:
             if self.processes[rank].poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"{name} of w-{rank} never reached {at_least}:\n{self.logs()}")
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def await_step(self, step: int) -> None:
         self.await_metric(0, contract.METRIC_STEP, step)

@@ -74,7 +74,9 @@ def test_asked_to_stop_all_leave_at_one_step_with_a_checkpoint(tmp_path: Path) -
     steps = {gang.series(rank)[-1].step + 1 for rank in range(3)}
     assert len(steps) == 1
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{steps.pop():010d}.pt"]
-    assert "asked to stop" in gang.ending(1).message
+    assert all(gang.ending(rank).asked_to_stop for rank in range(3))
+    assert gang.ending(1).message.startswith("asked to stop")
+    assert gang.ending(0).message.startswith("another worker was asked to stop")
 
 
 def test_asked_to_stop_after_a_peer_died_the_leader_still_saves(tmp_path: Path) -> None:

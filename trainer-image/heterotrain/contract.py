@@ -272,18 +272,21 @@ _TERMINATION_BYTES = 4096
 class Termination:
     """A worker's last words; Kubernetes shows at most 4096 bytes of them in the pod's status.
 
-    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing.
+    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. `asked_to_stop`: all
+    workers left in order between two steps, because one of them, not necessarily this one, got SIGTERM.
     """
 
     finished: bool
     step: int = 0
     message: str = ""
+    asked_to_stop: bool = False
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
         message = self.message
         while True:
-            text = json.dumps({"finished": self.finished, "step": self.step, "message": message})
+            document = {"finished": self.finished, "step": self.step, "message": message}
+            text = json.dumps(document | ({"asked_to_stop": True} if self.asked_to_stop else {}))
             excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
             if excess <= 0:
                 return text
@@ -303,6 +306,7 @@ class Termination:
             finished=document.get("finished") is True,
             step=step if isinstance(step, int) else 0,
             message=str(document.get("message", "")),
+            asked_to_stop=document.get("asked_to_stop") is True,
         )
 
 

@@ -183,9 +183,11 @@ class Session:
         engine = self._engine
         finished = engine is not None and engine.finished
         message = error
-        if not error and engine is not None and engine.stopped:
-            message = f"asked to stop; left after step {engine.position.step}"
+        stopped = not error and engine is not None and engine.stopped
+        if stopped:
+            why = "asked to stop" if self._stop.requested else "another worker was asked to stop"
+            message = f"{why}; left after step {self.step}"
         elif not error and not finished:
             total = self._metrics.state.total_steps
             message = f"the script ended before the job's last step (step {self.step} of {total or 'unknown'})"
-        return Termination(finished=finished, step=self.step, message=message)
+        return Termination(finished=finished, step=self.step, message=message, asked_to_stop=stopped)

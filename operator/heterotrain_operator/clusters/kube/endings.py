@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heterotrain.contract import Termination
+from heterotrain.contract import EXIT_PREEMPTED, Termination
 
 Document = Mapping[str, Any]
 
@@ -39,7 +39,8 @@ _PLAIN_WAITS = frozenset({"PodInitializing"})
 class Ending:
     """How the container that trains ended; `over` is false as long as it has not.
 
-    `exit_code` is None if it never ran, or nobody knows. `finished`, `step` and `message` are its last words.
+    `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message` and `asked_to_stop` are its last
+    words.
     """
 
     over: bool = False
@@ -48,6 +49,7 @@ class Ending:
     step: int = 0
     message: str = ""
     out_of_memory: bool = False
+    asked_to_stop: bool = False
 
 
 def how_it_ended(spec: Document, status: Document, container: Document, trainer: Document) -> Ending:
@@ -68,6 +70,7 @@ def how_it_ended(spec: Document, status: Document, container: Document, trainer:
         step=words.step,
         message=_pod_reason(status) or _in_words(terminated, words, _memory_limit(container, trainer)),
         out_of_memory=out_of_memory,
+        asked_to_stop=words.asked_to_stop and code == EXIT_PREEMPTED,
     )
 
 

@@ -121,7 +121,7 @@ def pod_facts(body: Document) -> PodFacts:
         finished=ending.finished,
         step=ending.step,
         message=_message(ending, status, deleted=deleted is not None),
-        disrupted=deleted is not None or is_disrupted(status, trainer),
+        disrupted=deleted is not None or ending.asked_to_stop or is_disrupted(status, trainer),
         out_of_memory=ending.out_of_memory,
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),

@@ -295,11 +295,12 @@ class LocalCluster:
     def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
-        finished, step, message = False, 0, ""
+        finished, step, message, asked_to_stop = False, 0, "", False
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
             finished, step, message = words.finished, words.step, words.message
+            asked_to_stop = words.asked_to_stop and code == contract.EXIT_PREEMPTED
         return WorkerSeen(
             name=pod.key.name,
             uid=pod.uid,
@@ -312,6 +313,7 @@ class LocalCluster:
             finished=finished,
             step=step,
             message=message,
+            disrupted=asked_to_stop,
             out_of_memory=pod.process.out_of_memory and code not in (None, 0),
             metrics=metrics,
         )
