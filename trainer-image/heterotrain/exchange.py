@@ -1,7 +1,7 @@
-"""What workers tell each other between steps, in one small collective about twice a second.
+"""What workers tell each other between steps, in one small collective about once a second.
 
 It is launched before a step's forward and read after its backward, so nobody waits for it. It still costs every worker
-about a millisecond of CPU, which a small CPU limit feels at every step: so the leader says with each exchange how many
+some milliseconds of CPU (two threads of gloo's wake for it), which a small CPU limit feels: so the leader says with each exchange how many
 steps the next one is away, and all agree on it.
 """
 
@@ -13,7 +13,7 @@ from heterotrain.membership import Generation
 from heterotrain.plans import Plans
 from heterotrain.worker import StopRequest
 
-INTERVAL_SECONDS = 0.5
+INTERVAL_SECONDS = 1.0
 MOST_STEPS = 16
 
 
