@@ -17,7 +17,7 @@ from e2e.jobs import JobOnCluster
 from e2e.manifests import digits, group, job
 from e2e.waiting import wait_for
 
-WORKER_CPU = "40m"
+WORKER_CPU = "50m"
 START_SECONDS = 1200.0
 """Forty workers that load torch on two CPUs take their time."""
 

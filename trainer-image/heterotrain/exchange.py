@@ -1,8 +1,8 @@
 """What workers tell each other between steps, in one small collective about once a second.
 
 It is launched before a step's forward and read after its backward, so nobody waits for it. It still costs every worker
-some milliseconds of CPU (two threads of gloo's wake for it), which a small CPU limit feels: so the leader says with each exchange how many
-steps the next one is away, and all agree on it.
+some milliseconds of CPU (two threads of gloo's wake for it), which a small CPU limit feels: so the leader says with
+each exchange how many steps the next one is away, and all agree on it.
 """
 
 from __future__ import annotations
