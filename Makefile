@@ -37,7 +37,7 @@ test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
 	$(BIN)/python -m pytest -q --ignore=tests/e2e -m "not processes and not e2e"
 
 test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
-	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e
+	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/handlers/test_api_server.py
 
 manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, its reference page and the dashboard
 	$(BIN)/python -m heterotrain_operator.api.crd
