@@ -88,7 +88,8 @@ class PlanError(ValueError):
 class Member:
     """One worker in a plan.
 
-    `batch_size` is in samples per step and may be 0; `address` is `host:port`.
+    `batch_size` is in samples per step and may be 0; `address` is `host:port`. With a `micro_batch_size` the worker
+    does its part of a step in micro-batches of at most so many samples, whose gradients it adds up; 0: all at once.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Member:
     address: str
     group: str
     batch_size: int
+    micro_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class Plan:
                         "group": m.group,
                         "batchSize": m.batch_size,
                     }
+                    | ({"microBatchSize": m.micro_batch_size} if m.micro_batch_size else {})
                     for m in self.members
                 ],
             }
@@ -193,6 +196,9 @@ def parse_plan(text: str | bytes) -> Plan:
         batch_size = _typed(entry, "batchSize", int, where)
         if batch_size < 0:
             raise PlanError(f"{where}batchSize: {batch_size} is negative")
+        micro_batch_size = _typed(entry, "microBatchSize", int, where) if "microBatchSize" in entry else 0
+        if micro_batch_size < 0:
+            raise PlanError(f"{where}microBatchSize: {micro_batch_size} is negative")
         members.append(
             Member(
                 name=_typed(entry, "name", str, where),
@@ -200,6 +206,7 @@ def parse_plan(text: str | bytes) -> Plan:
                 address=_typed(entry, "address", str, where),
                 group=_typed(entry, "group", str, where),
                 batch_size=batch_size,
+                micro_batch_size=micro_batch_size,
             )
         )
     plan = Plan(
@@ -238,6 +245,7 @@ class TrainingConfig:
     smoothing: float = 0.2
     device: str = "cpu"
     on_missing_device: str = "Fail"
+    precision: str = "float32"  # or bfloat16, by autocast
     checkpoint_path: str | None = None
     checkpoint_every_steps: int = 100
     checkpoint_keep: int = 3
