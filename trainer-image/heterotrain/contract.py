@@ -59,6 +59,9 @@ METRIC_PHASE = "heterotrain_worker_phase"  # 1 for the phase in the label `phase
 METRIC_IN_COLLECTIVE = "heterotrain_worker_in_collective"  # 1 while it only waits for the others
 METRIC_LOSS = "heterotrain_worker_loss"  # global training loss of the newest step known
 METRIC_MEMORY_BYTES = "heterotrain_worker_memory_bytes"
+METRIC_MEMORY_PEAK_BYTES = "heterotrain_worker_memory_peak_bytes"  # of measured steps since the version began
+METRIC_MEMORY_BATCH_SIZE = "heterotrain_worker_memory_batch_size"  # samples at once at which that peak was reached
+METRIC_MEMORY_LIMIT_BYTES = "heterotrain_worker_memory_limit_bytes"
 METRIC_CPU_LIMIT = "heterotrain_worker_cpu_limit_cores"
 # Counters of the worker.
 METRIC_CPU_THROTTLED_SECONDS = "heterotrain_worker_cpu_throttled_seconds"

@@ -249,8 +249,7 @@ class Engine:
             self._team.reduction.evaluated = False
             self._mark = self._mark or "evaluation"
         loss = self._losses.commit(samples / self._samples)
-        if not self._mark:
-            self._metrics.counters.add(samples, times.own, times.wait, self._config.smoothing)
+        self._metrics.committed(samples, times, self._config.smoothing, measured=not self._mark)
         self._series.write(
             StepRecord(
                 time=time.time(),
@@ -313,7 +312,7 @@ class Engine:
     def _follow(self) -> None:
         """The plan in force is another than before."""
         plan, batch_size = self._plans.in_force, self._plans.batch_size
-        self._metrics.follow(plan, batch_size)
+        self._metrics.follow(plan, self._plans.rank)
         self._mark = self._mark or "first"
         self._show_progress()
         if self._worker is not None:

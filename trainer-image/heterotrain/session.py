@@ -22,6 +22,7 @@ from heterotrain.engine import Engine
 from heterotrain.gradient import ElasticModel
 from heterotrain.metrics import Series, WorkerMetrics, serve
 from heterotrain.optimizer import ElasticOptimizer
+from heterotrain.peak import peak_memory_of
 from heterotrain.planfile import PlanFile
 from heterotrain.plans import Plans
 from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
@@ -66,6 +67,7 @@ class Session:
             limit_threads(os.environ)
             serve(self._metrics, worker.metrics_port)
         self._device = choose_device(config)
+        self._metrics.memory = peak_memory_of(self._device)
 
     @property
     def device(self) -> torch.device:

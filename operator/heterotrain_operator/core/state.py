@@ -28,7 +28,8 @@ class WorkerMemory:
     The counters as they were when the last window ended (`counted_*`); the running estimate of its own time
     under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
     and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
-    one (`safe.py`); its batch before the plan in force (`trust.py`); and small bookkeeping.
+    one (`safe.py`); its batch before the plan in force (`trust.py`); its peak memory at the smallest and the greatest
+    batch seen, and its limit (`memory_model.py`); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -53,6 +54,12 @@ class WorkerMemory:
     silent_since: float = 0.0
     safe_max: int = 0
     replaced_batch: int = 0
+    memory_limit_mib: int = 0
+    memory_low_batch: int = 0
+    memory_low_mib: int = 0
+    memory_high_batch: int = 0
+    memory_high_mib: int = 0
+    failed_batch: int = 0
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin anew, knowledge stays."""
