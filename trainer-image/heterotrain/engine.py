@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 
 import torch
 
@@ -66,7 +67,6 @@ class Engine:
         self._series = series
         self._stop = stop
         self._clock = clock_for(device)
-        self._order: tuple[int, torch.Tensor] | None = None
         self._open = False  # a batch is out and not committed yet
         self._scaled = False
         self._samples = 0  # of the running step, all ranks
@@ -108,18 +108,17 @@ class Engine:
         return self._team.reduction is not None and self._team.reduction.in_collective
 
     @property
-    def has_samples(self) -> bool:
-        """Whether the running step gives this worker any samples."""
-        return self._slice[1] > self._slice[0]
+    def share(self) -> sampler.Share | None:
+        """This worker's samples of the running step, None if it has none."""
+        (start, stop), cursor = self._slice, self.position.cursor
+        return sampler.Share(self.position.epoch, cursor + start, cursor + stop) if start < stop else None
 
-    def indices(self) -> list[int]:
-        """This worker's samples of the running step."""
-        epoch, cursor = self.position.epoch, self.position.cursor
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, sampler.epoch_order(self._dataset_length, self._config.seed, epoch))
-        start, stop = self._slice
-        indices: list[int] = self._order[1][cursor + start : cursor + stop].tolist()
-        return indices
+    def coming_shares(self) -> Iterator[sampler.Share]:
+        """This worker's shares from the running step on, should the plan stay as it is."""
+        config, batch_sizes = self._config, self._plans.in_force.batch_sizes
+        return sampler.coming_shares(
+            self.position, batch_sizes, self.rank, self._dataset_length, epochs=config.epochs, steps=config.steps
+        )
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """See `Session.scale`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,9 +166,11 @@ def serve(metrics: WorkerMetrics, port: int) -> None:
     registry = CollectorRegistry()
     registry.register(metrics)
     try:
-        start_http_server(port, registry=registry)
+        server, _ = start_http_server(port, registry=registry)
     except OSError as error:
         raise OSError(error.errno, f"metrics port {port}: {error.strerror}") from error
+    # A forked process (a data loader's) would hold the port, and answer nobody, for some time after this one's end.
+    os.register_at_fork(after_in_child=server.socket.close)
 
 
 class Series:

@@ -115,19 +115,22 @@ def coming_shares(
     *,
     epochs: int | None,
     steps: int | None,
+    least: int = 1,
+    most: int = 0,
 ) -> Iterator[Share]:
-    """The shares of `rank` from the step at `position` to the job's end, should the batch sizes stay as they are.
+    """What `rank` has to load from the step at `position` to the job's end, should its plan stay as it is.
 
-    Steps without samples for it are passed over. The end is that of `epochs` and `steps`, whichever is first; None:
-    without that end.
+    A step has a share for each of its micro-batches (see there for `least` and `most`), none if it has no samples for
+    this rank. The end is that of `epochs` and `steps`, whichever is first; None: without that end.
     """
-    fullest = min(sum(batch_sizes), dataset_length)
-    start, stop = rank_slice(batch_sizes, rank, fullest)
-    if start == stop:
-        return  # not even the fullest step has samples for it
+    newest = position.epoch
     while (epochs is None or position.epoch < epochs) and (steps is None or position.step < steps):
-        samples = step_samples(dataset_length, position.cursor, sum(batch_sizes))
-        start, stop = rank_slice(batch_sizes, rank, samples)
+        samples = step_samples(dataset_length, position.cursor, sum(batch_sizes), least)
+        start, stop = rank_slice(batch_sizes, rank, samples, least)
         if start < stop:
-            yield Share(position.epoch, position.cursor + start, position.cursor + stop)
+            newest = position.epoch
+            for part in micro_batches(position.cursor + start, position.cursor + stop, most, least):
+                yield Share(position.epoch, *part)
+        elif position.epoch > newest + 1:
+            return  # a whole epoch had no samples for this rank
         position = advance(position, samples, dataset_length)

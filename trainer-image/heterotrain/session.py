@@ -14,12 +14,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from heterotrain.batches import Batches
 from heterotrain.contract import Member, Plan, Termination, TrainingConfig
 from heterotrain.engine import Engine
 from heterotrain.gradient import ElasticModel
+from heterotrain.loading import Loader, Prefetch, Source
 from heterotrain.metrics import Series, WorkerMetrics, serve
 from heterotrain.optimizer import ElasticOptimizer
 from heterotrain.peak import peak_memory_of
@@ -27,12 +28,15 @@ from heterotrain.planfile import PlanFile
 from heterotrain.plans import Plans
 from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
 
+_USUAL_BATCH_SIZE = 32
 
-def join(*, batch_size: int = 32, epochs: int = 1, seed: int = 0) -> Session:
+
+def join(*, batch_size: int | None = None, epochs: int = 1, seed: int = 0) -> Session:
     """Join the job that this process was started for; alone, outside any job, be its only worker.
 
-    `batch_size`, `epochs` and `seed` are for a run alone: in a job its manifest decides. Call it once, early: from
-    here on the worker answers to SIGTERM and says how it ended.
+    `batch_size`, `epochs` and `seed` are for a run alone: in a job its manifest decides. Without a `batch_size` it is
+    that of the DataLoader given to `prepare()`, or 32. Call `join` once, early: from here on the worker answers to
+    SIGTERM and says how it ended.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
     promised GPU is missing.
@@ -40,13 +44,13 @@ def join(*, batch_size: int = 32, epochs: int = 1, seed: int = 0) -> Session:
     worker = Worker.from_environment(os.environ)
     if worker is None:
         return Session(None, TrainingConfig(epochs=epochs, seed=seed), batch_size)
-    return Session(worker, worker.config, 0)
+    return Session(worker, worker.config, None)
 
 
 class Session:
     """One worker's part in a job."""
 
-    def __init__(self, worker: Worker | None, config: TrainingConfig, batch_size: int) -> None:
+    def __init__(self, worker: Worker | None, config: TrainingConfig, batch_size: int | None) -> None:
         """Use `heterotrain.join()`."""
         self._worker = worker
         self._config = config
@@ -98,7 +102,7 @@ class Session:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | DataLoader[Any],
         *,
         loss: Literal["mean", "sum"] = "mean",
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -107,20 +111,17 @@ class Session:
         """Take over wrapper, optimizer step and data order; use what is returned in place of what was given.
 
         `loss` says whether the criterion is a mean or a sum over a batch's samples. `dataset` is map-style, with a
-        length. `find_unused_parameters` is for models whose forward leaves some out; they get gradients of zero.
-        The batches end with the job: epochs and resuming from a checkpoint happen inside.
+        length; or a DataLoader of such a one, whose settings (workers, collate_fn, pinned memory) are taken over, but
+        for batch size and order, which are the session's. `find_unused_parameters` is for models whose forward leaves
+        some out; they get gradients of zero. The batches end with the job: epochs and resuming from a checkpoint
+        happen inside.
 
-        Raises TypeError for an IterableDataset, ValueError for an empty data set, RuntimeError if called twice.
+        Raises TypeError for an IterableDataset, ValueError for an empty data set or a loader with a sampler of its own,
+        RuntimeError if called twice.
         """
         if self._engine is not None:
             raise RuntimeError("session.prepare() was called already; a session trains one model")
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-            raise TypeError(
-                "the data set has no length and no index, so its samples cannot be divided exactly once among "
-                "workers; give a map-style Dataset (with __len__ and __getitem__), e.g. a list of its items"
-            )
-        if len(dataset) == 0:
-            raise ValueError("the data set is empty")
+        source = Source.of(dataset, collate_fn)
         if loss not in ("mean", "sum"):
             raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
         wrapped = ElasticModel(model.to(self._device))
@@ -130,10 +131,10 @@ class Session:
             worker=worker,
             plans=Plans(None, PlanFile(worker.plan_dir, self._count_rejected))
             if worker
-            else Plans(self._plan_alone(), None),
+            else Plans(self._plan_alone(source), None),
             model=wrapped,
             optimizer=optimizer,
-            dataset_length=len(dataset),
+            dataset_length=source.length,
             loss_reduction=loss,
             find_unused_parameters=find_unused_parameters,
             device=self._device,
@@ -142,10 +143,12 @@ class Session:
             stop=self._stop,
         )
         self._engine = engine
+        loader = Loader(source, self._config.seed, self._device)
+        prefetch = Prefetch(loader, source.length, self._config.seed, engine.coming_shares)
         return (
             wrapped,
             ElasticOptimizer(optimizer, engine.commit),
-            Batches(engine, dataset, collate_fn, self._device),
+            Batches(engine, loader, prefetch, self._device),
         )
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -173,10 +176,12 @@ class Session:
                 raise TypeError(f"{name}: ReduceLROnPlateau needs a metric, so a session cannot step it")
             self._engine.state.registered[name] = each
 
-    def _plan_alone(self) -> Plan:
-        if self._batch_size < 1:
-            raise ValueError(f"batch_size: must be at least 1, found {self._batch_size}")
-        return Plan(0, 0, "step", (Member("alone", "", "", "", self._batch_size),))
+    def _plan_alone(self, source: Source) -> Plan:
+        given = self._batch_size if self._batch_size is not None else source.batch_size
+        batch_size = _USUAL_BATCH_SIZE if given is None else given
+        if batch_size < 1:
+            raise ValueError(f"batch_size: must be at least 1, found {batch_size}")
+        return Plan(0, 0, "step", (Member("alone", "", "", "", batch_size),))
 
     def _count_rejected(self) -> None:
         self._metrics.state.plans_rejected += 1
