@@ -35,11 +35,14 @@ class Losses:
         part = weighted.detach()
         self._running = part if self._running is None else self._running + part
 
-    def commit(self, share: float) -> float | None:
-        """The running step is committed; `share` is this worker's part of its samples. Its contribution, if any."""
+    def commit(self, share: float, factor: float = 1.0) -> float | None:
+        """The running step is committed; `share` is this worker's part of its samples. Its contribution, if any.
+
+        What was added is multiplied with `factor`.
+        """
         if not share:
             return None
-        loss = math.nan if self._running is None else float(self._running)
+        loss = math.nan if self._running is None else float(self._running) * factor
         total, weight, nonfinite = self._untold
         if not math.isfinite(loss):
             self._untold = (total, weight, nonfinite + 1)

@@ -26,6 +26,7 @@ from heterotrain.optimizer import ElasticOptimizer
 from heterotrain.peak import peak_memory_of
 from heterotrain.planfile import PlanFile
 from heterotrain.plans import Plans
+from heterotrain.precision import Arithmetic
 from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
 
 _USUAL_BATCH_SIZE = 32
@@ -105,12 +106,14 @@ class Session:
         dataset: Dataset[Any] | DataLoader[Any],
         *,
         loss: Literal["mean", "sum"] = "mean",
+        counted: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         find_unused_parameters: bool = False,
     ) -> tuple[ElasticModel, ElasticOptimizer, Batches]:
         """Take over wrapper, optimizer step and data order; use what is returned in place of what was given.
 
-        `loss` says whether the criterion is a mean or a sum over a batch's samples. `dataset` is map-style, with a
+        `loss` says whether the criterion is a mean or a sum over a batch's samples; or, if `counted`, over what
+        `scale()` is told the number of: tokens without their padding, say, or weights. `dataset` is map-style, with a
         length; or a DataLoader of such a one, whose settings (workers, collate_fn, pinned memory) are taken over, but
         for batch size and order, which are the session's. `find_unused_parameters` is for models whose forward leaves
         some out; they get gradients of zero. The batches end with the job: epochs and resuming from a checkpoint
@@ -124,7 +127,7 @@ class Session:
         source = Source.of(dataset, collate_fn)
         if loss not in ("mean", "sum"):
             raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
-        wrapped = ElasticModel(model.to(self._device))
+        wrapped = ElasticModel(model.to(self._device), Arithmetic(self._config.precision, self._device))
         worker = self._worker
         engine = Engine(
             config=self._config,
@@ -136,6 +139,7 @@ class Session:
             optimizer=optimizer,
             dataset_length=source.length,
             loss_reduction=loss,
+            counted=counted,
             find_unused_parameters=find_unused_parameters,
             device=self._device,
             metrics=self._metrics,
@@ -151,14 +155,18 @@ class Session:
             Batches(engine, loader, prefetch, self._device),
         )
 
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+    def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
         """The loss, weighted with this worker's share of the global batch; call `backward()` on what is returned.
 
-        Raises RuntimeError outside the loop over the batches.
+        `count`, if `prepare()` was told of it, is the number of tokens, or the sum of the weights, that the loss of this
+        batch is a mean or a sum over; the gradient is then that of the mean over all workers' counts. It may be 0.
+
+        Raises RuntimeError outside the loop over the batches, ValueError for a count that is missing, superfluous,
+        negative or no number.
         """
         if self._engine is None:
             raise RuntimeError("session.scale() was called before session.prepare()")
-        return self._engine.scale(loss)
+        return self._engine.scale(loss, count)
 
     def register(self, **objects: Any) -> None:
         """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.

@@ -11,12 +11,16 @@ from collections.abc import Callable
 
 import torch
 
+from heterotrain.batch_norm import RunningStatistics
 from heterotrain.control import broadcast_document, sum_over_ranks
+from heterotrain.counting import GlobalCount
 from heterotrain.exchange import Exchange
-from heterotrain.gradient import ElasticModel, StepReduction
+from heterotrain.gradient import ElasticModel
+from heterotrain.handing_on import hand_on_changes
 from heterotrain.losses import Losses
 from heterotrain.membership import Generation, Rendezvous, is_collective_error
 from heterotrain.plans import Plans
+from heterotrain.reduction import StepReduction
 from heterotrain.timing import StepClock
 from heterotrain.training_state import TrainingState
 
@@ -45,6 +49,7 @@ class Team:
         self._clock = clock
         self._device = device
         self._rendezvous: Rendezvous | None = None
+        self.statistics = RunningStatistics(model.module)
 
     @property
     def broken(self) -> str:
@@ -81,10 +86,10 @@ class Team:
         if self.generation is not None:
             self.generation.leave()
         self.generation = self._rendezvous.meet(deadline_seconds)
-        self.reduction = StepReduction(self.generation, self._clock)
+        self.reduction = self._model.reduction_over(self.generation, self._clock, self._device)
         try:
             self._agree(self.generation)
-            self.reduction = self._model.attach(self.generation, self._clock, self._device)
+            self._model.attach(self.reduction, self._device)
         except RuntimeError as error:
             if not is_collective_error(error):
                 raise
@@ -92,10 +97,46 @@ class Team:
 
     def await_all(self) -> bool:
         """Wait until all are here; False if that failed, and the team is `broken`."""
+        return self._together(lambda generation: sum_over_ranks(torch.zeros(1), generation))
+
+    def merge_statistics(self) -> bool:
+        """All take the running statistics of all samples; False if that failed, and the team is `broken`."""
+        return self._together(self.statistics.merge)
+
+    def tell_count(self, count: float, samples: int) -> None:
+        """What this worker's loss of the running step counts; its part was scaled as if that were `samples` in all."""
+        if self.generation is None or self.reduction is None or self.reduction.error:
+            return
+        try:
+            self.reduction.count = GlobalCount(count, samples, self.generation)
+        except RuntimeError as error:
+            self.fail(error)
+
+    @property
+    def loss_factor(self) -> float:
+        """What is left to multiply this worker's part of the loss with, once the step's gradients have arrived."""
+        if self.reduction is None or self.reduction.count is None:
+            return 1.0
+        return self.reduction.count.factor()
+
+    def hand_on_changes(self, source: int, *, takes: bool) -> bool:
+        """Workers without samples (`takes`) take over what the script did to the gradients at rank `source`; False as
+        above."""
+
+        def hand_on(generation: Generation) -> None:
+            assert self.reduction is not None
+            hand_on_changes(self._model.module, self.reduction.witness, source, generation, takes=takes)
+            self._clock.bucket_done()
+
+        return self._together(hand_on)
+
+    def _together(self, act: Callable[[Generation], None]) -> bool:
         if self.generation is None:
             return True
+        if self.broken:
+            return False
         try:
-            sum_over_ranks(torch.zeros(1), self.generation)
+            act(self.generation)
         except RuntimeError as error:
             self.fail(error)
             return False
