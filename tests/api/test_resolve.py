@@ -115,6 +115,7 @@ def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
                 "spec.training.target": {"value": 0.25, "everySteps": 20},
                 "spec.checkpoint": {"path": "/checkpoints", "everySteps": 30, "keep": 2},
                 "spec.workerGroups[1].onMissingDevice": "UseCPU",
+                "spec.workerGroups[1].precision": "bfloat16",
             }
         )
     )
@@ -123,6 +124,7 @@ def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
         epochs=5,
         seed=7,
         on_missing_device="UseCPU",
+        precision="bfloat16",
         checkpoint_path="/checkpoints",
         checkpoint_every_steps=30,
         checkpoint_keep=2,

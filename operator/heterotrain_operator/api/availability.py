@@ -35,7 +35,6 @@ class Limit:
 
 
 NOT_YET = (
-    Limit("spec.workerGroups[].precision", works=("float32",)),
     Limit("spec.training.mode", works=("BSP",)),
     Limit("spec.training.learningRateScaling", works=("None",)),
     Limit("spec.training.target.metric", works=("loss",)),
