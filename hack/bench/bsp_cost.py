@@ -1,4 +1,4 @@
-"""What a workload costs in time of one core, measured in a process of its own: a benchmark can say how long it takes."""
+"""What a workload costs in time of one core, measured, so that a benchmark can say how long it will take."""
 
 from __future__ import annotations
 

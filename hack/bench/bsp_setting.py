@@ -1,4 +1,4 @@
-"""What `bsp.py` runs: the papers' workloads on four workers at the papers' levels of heterogeneity, scaled to a machine.
+"""What `bsp.py` runs: the papers' workloads on four workers at their levels of heterogeneity, scaled to a machine.
 
 OmniLearn, table I, gives four containers 48 cores together and shares them ever more unequally; here they get as many
 as the machine can spare, in the same proportions, so what is lost by equal batches is the same fraction.
@@ -51,6 +51,7 @@ class Workload:
     width: int | None
     least_batch: int
     greatest_batch: int
+    samples: int = 16 * GLOBAL_BATCH
 
 
 WORKLOADS: Mapping[str, Workload] = {
@@ -62,7 +63,7 @@ WORKLOADS: Mapping[str, Workload] = {
         Workload("alexnet", 48, 4, 96),
         Workload("vgg11", 16, 4, 96),
         Workload("gpt", 64, 1, 124),
-        Workload("cnn", 96, 1, 124),
+        Workload("cnn", 96, 1, 124, 11 * GLOBAL_BATCH),
         Workload("linear", None, 1, 124),
         Workload("svm", None, 1, 124),
     )
@@ -91,7 +92,7 @@ class Setting:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The policies beside the own one; where limits change `Static`, which knows the first ones only, is Uniform."""
+        """The policies beside the own one; where limits change, `Static` would be Uniform: the first ones are equal."""
         return tuple(policy for policy in POLICIES if not (self.is_dynamic and policy == "Static"))
 
     @property
@@ -121,7 +122,7 @@ def manifest(setting: Setting) -> dict[str, Any]:
     """The job of a setting."""
     load = setting.workload
     # Every step is full: an epoch's smaller last step would be in no figure but take time.
-    command = ["python", str(SCRIPT), "--model", load.model, "--samples", str(16 * GLOBAL_BATCH)]
+    command = ["python", str(SCRIPT), "--model", load.model, "--samples", str(load.samples)]
     if load.width is not None:
         command += ["--width", str(load.width)]
 
@@ -181,7 +182,7 @@ PROFILE_STEPS = 5 * 25
 
 
 def expected_seconds(setting: Setting, cost: Cost) -> float:
-    """How long a setting takes with these costs if nothing but computing takes time: arms, profiles and their starts."""
+    """How long arms, profiles and their starts take if nothing but computing takes time."""
     per_level = [limits(level, setting.cores) for level in setting.levels]
     steps = setting.steps / len(per_level)
     different = tuple(dict.fromkeys(per_level))
