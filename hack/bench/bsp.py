@@ -108,7 +108,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--level", action="append", choices=LEVELS, help="of heterogeneity; again for several (all)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of every policy (3)")
     parser.add_argument("--steps", type=int, default=120, help="of a run at one level (120)")
-    parser.add_argument("--phase-steps", type=int, default=60, help=f"of each level of {DYNAMIC} (60)")
+    parser.add_argument("--phase-steps", type=int, default=80, help=f"of each level of {DYNAMIC} (80)")
     parser.add_argument("--cores", type=float, help="of the four workers together (what the machine can spare)")
     parser.add_argument("--out", type=Path, default=Path("out/bench/bsp"), help="folder of results (out/bench/bsp)")
     parser.add_argument("--estimate", action="store_true", help="only say how long it would take")
