@@ -79,6 +79,8 @@ def test_a_config_survives_the_environment_and_foreign_fields_are_named() -> Non
 def test_last_words_of_any_kind_are_understood() -> None:
     words = Termination(finished=True, step=12, message="done")
     assert Termination.from_text(words.to_json()) == words
+    hungry = Termination(finished=False, message="CUDA out of memory", out_of_memory=True)
+    assert Termination.from_text(hungry.to_json()) == hungry
     assert Termination.from_text("Killed\n") == Termination(finished=False, message="Killed")
     assert len(Termination(finished=False, message="x" * 9000).to_json().encode()) <= 4096
 

@@ -283,18 +283,21 @@ _TERMINATION_BYTES = 4096
 class Termination:
     """A worker's last words; Kubernetes shows at most 4096 bytes of them in the pod's status.
 
-    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing.
+    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. `out_of_memory`: an
+    allocation failed, so the batch was too large; whom the kernel kills for that has no last words.
     """
 
     finished: bool
     step: int = 0
     message: str = ""
+    out_of_memory: bool = False
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
         message = self.message
         while True:
-            text = json.dumps({"finished": self.finished, "step": self.step, "message": message})
+            document = {"finished": self.finished, "step": self.step, "message": message}
+            text = json.dumps(document | ({"outOfMemory": True} if self.out_of_memory else {}))
             excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
             if excess <= 0:
                 return text
@@ -314,6 +317,7 @@ class Termination:
             finished=document.get("finished") is True,
             step=step if isinstance(step, int) else 0,
             message=str(document.get("message", "")),
+            out_of_memory=document.get("outOfMemory") is True,
         )
 
 

@@ -8,6 +8,7 @@ from heterotrain_operator.cli.ceiling import LEAST_SIZES, Ceiling, Profile
 from heterotrain_operator.cli.phases import PhaseSummary
 from heterotrain_operator.cli.summary import ArmSummary, Ratio, Speedup, Summary
 
+MEBIBYTE = 1 << 20
 UNKNOWN = "-"
 NAMED = 16
 """Workers in one line before it only counts them."""
@@ -47,6 +48,14 @@ def age(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """A share."""
     return UNKNOWN if value is None else f"{value:.0%}"
+
+
+def memory(peak_bytes: float | None, limit_bytes: float | None) -> str:
+    """A peak, and of how much, in MiB."""
+    if peak_bytes is None:
+        return UNKNOWN
+    peak = f"{peak_bytes / MEBIBYTE:.0f}"
+    return f"{peak} MiB" if limit_bytes is None else f"{peak} of {limit_bytes / MEBIBYTE:.0f} MiB"
 
 
 def rate(value: float | None) -> str:

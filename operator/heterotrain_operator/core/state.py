@@ -136,12 +136,20 @@ class Memory:
         return cls()
 
     def same_but_measurements(self, other: Memory) -> bool:
-        """Whether losing the difference would cost only measurements, which begin anew by themselves."""
-        return all(
+        """Whether losing the difference would cost only measurements, which begin anew by themselves.
+
+        Memory at another batch than the present one does not: that batch may not come again.
+        """
+        return self._batches_seen == other._batches_seen and all(
             getattr(self, field.name) == getattr(other, field.name)
             for field in _JOB_FIELDS
             if field.name not in _MEASURED
         )
+
+    @property
+    def _batches_seen(self) -> tuple[tuple[int, int, int], ...]:
+        seen = tuple((w.memory_low_batch, w.memory_high_batch, w.failed_batch) for w in self.workers)
+        return seen if any(map(any, seen)) else ()
 
     def rounded(self) -> Memory:
         """With every worker's numbers cut to the digits that are kept."""

@@ -68,6 +68,17 @@ def test_bound_survives_reading_the_memory_back() -> None:
     assert whole.run(8) == torn.run(8)
 
 
+def test_what_is_known_of_memory_is_worth_storing_and_further_peaks_are_not() -> None:
+    world = memory_world("Uniform")
+    start = world.memory
+    world.run(1)
+    assert not world.memory.same_but_measurements(start)
+    settled = world.memory
+    world.run(3)
+    assert world.memory != settled
+    assert world.memory.same_but_measurements(settled)
+
+
 def test_ample_memory_changes_no_decision() -> None:
     ample = memory_world(limit_mib=1e6)
     unlimited = memory_world(limit_mib=1e6)

@@ -36,7 +36,7 @@ _STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHA
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
 
 _QUIET = frozenset({"step", "epoch", "imbalancePercent"})
-_QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent"})
+_QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent", "maxBatchSize"})
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
 
@@ -57,7 +57,8 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     plan = decision.plan or seen.plan
     over = decision.phase in FINAL_PHASES
     groups = [group.name for group in job.spec.worker_groups]
-    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, over=over)
+    safe = dict(decision.safe_batches)
+    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, safe=safe, over=over)
     durable = checkpoint_condition(job)
     wanted = (*decision.conditions, *([] if durable is None else [durable]))
     completed = previous.get("completionTime") if previous.get("phase") in FINAL_PHASES else None

@@ -303,11 +303,12 @@ class LocalCluster:
     def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
-        finished, step, message = False, 0, ""
+        finished, step, message, out_of_memory = False, 0, "", False
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
             finished, step, message = words.finished, words.step, words.message
+            out_of_memory = code != 0 and (pod.process.out_of_memory or words.out_of_memory)
         return WorkerSeen(
             name=pod.key.name,
             uid=pod.uid,
@@ -320,7 +321,7 @@ class LocalCluster:
             finished=finished,
             step=step,
             message=message,
-            out_of_memory=pod.process.out_of_memory and code not in (None, 0),
+            out_of_memory=out_of_memory,
             metrics=metrics,
         )
 
