@@ -25,10 +25,16 @@ from heterotrain_operator.core.state import Memory, WorkerMemory
 
 def safe_batch(known: WorkerMemory) -> int | None:
     """The greatest batch that a worker's memory is thought to hold; None if nothing is known."""
-    limits = [known.safe_max] if known.safe_max > 0 else []
+    limits = [_guessed(known)] if known.safe_max > 0 else []
     limits += [max(known.failed_batch - 1, 1)] if known.failed_batch > 0 else []
     modelled = greatest_batch(known)
     return min([*limits, modelled] if modelled is not None else limits, default=None)
+
+
+def _guessed(known: WorkerMemory) -> int:
+    """What was guessed after a failure, or the more that the one batch seen since says is sure to fit."""
+    tried = greatest_growth(known)
+    return max(known.safe_max, tried) if tried is not None and tried < known.failed_batch else known.safe_max
 
 
 def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:

@@ -148,6 +148,25 @@ def test_job_goes_on_after_running_out_of_memory_with_what_is_known_to_fit() -> 
     assert batch_of_fast(world) < batch
 
 
+def test_first_batch_that_does_not_fit_is_halved_and_then_grows_to_what_does() -> None:
+    scales = {"job-g0-0": 1.0, "job-g1-0": 8.0}
+    job = replace(hetero_job("Optimal", (1, 8), global_batch=300), initial="Static")
+    groups = tuple(replace(group, cpu_limit=cpu) for group, cpu in zip(job.groups, (1.0, 0.125), strict=True))
+    world = MemoryWorld(replace(job, groups=groups), scales).start()
+    assert batch_of_fast(world) == 267
+    world.run(1)
+    for _ in range(4):
+        world.tick()
+    assert batch_of_fast(world) == 133
+    batches = []
+    for _ in range(8):
+        world.run(1)
+        batches.append(batch_of_fast(world))
+    assert batches == sorted(batches)
+    assert 0.9 * 168 <= batches[-1] <= 181
+    assert world.memory.restarts == 1
+
+
 def test_batch_that_only_a_guess_allowed_is_not_tried_twice() -> None:
     world = memory_world("Uniform", limit_mib=500, backoff_limit=5)
     world.fixed_mib, world.mib_per_sample = 300.0, 1.5
