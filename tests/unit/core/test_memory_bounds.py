@@ -112,8 +112,8 @@ def test_shrunk_limit_moves_samples_away_and_says_why() -> None:
     ("peaks", "most"),
     [
         ([], 500),
-        ([(100, 700)], 100 * 972 // 721),
-        ([(50, 500), (100, 700)], 153),
+        ([(100, 700)], 100 * 972 // 735),
+        ([(50, 500), (100, 700)], 145),
         ([(50, 40), (100, 41)], 910),
     ],
     ids=["unknown: the even share", "one batch", "two batches", "two batches and ample memory"],
@@ -163,7 +163,7 @@ def test_first_batch_that_does_not_fit_is_halved_and_then_grows_to_what_does() -
         world.run(1)
         batches.append(batch_of_fast(world))
     assert batches == sorted(batches)
-    assert 0.9 * 168 <= batches[-1] <= 181
+    assert 0.85 * 168 <= batches[-1] <= 181
     assert world.memory.restarts == 1
 
 
