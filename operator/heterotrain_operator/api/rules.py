@@ -117,16 +117,6 @@ def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
             f"{subject} are too few: the workers take at least {least} "
             f"(replicas x batchSize.min: {_sum_in_words(spec, lows)})",
         )
-    highs = [group.batch_size.max for group in spec.worker_groups if group.batch_size.max is not None]
-    if len(highs) < len(spec.worker_groups):
-        return
-    most = sum(high * group.replicas for high, group in zip(highs, spec.worker_groups, strict=True))
-    if batch > most:
-        yield Problem(
-            path,
-            f"{subject} are too many: the workers take at most {most} "
-            f"(replicas x batchSize.max: {_sum_in_words(spec, highs)})",
-        )
 
 
 def _growth_is_asked_for(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -286,12 +276,6 @@ RULES = (
                 "spec",
                 f"{_BATCH_UNCLEAR} || self.workerGroups.map(g, g.batchSize.min * g.replicas).sum() <= {_BATCH}",
                 "the global batch must be at least the sum of replicas x batchSize.min",
-            ),
-            Cel(
-                "spec",
-                f"{_BATCH_UNCLEAR} || self.workerGroups.exists(g, !has(g.batchSize.max))"
-                f" || self.workerGroups.map(g, g.batchSize.max * g.replicas).sum() >= {_BATCH}",
-                "the global batch must be at most the sum of replicas x batchSize.max",
             ),
         ),
     ),

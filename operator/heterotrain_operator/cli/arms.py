@@ -22,8 +22,10 @@ from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
 from heterotrain_operator.cli.summary import Arm
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
+from heterotrain_operator.core.facts import bounds_of as group_bounds
 from heterotrain_operator.core.facts import missing, survey
 from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.core.passes import in_passes
 from heterotrain_operator.steer import steer
 
 logger = logging.getLogger(__name__)
@@ -97,12 +99,9 @@ def limits_of(job: Job) -> dict[str, float | None]:
 
 def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
     """Least and most samples per step of every worker."""
-    names = iter(worker_names(job))
-    return {
-        next(names): (group.batch_min, job.global_batch if group.batch_max is None else group.batch_max)
-        for group in job.groups
-        for _ in range(group.replicas)
-    }
+    groups = [group for group in job.groups for _ in range(group.replicas)]
+    bounds = in_passes(job.global_batch, [group_bounds(job, group) for group in groups])
+    return dict(zip(worker_names(job), bounds, strict=True))
 
 
 def endless(job: HeteroTrainingJob) -> HeteroTrainingJob:

@@ -14,10 +14,11 @@ from heterotrain_operator.core.balance import balance
 from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey, vanished
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
+from heterotrain_operator.core.passes import with_passes
 from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
 from heterotrain_operator.core.recovery import recovered
 from heterotrain_operator.core.restarts import after_failures, restart, still_draining
-from heterotrain_operator.core.safe import safe_batch
+from heterotrain_operator.core.safe import bounds_at_once, safe_batch
 from heterotrain_operator.core.startup import start
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.steering import SETTLE_SECONDS, Steered, aligned, steer
@@ -132,6 +133,7 @@ def _carried_out(
         events = (*told, Event("Normal", "DryRun", reason)) if steered.decided else told
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
     after = rebalanced_plan(memory, plan, version, job.apply_at, steered.batches)
+    after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
     memory = adjusted(memory, plan, after, now, stage=steered.stage, promise=steered.promise)
     code = "PlanPublished" if stranded else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")

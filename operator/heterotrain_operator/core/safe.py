@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
-from heterotrain_operator.core.levels import Bounds, feasibility
+from heterotrain_operator.core.levels import Bounds
 from heterotrain_operator.core.memory_model import (
     failed,
     fitting_batch,
@@ -20,6 +20,7 @@ from heterotrain_operator.core.memory_model import (
     measured,
 )
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics
+from heterotrain_operator.core.passes import at_once, in_passes
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
 
@@ -37,17 +38,19 @@ def _guessed(known: WorkerMemory) -> int:
     return max(known.safe_max, tried) if tried is not None and tried < known.failed_batch else known.safe_max
 
 
-def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
-    """The user's bounds of workers of these groups, cut to what is safe, unless the global batch exceeds that.
-
-    `known` are the same workers.
-    """
+def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+    """The user's bounds of workers of these groups, cut to what is safe. `known` are the same workers."""
     users = [bounds_of(job, group_of(job, name)) for name in groups]
     safe = []
     for (low, high), worker in zip(users, known, strict=True):
         most = safe_batch(worker)
         safe.append((low, high if most is None else max(low, min(high, most))))
-    return users if feasibility(job.global_batch, safe) is not None else safe
+    return safe
+
+
+def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+    """Bounds of those workers' parts of a step: what is safe at once, or in several passes if that is too little."""
+    return in_passes(job.global_batch, bounds_at_once(job, groups, known))
 
 
 def with_peak(known: WorkerMemory, metrics: WorkerMetrics) -> WorkerMemory:
@@ -101,10 +104,11 @@ def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory,
         if worker is None or not worker.out_of_memory or member.batch_size <= 0:
             continue
         low, _ = bounds_of(job, group_of(job, member.group))
-        workers[rank] = _smaller(workers[rank], member.batch_size, max(low, 1))
+        batch = at_once(member)
+        workers[rank] = _smaller(workers[rank], batch, max(low, 1))
         most = safe_batch(workers[rank])
-        if most is not None and most < member.batch_size:
-            told.append(f"{member.name} gets at most {most} samples instead of {member.batch_size}")
+        if most is not None and most < batch:
+            told.append(f"{member.name} gets at most {most} samples instead of {batch}")
     return replace(memory, workers=tuple(workers)), listed(told)
 
 

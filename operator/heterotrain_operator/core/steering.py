@@ -19,7 +19,8 @@ from heterotrain_operator.core.learned import forgotten
 from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import Health
-from heterotrain_operator.core.safe import bounded_anew, safe_bounds, why_no_more, with_peak
+from heterotrain_operator.core.passes import at_once
+from heterotrain_operator.core.safe import bounded_anew, bounds_at_once, safe_bounds, why_no_more, with_peak
 from heterotrain_operator.core.speed import (
     Estimate,
     counted,
@@ -145,7 +146,8 @@ def _stranded(plan: Plan, members: Sequence[WorkerSeen]) -> tuple[tuple[int, ...
 
 def mended(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[int, ...] | None, str] | None:
     """Batches that mend what the plan violates since the job was edited, and why; no batches if nothing can."""
-    bounds = safe_bounds(job, [member.group for member in plan.members], known)
+    groups = [member.group for member in plan.members]
+    bounds = safe_bounds(job, groups, known)
     policy = POLICIES.get(job.policy)
     total = plan.global_batch_size
     if job.fixed_global_batch and (policy is None or policy.keeps_global_batch):
@@ -156,6 +158,9 @@ def mended(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[i
             cut = member.batch_size > high < bounds_of(job, group_of(job, member.group))[1]
             why = f" ({why_no_more(worker)})" if cut else ""
             broken.append(f"{member.name} has {member.batch_size} samples, bounds are [{low}, {high}]{why}")
+    for member, (_, most) in zip(plan.members, bounds_at_once(job, groups, known), strict=True):
+        if at_once(member) > max(most, 1):
+            broken.append(f"{member.name} computes {at_once(member)} samples at once, of which {most} fit")
     if total != plan.global_batch_size:
         broken.append(f"the batches add up to {plan.global_batch_size}, not to {total}")
     if not broken:
