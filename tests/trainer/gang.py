@@ -45,14 +45,15 @@ class Gang:
         apply_at: str = "step",
         environment: dict[str, str] | None = None,
         generation: int = 1,
+        micro: Sequence[int] = (),
     ) -> None:
         self.folder = folder
         self.plan_dir = folder / "plan"
         self.plan_dir.mkdir(parents=True, exist_ok=True)
         self.ports = [free_port() for _ in batches]
         members = tuple(
-            Member(f"w-{rank}", f"uid-{generation}-{rank}", f"127.0.0.1:{free_port()}", "cpu", batch)
-            for rank, batch in enumerate(batches)
+            Member(f"w-{rank}", f"uid-{generation}-{rank}", f"127.0.0.1:{free_port()}", "cpu", batch, most)
+            for rank, (batch, most) in enumerate(zip(batches, micro or [0] * len(batches), strict=True))
         )
         self.plan = Plan(10 * generation, generation, apply_at, members)
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -100,19 +101,19 @@ class Gang:
         partial.write_text(document)
         partial.replace(self.plan_dir / contract.PLAN_FILE)
 
-    def publish(self, *batches: int) -> Plan:
-        """The next version, with these batch sizes."""
+    def publish(self, *batches: int, micro: Sequence[int] = ()) -> Plan:
+        """The next version, with these batch sizes, and limits of micro-batches."""
         members = tuple(
-            Member(m.name, m.uid, m.address, m.group, batch)
-            for m, batch in zip(self.plan.members, batches, strict=True)
+            Member(m.name, m.uid, m.address, m.group, batch, most)
+            for m, batch, most in zip(self.plan.members, batches, micro or [0] * len(batches), strict=True)
         )
         self.plan = Plan(self.plan.version + 1, self.plan.generation, self.plan.apply_at, members)
         self.write(self.plan.to_json())
         return self.plan
 
-    def follow(self, *batches: int) -> Plan:
+    def follow(self, *batches: int, micro: Sequence[int] = ()) -> Plan:
         """Publish these batch sizes and wait until all follow them."""
-        plan = self.publish(*batches)
+        plan = self.publish(*batches, micro=micro)
         for rank in range(len(batches)):
             self.await_metric(rank, contract.METRIC_PLAN_VERSION, plan.version)
         return plan

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from itertools import islice
 
 import torch
 
 from heterotrain import contract, sampler
-from heterotrain.batch_norm import LEAST_SAMPLES_WITH_BATCH_NORM, WARNING, has_batch_norm
+from heterotrain.batch_norm import LEAST_SAMPLES_WITH_BATCH_NORM, has_batch_norm
 from heterotrain.contract import StepRecord, TrainingConfig
+from heterotrain.division import Division
 from heterotrain.exchange import Exchange
 from heterotrain.gradient import ElasticModel
 from heterotrain.loss_scale import LossScale
@@ -66,8 +66,8 @@ class Engine:
         self._plans = plans
         self._model = model
         self._optimizer = optimizer
-        self._dataset_length = dataset_length
-        self._least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(model.module) else 1
+        least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(model.module) else 1
+        self._division = Division(config, self.state, plans, dataset_length, least)
         self._metrics = metrics
         self._series = series
         self._stop = stop
@@ -118,18 +118,7 @@ class Engine:
 
     def coming_shares(self) -> Iterator[sampler.Share]:
         """This worker's shares from the running step on, should the plan stay as it is."""
-        config, plan = self._config, self._plans.in_force
-        shares = sampler.coming_shares(
-            self.position,
-            plan.batch_sizes,
-            self.rank,
-            self._dataset_length,
-            epochs=config.epochs,
-            steps=config.steps,
-            least=self._least,
-            most=plan.members[self.rank].micro_batch_size,
-        )
-        return islice(shares, self._step.opened - 1, None)
+        return self._division.coming(self._step)
 
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None) -> torch.Tensor:
         """See `Session.scale`."""
@@ -147,15 +136,8 @@ class Engine:
         self._stop.deferred = True
         if self._worker is not None:
             self._await_membership(self._worker)
-        if self._dataset_length < self._plans.in_force.global_batch_size:
-            log.warning(
-                "the data set has %d samples, fewer than the global batch of %d: no step is full, so none is measured "
-                "and batches never change",
-                self._dataset_length,
-                self._plans.in_force.global_batch_size,
-            )
-        if self._least > 1 and self.rank == 0 and len(self._plans.in_force.members) > 1:
-            log.warning(WARNING)
+        for remark in self._division.remarks():
+            log.warning("%s", remark)
         self._follow()
         self._metrics.state.phase = contract.PHASE_TRAINING
         self._clock.restart()
@@ -231,7 +213,7 @@ class Engine:
 
     def _open_step(self) -> None:
         plan = self._plans.in_force
-        self._step = RunningStep.at(self.position, plan, self.rank, self._dataset_length, self._least)
+        self._step = self._division.next_step()
         if self._step.samples != plan.global_batch_size:
             self._mark = self._mark or "partial"
         self._model.accumulator.drop()
@@ -289,7 +271,7 @@ class Engine:
         )
         self._mark = ""
         self._replays = 0
-        self.state.position = sampler.advance(self.position, self._step.samples, self._dataset_length)
+        self._division.commit(self._step)
         self._exchange.committed(samples, self._step.samples)
         self._progress.show()
         self._hear()

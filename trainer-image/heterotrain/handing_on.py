@@ -24,7 +24,7 @@ def hand_on_changes(
     This worker `takes` them if it had none; the others have the same already. Raises RuntimeError if the groups break.
     """
     speaks = generation.rank == source
-    changed = torch.tensor([float(speaks and witness is not None and witness.changed)])
+    changed = torch.tensor([speaks and witness is not None and witness.changed], dtype=torch.float64)
     sum_over_ranks(changed, generation)
     if not changed.item():
         return

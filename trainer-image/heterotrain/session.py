@@ -158,8 +158,8 @@ class Session:
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
         """The loss, weighted with this worker's share of the global batch; call `backward()` on what is returned.
 
-        `count`, if `prepare()` was told of it, is the number of tokens, or the sum of the weights, that the loss of this
-        batch is a mean or a sum over; the gradient is then that of the mean over all workers' counts. It may be 0.
+        `count`, if `prepare()` was told of it, is the number of tokens, or the sum of the weights, that the loss of
+        this batch is a mean or a sum over; the gradient is then that of the mean over all workers' counts. It may be 0.
 
         Raises RuntimeError outside the loop over the batches, ValueError for a count that is missing, superfluous,
         negative or no number.
