@@ -11,6 +11,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+PROC_SELF = Path("/proc/self")
+
 
 def memory_bytes() -> float | None:
     """Resident memory of this process in bytes."""
@@ -25,7 +27,7 @@ def peak_memory_bytes() -> float | None:
 def forget_peak() -> bool:
     """Let the peak begin anew at what is resident now; False where the kernel does not allow that."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak resident set size
+        (PROC_SELF / "clear_refs").write_text("5")  # proc(5): resets the peak resident set size
     except OSError:
         return False
     return True
@@ -36,7 +38,7 @@ def children_memory_bytes() -> float:
     its own.
     """
     total = 0.0
-    for listed in Path("/proc/self/task").glob("*/children"):
+    for listed in (PROC_SELF / "task").glob("*/children"):
         try:
             children = listed.read_text().split()
         except OSError:
@@ -63,7 +65,7 @@ def memory_limit_bytes() -> float | None:
 
 def _of_status(key: str) -> float | None:
     try:
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in (PROC_SELF / "status").read_text().splitlines():
             if line.startswith(key):
                 return float(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
@@ -83,8 +85,8 @@ def _private_bytes(process: str) -> float:
 def _folder(controller: str, file: str) -> Path | None:
     """The folder of this process's cgroup that holds `file`, of version 2 or of a version 1 controller, as mounted."""
     try:
-        memberships = Path("/proc/self/cgroup").read_text().splitlines()
-        mounts = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        memberships = (PROC_SELF / "cgroup").read_text().splitlines()
+        mounts = [line.split(" ") for line in (PROC_SELF / "mountinfo").read_text().splitlines()]
     except OSError:
         return None
     for membership in memberships:
