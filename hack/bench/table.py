@@ -25,6 +25,9 @@ Arms = Sequence[Document]
 
 NONE = "-"
 UNIFORM = "Uniform"
+EPOCHS = (2, 5)
+"""After which the accuracy of weighted and plain averaging is told, beside that after the last one."""
+
 NOTHING = "No results are recorded yet."
 
 
@@ -189,31 +192,35 @@ def gpu(documents: Sequence[Document]) -> str:
 
 
 def weighting(documents: Sequence[Document]) -> str:
-    """A row for each level and split."""
+    """A row for each level, split and number of epochs."""
     rows = []
     for document in documents:
         outcomes = document["outcomes"]
+        epochs = sorted({*(each for each in EPOCHS if each < document["epochs"]), document["epochs"]})
         for level, split in dict.fromkeys((each["level"], each["split"]) for each in outcomes):
-            pair = {
-                rule: {
-                    each["seed"]: each["accuracy"]
-                    for each in outcomes
-                    if (each["level"], each["split"], each["rule"]) == (level, split, rule)
-                }
-                for rule in ("weighted", "plain")
-            }
-            points = [100 * (accuracy - pair["plain"][seed]) for seed, accuracy in pair["weighted"].items()]
-            rows.append(
-                [
-                    f"HL{level}",
-                    split,
-                    *(spread(pair[rule].values(), lambda value: f"{value:.1%}") for rule in pair),
-                    spread(points, lambda value: f"{value:+.1f}"),
-                    WEIGHTING_POINTS[level],
-                ]
-            )
-    headings = ("level", "split", "weighted", "plain mean", "difference, points", "OmniLearn, table V, points")
+            rows += [_weighted(outcomes, level, split, after) for after in epochs]
+    headings = ("level", "split", "epochs", "weighted", "plain mean", "difference, points", "OmniLearn, table V")
     return "\n\n".join([markdown(headings, rows), _notes(documents)])
+
+
+def _weighted(outcomes: Sequence[Document], level: int, split: str, epochs: int) -> list[str]:
+    weighted, plain = (
+        {
+            each["seed"]: each["accuracies"][epochs - 1]
+            for each in outcomes
+            if (each["level"], each["split"], each["rule"]) == (level, split, rule)
+        }
+        for rule in ("weighted", "plain")
+    )
+    points = [100 * (accuracy - plain[seed]) for seed, accuracy in weighted.items()]
+    return [
+        f"HL{level}",
+        split,
+        str(epochs),
+        *(spread(each.values(), lambda value: f"{value:.1%}") for each in (weighted, plain)),
+        spread(points, lambda value: f"{value:+.1f}"),
+        WEIGHTING_POINTS[level],
+    ]
 
 
 TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {"bsp": bsp, "gpu": gpu, "weighting": weighting}

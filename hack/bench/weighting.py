@@ -37,13 +37,13 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Accuracy on the test set after the last epoch."""
+    """Accuracy on the test set after each epoch."""
 
     level: int
     split: str
     rule: str
     seed: int
-    accuracy: float
+    accuracies: tuple[float, ...]
 
 
 def batches(level: int, global_batch: int) -> tuple[int, ...]:
@@ -78,6 +78,7 @@ def train(level: int, split: str, rule: str, seed: int, options: argparse.Namesp
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=MOMENTUM)
     sizes = batches(level, options.global_batch)
     own = parts(labels, sizes, split, generator)
+    accuracies = []
     for _ in range(options.epochs):
         shuffled = [part[torch.randperm(len(part), generator=generator)] for part in own]
         for step in zip(*(part.split(size) for part, size in zip(shuffled, sizes, strict=True)), strict=True):
@@ -87,10 +88,15 @@ def train(level: int, split: str, rule: str, seed: int, options: argparse.Namesp
                 [loss * weight for loss, weight in zip(losses, weights(sizes, rule), strict=True)]
             ).sum().backward()
             optimizer.step()
+        accuracies.append(accuracy(model))
+    return Outcome(level, split, rule, seed, tuple(accuracies))
+
+
+def accuracy(model: DigitsCNN) -> float:
+    """On the test set."""
     images, labels = digits(train=False).tensors
     with torch.no_grad():
-        accuracy = (model(images).argmax(1) == labels).float().mean().item()
-    return Outcome(level, split, rule, seed, accuracy)
+        return (model(images).argmax(1) == labels).float().mean().item()
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -119,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
         for split in SPLITS:
             for rule in RULES:
                 outcomes += [train(level, split, rule, seed, options) for seed in range(options.seeds)]
-                mean = fmean(each.accuracy for each in outcomes[-options.seeds :])
+                mean = fmean(each.accuracies[-1] for each in outcomes[-options.seeds :])
                 print(f"HL{level}, {split}, {rule}: {mean:.1%}", file=sys.stderr)
     document = {
         "benchmark": "weighting",

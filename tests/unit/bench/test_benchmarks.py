@@ -156,6 +156,19 @@ def test_weights_sum_to_one_and_the_plain_mean_ignores_batches():
     assert weighting.weights((10, 30), weighting.PLAIN) == (0.5, 0.5)
 
 
+def test_weighting_is_told_after_some_epochs_and_at_the_end():
+    outcomes = [
+        {"level": 8, "split": "by label", "rule": rule, "seed": seed, "accuracies": [0.1, low + seed / 100, 0.9]}
+        for rule, low in (("weighted", 0.8), ("plain", 0.6))
+        for seed in (0, 1, 2)
+    ]
+    machine = {"python": "3.11", "torch": "2.13"}
+    document = {"benchmark": "weighting", "epochs": 3, "outcomes": outcomes, "machine": machine}
+    found = table.rendered([document], "weighting")
+    assert "| HL8 | by label | 2 | 81.0% (80.0%..82.0%) | 61.0% (60.0%..62.0%) | +20.0 |" in found
+    assert "| HL8 | by label | 3 | 90.0% | 90.0% | +0.0 |" in found
+
+
 def test_only_the_newest_schemas_are_carried():
     assert carry.version_in("v1.9.0-local") < carry.version_in("v1.37.0-local-strict")
 
