@@ -10,6 +10,7 @@ from heterotrain_operator.core.batching import Seat
 from heterotrain_operator.core.batching.optimal import propose
 from heterotrain_operator.core.memory_model import MEBIBYTE, measured
 from heterotrain_operator.core.model import Event
+from heterotrain_operator.core.passes import at_once
 from heterotrain_operator.core.safe import safe_bounds
 from heterotrain_operator.core.speed import Estimate
 from heterotrain_operator.core.state import WorkerMemory
@@ -165,6 +166,23 @@ def test_first_batch_that_does_not_fit_is_halved_and_then_grows_to_what_does() -
     assert batches == sorted(batches)
     assert 0.85 * 168 <= batches[-1] <= 181
     assert world.memory.restarts == 1
+
+
+def test_worker_that_runs_out_of_memory_in_passes_gets_smaller_passes() -> None:
+    world = memory_world("Uniform", limit_mib=480)  # 45 samples, a hundred each
+    batches = []
+    for _ in range(6):
+        world.run(1)
+        if world.decisions[-1].phase == "Restarting":
+            for _ in range(4):
+                world.tick(10)
+        assert world.plan is not None
+        batches.append([at_once(member) for member in world.plan.members])
+    assert world.memory.restarts == 2
+    assert batches[:2] == [[50] * 3, [25] * 3]
+    assert world.plan is not None
+    assert world.plan.batch_sizes == (100, 100, 100)
+    assert world.decisions[-1].phase == "Running"
 
 
 def test_batch_that_only_a_guess_allowed_is_not_tried_twice() -> None:

@@ -14,6 +14,7 @@ from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.memory_model import MEBIBYTE
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.passes import at_once
 from heterotrain_operator.core.state import Memory
 
 
@@ -206,7 +207,7 @@ class MemoryWorld(World):
 
     def train(self, steps: int) -> None:
         assert self.plan is not None
-        killed = [member.name for member in self.plan.members if self.peak_mib(member.batch_size) > self.limit_mib]
+        killed = [m.name for m in self.plan.members if self.peak_mib(at_once(m)) > self.limit_mib]
         for name in killed:
             self.workers[name].end(137, message="out of memory (limit 1Gi)")
             self.workers[name].out_of_memory = True
@@ -215,11 +216,11 @@ class MemoryWorld(World):
         super().train(steps)
         for member in self.plan.members:
             worker = self.workers[member.name]
-            peak = self.peak_mib(member.batch_size) * self.random.uniform(0.99, 1.01)
+            peak = self.peak_mib(at_once(member)) * self.random.uniform(0.99, 1.01)
             worker.metrics = replace(
                 worker.metrics,
                 memory_peak_bytes=peak * MEBIBYTE if member.batch_size else None,
-                memory_batch_size=member.batch_size,
+                memory_batch_size=at_once(member),
                 memory_limit_bytes=self.limit_mib * MEBIBYTE,
             )
 
