@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from heterotrain import contract
-from heterotrain.contract import Member, Plan, StepRecord, Termination, TrainingConfig
+from heterotrain.contract import EvaluationRecord, Member, Plan, StepRecord, Termination, TrainingConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
@@ -159,8 +159,14 @@ class Gang:
         return Termination.from_text((self.folder / f"{self.plan.members[rank].uid}.end").read_text())
 
     def series(self, rank: int) -> list[StepRecord]:
-        lines = (self.folder / f"{self.plan.members[rank].uid}.jsonl").read_text().splitlines()
-        return [StepRecord.from_json(line) for line in lines]
+        return [StepRecord.from_json(line) for line in self._lines(rank) if '"metrics"' not in line]
+
+    def evaluations(self) -> list[EvaluationRecord]:
+        """The leader's accounts."""
+        return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
+
+    def _lines(self, rank: int) -> list[str]:
+        return (self.folder / f"{self.plan.members[rank].uid}.jsonl").read_text().splitlines()
 
     def losses(self) -> dict[int, float]:
         """Global loss by step: the sum of the workers' shares."""

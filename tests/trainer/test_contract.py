@@ -70,7 +70,7 @@ def test_negative_batches_and_repeated_names_are_refused() -> None:
 
 
 def test_a_config_survives_the_environment_and_foreign_fields_are_named() -> None:
-    config = TrainingConfig(epochs=3, seed=9, checkpoint_path="/checkpoints", target_loss=0.1)
+    config = TrainingConfig(epochs=3, seed=9, checkpoint_path="/checkpoints", target_value=0.1)
     assert TrainingConfig.from_json(config.to_json()) == config
     with pytest.raises(ValueError, match="colour"):
         TrainingConfig.from_json('{"colour": 1}')

@@ -1,9 +1,10 @@
-"""Processes that load ahead change nothing: neither which samples a step has, nor how they look."""
+"""Processes that load ahead change nothing: not which samples a step has, how they look, or what is measured."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from heterotrain.contract import TrainingConfig
 from heterotrain.workloads.digits import digits
@@ -40,3 +41,7 @@ def test_loading_ahead_changes_nothing_while_batches_change_and_a_step_is_replay
     worst = max((alone[key] - saved[key]).abs().max().item() for key in alone)
     print(f"float64, loading ahead with augmentation: weights differ by {worst:.1e} from a run alone without")
     assert worst < 1e-10
+    metrics = torch.load(tmp_path / "alone" / "alone-metrics.pt")
+    assert metrics["accuracy"] > 0.3
+    for rank in range(3):
+        assert gang.saved(rank, "-metrics") == {name: pytest.approx(metrics[name], abs=1e-10) for name in metrics}

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from heterotrain.records import EvaluationRecord as EvaluationRecord  # noqa: PLC0414 - part of the contract
+from heterotrain.records import StepRecord as StepRecord  # noqa: PLC0414 - part of the contract
+
 PLAN_SCHEMA = 1
 """Schema of the plan document that this version writes, and the newest that it reads."""
 
@@ -76,9 +79,18 @@ PHASE_WAITING = "waiting"  # joined, in no plan yet: ready to be a member
 PHASE_STARTING = "starting"  # member; building groups, loading a checkpoint
 PHASE_TRAINING = "training"
 PHASE_CHECKPOINTING = "checkpointing"
+PHASE_EVALUATING = "evaluating"
 PHASE_REFORMING = "reforming"  # a collective failed; making new groups
 PHASE_FINISHED = "finished"
-PHASES = (PHASE_WAITING, PHASE_STARTING, PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED)
+PHASES = (
+    PHASE_WAITING,
+    PHASE_STARTING,
+    PHASE_TRAINING,
+    PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
+    PHASE_REFORMING,
+    PHASE_FINISHED,
+)
 
 # --- the plan --------------------------------------------------------------------------------------------------
 
@@ -234,12 +246,16 @@ def parse_plan(text: str | bytes) -> Plan:
 # --- what a worker is told once, at its start --------------------------------------------------------------------
 
 
+TRAINING_LOSS = "loss"
+"""The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
     """The part of a job's spec that its trainers need; it never changes while the job runs.
 
-    Exactly one of `epochs` and `steps` is set. `target_loss` ends the job once the mean global training loss of the
-    last `target_every_steps` steps is at most that.
+    Exactly one of `epochs` and `steps` is set. The job ends once `target_metric`, taken every `target_every_steps`
+    steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target.
     """
 
     epochs: int | None = None
@@ -252,10 +268,22 @@ class TrainingConfig:
     checkpoint_path: str | None = None
     checkpoint_every_steps: int = 100
     checkpoint_keep: int = 3
-    target_loss: float | None = None
+    target_metric: str = TRAINING_LOSS
+    target_value: float | None = None
+    target_mode: str = "Min"
     target_every_steps: int = 50
     progress_timeout_seconds: float = 60.0
     startup_deadline_seconds: float = 600.0
+
+    def reaches_target(self, value: float) -> bool:
+        """Whether this value of the target's metric ends the job."""
+        if self.target_value is None:
+            return False
+        return value >= self.target_value if self.target_mode == "Max" else value <= self.target_value
+
+    def reaches_target_loss(self, loss: float) -> bool:
+        """Whether the training loss ends the job."""
+        return self.target_metric == TRAINING_LOSS and self.reaches_target(loss)
 
     def to_json(self) -> str:
         """As it travels in the environment."""
@@ -319,40 +347,3 @@ class Termination:
             message=str(document.get("message", "")),
             out_of_memory=document.get("outOfMemory") is True,
         )
-
-
-# --- one JSON line per step --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One worker's account of one committed step.
-
-    `time` is the moment of commitment, Unix seconds; `samples` is this worker's share of the step; `own` and `wait`
-    are seconds; `loss` is this worker's share of the global loss (summed over the workers of a step it is the mean
-    loss over the global batch), None if it had no samples; `mark` says why the step is unfit for measuring ("first",
-    "partial", "checkpoint", "replay", "evaluation"), or is empty.
-    """
-
-    time: float
-    step: int
-    epoch: int
-    version: int
-    batch: int
-    samples: int
-    own: float
-    wait: float
-    loss: float | None
-    mark: str
-
-    def to_json(self) -> str:
-        """One line, without the newline."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, line: str) -> StepRecord:
-        """Raises ValueError on a torn or foreign line."""
-        try:
-            return cls(**json.loads(line))
-        except TypeError as error:
-            raise ValueError(f"not a step record: {error}") from error

@@ -8,15 +8,15 @@ rank commits when its buckets completed. A failed step changes nothing and comes
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 
 import torch
 
 from heterotrain import contract, sampler
 from heterotrain.batch_norm import LEAST_SAMPLES_WITH_BATCH_NORM, has_batch_norm
-from heterotrain.contract import StepRecord, TrainingConfig
+from heterotrain.contract import TrainingConfig
 from heterotrain.division import Division
+from heterotrain.evaluation import Evaluation
 from heterotrain.exchange import Exchange
 from heterotrain.gradient import ElasticModel
 from heterotrain.loss_scale import LossScale
@@ -59,6 +59,7 @@ class Engine:
     ) -> None:
         """Without a `worker` it is a run alone."""
         self.state = TrainingState(model, optimizer, dataset_length, config)
+        self.evaluation = Evaluation(config)
         self.finished = False
         self.stopped = False
         self._config = config
@@ -73,7 +74,7 @@ class Engine:
         self._stop = stop
         self._clock = clock_for(device)
         self._step = RunningStep()
-        self._losses = Losses(config.target_loss, config.target_every_steps)
+        self._losses = Losses(config.reaches_target_loss, config.target_every_steps)
         self._exchange = Exchange(plans, self._losses, stop)
         self._team = Team(
             model=model,
@@ -83,9 +84,10 @@ class Engine:
             exchange=self._exchange,
             clock=self._clock,
             device=device,
+            evaluation=self.evaluation,
         )
         self._loss_scale = LossScale(model, self._team, self._losses, loss_reduction, counted, find_unused_parameters)
-        self._progress = Progress(config, dataset_length, self.state, plans, self._losses, metrics)
+        self._progress = Progress(config, dataset_length, self.state, plans, self._losses, self.evaluation, metrics)
         self._mark = "first"
         self._replays = 0
 
@@ -160,6 +162,8 @@ class Engine:
                     return False
             elif self._exchange.stop_agreed or (self._team.generation is None and self._stop.requested):
                 self._leave_on_request()
+            elif self.evaluation.is_due(self.position, at_the_end=self._progress.done):
+                self._evaluate()
             elif self._progress.done:
                 if self._team.merge_statistics() and self._team.await_all():
                     self._end()
@@ -222,14 +226,7 @@ class Engine:
             self._team.reduction.begin(watched=self._step.source == self.rank)
             self.state.keep()
         self._losses.begin()
-        if self._team.generation is not None:
-            counters = self._metrics.counters
-            try:
-                self._exchange.begin(
-                    self.position.step, self.state.learning_rate, counters.mean_seconds, self._team.generation
-                )
-            except RuntimeError as error:
-                self._team.fail(error)
+        self._team.begin_exchange(self._metrics.counters.mean_seconds)
 
     def _open_part(self) -> None:
         self._step.open_part()
@@ -255,20 +252,7 @@ class Engine:
         self._team.statistics.saw(samples)
         loss = self._losses.commit(samples / self._step.samples, self._team.loss_factor)
         self._metrics.committed(samples, times, self._config.smoothing, measured=not self._mark)
-        self._series.write(
-            StepRecord(
-                time=time.time(),
-                step=self.position.step,
-                epoch=self.position.epoch,
-                version=self._plans.in_force.version,
-                batch=self._plans.batch_size,
-                samples=samples,
-                own=times.own,
-                wait=times.wait,
-                loss=loss,
-                mark=self._mark,
-            )
-        )
+        self._series.write(self._step.record(self.position, self._plans, times, loss, self._mark))
         self._mark = ""
         self._replays = 0
         self._division.commit(self._step)
@@ -278,13 +262,7 @@ class Engine:
 
     def _hear(self) -> None:
         """Take in what the workers have told each other, if this step carried an exchange."""
-        if self._team.generation is None:
-            return
-        try:
-            signals = self._exchange.hear(self.position.step, self._team.generation)
-        except RuntimeError as error:
-            self._team.fail(error)
-            return
+        signals = self._team.hear()
         if signals is None:
             return
         state = self._metrics.state
@@ -377,7 +355,21 @@ class Engine:
         log.info("asked to stop: leaving after step %d", self.position.step)
         raise SystemExit(contract.EXIT_PREEMPTED)
 
-    # --- checkpoints --------------------------------------------------------------------------------------------
+    # --- evaluations and checkpoints ----------------------------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        """Measure the model as it is after the newest step, together; if a worker fails it is for later."""
+        self._checkpoint_if_due()  # an evaluation may take long, and be the last that a worker does
+        if not self._team.merge_statistics():
+            return
+        with self._metrics.phase(contract.PHASE_EVALUATING):
+            record = self.evaluation.run(
+                self._model, self._plans.in_force.members, self.rank, self.position.step, self._team.tell_all
+            )
+        if record is not None and self.rank == 0:
+            self._series.write(record)
+        self._mark = self._mark or "evaluation"
+        self._clock.restart()
 
     def _checkpoint_if_due(self) -> None:
         if self.state.checkpoint_is_due and self._team.merge_statistics():
@@ -387,7 +379,5 @@ class Engine:
 
     def _save(self) -> None:
         """The leader writes a checkpoint of what it has committed. Raises CheckpointError."""
-        state, phase = self._metrics.state, self._metrics.state.phase
-        state.phase = contract.PHASE_CHECKPOINTING
-        self.state.save(writes=self._worker is not None and self.rank == 0)
-        state.phase = phase
+        with self._metrics.phase(contract.PHASE_CHECKPOINTING):
+            self.state.save(writes=self._worker is not None and self.rank == 0)

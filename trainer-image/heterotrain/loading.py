@@ -116,7 +116,7 @@ class Loader:
     def __init__(self, source: Source, seed: int, device: torch.device) -> None:
         self._source = source
         self._seed = seed
-        self._device = device
+        self.device = device
         self._wanted: Iterable[Samples] = ()
         self._loader: DataLoader[Any] | None = None
         self._loaded: Iterator[Any] = iter(())
@@ -131,7 +131,7 @@ class Loader:
             prefetch_factor=source.prefetch_factor,
             persistent_workers=source.num_workers > 0,
             # without a GPU torch would warn of it
-            pin_memory=source.pin_memory and self._device.type == "cuda",
+            pin_memory=source.pin_memory and self.device.type == "cuda",
             timeout=source.timeout,
             worker_init_fn=partial(_begin_worker, source.worker_init_fn),
             multiprocessing_context=source.multiprocessing_context,
@@ -158,8 +158,8 @@ class Loader:
         return self
 
     def __next__(self) -> Any:
-        """The next batch that was asked for. Raises what the data set raised while it loaded that."""
-        return next(self._loaded)
+        """The next batch that was asked for, on the device. Raises what the data set raised while it loaded that."""
+        return _to_device(next(self._loaded), self.device)
 
     @property
     def wanted(self) -> Iterable[Samples]:
@@ -192,6 +192,24 @@ class Prefetch:
         for share in self._coming():
             self._ahead.append(share)
             yield Samples(share.epoch, self._order(share.epoch)[share.start : share.stop].tolist())
+
+
+def _to_device(batch: Any, device: torch.device) -> Any:
+    """Move what can be moved in nested tuples, lists and dicts: tensors, and a collate_fn's own classes that have a
+    `to()`. On the CPU nothing is to do."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to_device(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_to_device(value, device) for value in batch)
+    return batch
 
 
 class _Wanted:

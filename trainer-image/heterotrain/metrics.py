@@ -1,4 +1,4 @@
-"""A worker's series at /metrics, and one JSON line per step for whoever wants the whole story.
+"""A worker's series at /metrics, and JSON lines of steps and evaluations for whoever wants the whole story.
 
 Counters belong to the plan version in force: they start anew with it, and only it is exported, so that a reader never
 mixes times of different batch sizes.
@@ -6,10 +6,11 @@ mixes times of different batch sizes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -98,6 +99,15 @@ class WorkerMetrics(Collector):
             self.counters.add(samples, times.own, times.wait, smoothing)
         self.memory.step(self._samples_at_once, measured=measured)
 
+    @contextlib.contextmanager
+    def phase(self, phase: str) -> Iterator[None]:
+        """Inside, the worker is in another phase of its life."""
+        before, self.state.phase = self.state.phase, phase
+        try:
+            yield
+        finally:
+            self.state.phase = before
+
     def collect(self) -> Iterable[Metric]:
         """Prometheus' way to ask."""
         state, counters, peak = self.state, self.counters, self.memory.peak
@@ -182,7 +192,7 @@ class Series:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a", buffering=1)  # a line at a time: what was committed survives a kill
 
-    def write(self, record: contract.StepRecord) -> None:
+    def write(self, record: contract.StepRecord | contract.EvaluationRecord) -> None:
         """Append one record. A full disk ends the series, not the training."""
         if self._file is None:
             return

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from heterotrain import sampler
 from heterotrain.contract import TrainingConfig
+from heterotrain.evaluation import Evaluation
 from heterotrain.losses import Losses
 from heterotrain.metrics import WorkerMetrics
 from heterotrain.plans import Plans
@@ -21,6 +22,7 @@ class Progress:
     state: TrainingState
     plans: Plans
     losses: Losses
+    evaluation: Evaluation
     metrics: WorkerMetrics
 
     @property
@@ -29,7 +31,7 @@ class Progress:
         config, position = self.config, self.state.position
         by_steps = config.steps is not None and position.step >= config.steps
         by_epochs = config.epochs is not None and position.epoch >= config.epochs
-        return by_steps or by_epochs or self.losses.target_reached
+        return by_steps or by_epochs or self.losses.target_reached or self.evaluation.target_reached
 
     def show(self) -> None:
         """Tell the metrics."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from heterotrain import sampler
-from heterotrain.contract import Plan
+from heterotrain.contract import Plan, StepRecord
+from heterotrain.plans import Plans
 from heterotrain.sampler import Position, Share
+from heterotrain.timing import StepTimes
 
 
 @dataclass(slots=True)
@@ -59,3 +62,18 @@ class RunningStep:
         """The script gets the next micro-batch."""
         self.opened += 1
         self.is_open, self.scaled = True, False
+
+    def record(self, position: Position, plans: Plans, times: StepTimes, loss: float | None, mark: str) -> StepRecord:
+        """This worker's account of it, now that it is committed; `position` is the one that it began at."""
+        return StepRecord(
+            time=time.time(),
+            step=position.step,
+            epoch=position.epoch,
+            version=plans.in_force.version,
+            batch=plans.batch_size,
+            samples=self.own_samples,
+            own=times.own,
+            wait=times.wait,
+            loss=loss,
+            mark=mark,
+        )

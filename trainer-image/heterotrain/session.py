@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from heterotrain.batches import Batches
 from heterotrain.contract import Member, Plan, Termination, TrainingConfig
 from heterotrain.engine import Engine
+from heterotrain.evaluation import Measure
 from heterotrain.gradient import ElasticModel
 from heterotrain.loading import Loader, Prefetch, Source
 from heterotrain.metrics import Series, WorkerMetrics, serve
@@ -90,6 +91,11 @@ class Session:
         return 0 if self._engine is None else self._engine.position.epoch
 
     @property
+    def metrics(self) -> Mapping[str, float]:
+        """What `evaluate()` measured last, by name, over the whole data set; the same on all workers, empty before."""
+        return {} if self._engine is None else dict(self._engine.evaluation.values)
+
+    @property
     def leader(self) -> bool:
         """Whether this worker should do what one worker alone should do, like printing or saving a result.
 
@@ -152,7 +158,7 @@ class Session:
         return (
             wrapped,
             ElasticOptimizer(optimizer, engine.commit),
-            Batches(engine, loader, prefetch, self._device),
+            Batches(engine, loader, prefetch),
         )
 
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
@@ -167,6 +173,30 @@ class Session:
         if self._engine is None:
             raise RuntimeError("session.scale() was called before session.prepare()")
         return self._engine.scale(loss, count)
+
+    def evaluate(
+        self,
+        dataset: Dataset[Any] | DataLoader[Any],
+        measure: Measure,
+        *,
+        every_steps: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        """Have the model measured on a data set at the end of each epoch, or every `every_steps` steps, and at the end
+        of the job. Results are in `session.metrics` and in the log.
+
+        `measure(model, batch)` returns a dict of sums over the batch's samples, which are then divided by the number of
+        samples; or of pairs of a sum and what to divide it by, such as a number of tokens. Every sample is measured
+        once, by some worker, on its device, without gradients and with the model in evaluation mode. If
+        `spec.training.target` names one of the metrics, it is taken every `target.everySteps` steps, and ends the job
+        when it is reached.
+
+        Call it between `prepare()` and the loop, or it raises RuntimeError, as it does if called twice. `dataset` is as
+        for `prepare()`, with the same errors; ValueError for an `every_steps` below 1.
+        """
+        if self._engine is None or self._engine.started:
+            raise RuntimeError("session.evaluate() belongs between session.prepare() and the loop over the batches")
+        self._engine.evaluation.declare(Source.of(dataset, collate_fn), measure, every_steps, self._device)
 
     def register(self, **objects: Any) -> None:
         """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import torch
 
 from heterotrain.batch_norm import RunningStatistics
-from heterotrain.control import broadcast_document, sum_over_ranks
+from heterotrain.control import Signals, broadcast_document, gather_documents, sum_over_ranks
 from heterotrain.counting import GlobalCount
+from heterotrain.evaluation import Evaluation
 from heterotrain.exchange import Exchange
 from heterotrain.gradient import ElasticModel
 from heterotrain.handing_on import hand_on_changes
@@ -38,6 +39,7 @@ class Team:
         exchange: Exchange,
         clock: StepClock,
         device: torch.device,
+        evaluation: Evaluation,
     ) -> None:
         self.generation: Generation | None = None
         self.reduction: StepReduction | None = None
@@ -48,6 +50,7 @@ class Team:
         self._exchange = exchange
         self._clock = clock
         self._device = device
+        self._evaluation = evaluation
         self._rendezvous: Rendezvous | None = None
         self.statistics = RunningStatistics(model.module)
 
@@ -130,6 +133,21 @@ class Team:
 
         return self._together(hand_on)
 
+    def begin_exchange(self, step_seconds: float) -> None:
+        """Tell the others what they should know, if that is due at this step; see `Exchange`."""
+        step, rate = self._state.position.step, self._state.learning_rate
+        self._together(lambda generation: self._exchange.begin(step, rate, step_seconds, generation))
+
+    def hear(self) -> Signals | None:
+        """What was told in the step that is just committed; None if nothing was, or it did not arrive."""
+        heard: list[Signals | None] = [None]
+
+        def hear(generation: Generation) -> None:
+            heard[0] = self._exchange.hear(self._state.position.step, generation)
+
+        self._together(hear)
+        return heard[0]
+
     def _together(self, act: Callable[[Generation], None]) -> bool:
         if self.generation is None:
             return True
@@ -141,6 +159,19 @@ class Team:
             self.fail(error)
             return False
         return True
+
+    def tell_all(self, document: bytes) -> list[bytes] | None:
+        """Everybody's documents, by rank; None if that failed, and the team is `broken`."""
+        if self.generation is None or self.reduction is None:
+            return [document]
+        self.reduction.in_collective = True
+        try:
+            return gather_documents(document, self.generation)
+        except RuntimeError as error:
+            self.fail(error)
+            return None
+        finally:
+            self.reduction.in_collective = False
 
     def part(self) -> None:
         """Leave for good."""
@@ -163,6 +194,7 @@ class Team:
         facts = json.loads(broadcast_document(self._facts() if rank == source else None, source, generation))
         self._plans.take_over(facts)
         self._losses.take_over(facts["losses"], facts["target_reached"])
+        self._evaluation.take_over(facts["evaluation"])
         self._exchange.restart()
         if int(steps.min()) < newest:
             received = broadcast_document(self._state.pack() if rank == source else None, source, generation)
@@ -171,4 +203,4 @@ class Team:
 
     def _facts(self) -> bytes:
         losses = {"losses": self._losses.known(), "target_reached": self._losses.target_reached}
-        return json.dumps(self._plans.facts() | losses).encode()
+        return json.dumps(self._plans.facts() | losses | {"evaluation": self._evaluation.facts()}).encode()

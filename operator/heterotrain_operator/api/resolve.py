@@ -83,8 +83,15 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         checkpoint_path=spec.checkpoint.path,
         checkpoint_every_steps=spec.checkpoint.every_steps,
         checkpoint_keep=spec.checkpoint.keep,
-        target_loss=None if target is None else target.value,
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
     )
-    return config if target is None else replace(config, target_every_steps=target.every_steps)
+    if target is None:
+        return config
+    return replace(
+        config,
+        target_metric=target.metric,
+        target_value=target.value,
+        target_mode=target.mode,
+        target_every_steps=target.every_steps,
+    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from heterotrain.contract import TRAINING_LOSS
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_NAME
 from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
@@ -91,6 +92,15 @@ def _one_end(job: HeteroTrainingJob) -> Iterator[Problem]:
     if (training.epochs is None) == (training.steps is None):
         found = "neither" if training.epochs is None else "both"
         yield Problem("spec.training", f"needs exactly one of epochs and steps, found {found}")
+
+
+def _loss_falls(job: HeteroTrainingJob) -> Iterator[Problem]:
+    target = job.spec.training.target
+    if target is not None and target.metric == TRAINING_LOSS and target.mode == "Max":
+        yield Problem(
+            "spec.training.target.mode",
+            "must be Min for the training loss, which begins above any target; name the metric if it is another",
+        )
 
 
 def _sum_in_words(spec: JobSpec, bounds: list[int]) -> str:
@@ -262,6 +272,17 @@ RULES = (
         ("spec.training.epochs", "spec.training.steps"),
         _one_end,
         (Cel("spec.training", "has(self.epochs) != has(self.steps)", "set exactly one of epochs and steps"),),
+    ),
+    Rule(
+        ("spec.training.target.metric", "spec.training.target.mode"),
+        _loss_falls,
+        (
+            Cel(
+                "spec.training.target",
+                f"self.metric != '{TRAINING_LOSS}' || self.mode == 'Min'",
+                f"mode must be Min for metric {TRAINING_LOSS}",
+            ),
+        ),
     ),
     Rule(
         (

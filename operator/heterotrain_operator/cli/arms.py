@@ -17,7 +17,7 @@ from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.schedule import Schedule
 from heterotrain_operator.cli.scheduled import ScheduledLimits
-from heterotrain_operator.cli.series import align, read_series
+from heterotrain_operator.cli.series import align, read_evaluations, read_series
 from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
 from heterotrain_operator.cli.summary import Arm
 from heterotrain_operator.clusters.local.cluster import LocalCluster
@@ -202,6 +202,7 @@ class Runner:
             restarts,
             leg.level,
             tuple(limits.changes),
+            tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values())))),
         )
         if limits.missed() and phase == "Succeeded":
             said = f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
+from heterotrain.contract import TRAINING_LOSS, EvaluationRecord
 from heterotrain_operator.cli import phases
 from heterotrain_operator.cli.ceiling import FAULT_ABOVE, Ceiling, Profile, ceiling_of, profile_of
 from heterotrain_operator.cli.phases import Ceilings, LimitChange, PhaseSummary
@@ -20,6 +21,7 @@ from heterotrain_operator.cli.series import (
     Step,
     iteration_seconds,
     mean_loss,
+    seconds_to_metric,
     seconds_to_target,
     since_last_adjustment,
 )
@@ -48,6 +50,7 @@ class Arm:
     restarts: int = 0
     level: int = 0
     changes: tuple[LimitChange, ...] = ()
+    evaluations: tuple[EvaluationRecord, ...] = ()
 
     @property
     def title(self) -> str:
@@ -57,10 +60,18 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The loss that ends the job: the mean over `every_steps` steps must reach it."""
+    """What ends the job: the metric, taken every `every_steps` steps, is at least (`mode` Max) or at most
+    (Min) `value`.
+    """
 
-    loss: float
+    value: float
     every_steps: int
+    metric: str = TRAINING_LOSS
+    mode: str = "Min"
+
+    def reaches(self, value: float) -> bool:
+        """Whether this value ends the job."""
+        return value >= self.value if self.mode == "Max" else value <= self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +231,12 @@ def _fault(arm: Arm, fractions: Sequence[float | None]) -> str | None:
     )
 
 
+def _target_seconds(arm: Arm, target: Target) -> float | None:
+    if target.metric == TRAINING_LOSS:
+        return seconds_to_target(arm.steps, target.value, target.every_steps)
+    return seconds_to_metric(arm.steps, arm.evaluations, target.metric, target.reaches)
+
+
 def summarize_arm(
     arm: Arm, names: Sequence[str], ceilings: Sequence[Ceilings], target: Target | None = None, label: str = DECLARED
 ) -> ArmSummary:
@@ -244,7 +261,7 @@ def summarize_arm(
         seconds=seconds,
         samples_per_second=phases.samples_per_second(steps),
         final_loss=mean_loss(steps, FINAL_LOSS_STEPS),
-        target_seconds=seconds_to_target(steps, target.loss, target.every_steps) if target else None,
+        target_seconds=_target_seconds(arm, target) if target else None,
         adjustments=arm.adjustments,
         restarts=arm.restarts,
         settled_at_step=settled[0].number if settled else None,

@@ -1,4 +1,4 @@
-"""A training script with processes that load and augment; it notes which samples of which step were committed."""
+"""Loads and augments in processes, and evaluates; notes which samples of which step it committed."""
 
 import argparse
 import os
@@ -44,12 +44,22 @@ def collate(samples: list) -> dict:
     return {"inputs": (torch.stack(images), torch.stack(labels)), "indices": indices}
 
 
+def measure(model: nn.Module, batch: list) -> dict:
+    images, labels = batch
+    logits = model(images)
+    return {
+        "accuracy": (logits.argmax(1) == labels).sum(),
+        "certainty": (logits.softmax(1).amax(1).sum(), len(labels)),
+    }
+
+
 session = heterotrain.join(epochs=4, seed=7)
 torch.manual_seed(1)
 model = DigitsCNN(4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 loader = DataLoader(Noisy(), batch_size=96, shuffle=True, num_workers=options.workers, collate_fn=collate)
 model, optimizer, batches = session.prepare(model, optimizer, loader)
+session.evaluate(DataLoader(digits(train=False), num_workers=options.workers), measure, every_steps=10)
 with (options.out / f"{name}.committed").open("w", buffering=1) as notes:
     for batch in batches:
         step, epoch = session.step, session.epoch
@@ -59,4 +69,6 @@ with (options.out / f"{name}.committed").open("w", buffering=1) as notes:
         optimizer.zero_grad()
         if session.step > step:
             notes.write(f"{step} {epoch} {','.join(map(str, batch['indices']))}\n")
-torch.save(model.state_dict(), options.out / f"{os.environ.get('HETEROTRAIN_WORKER', 'alone')}.pt")
+worker = os.environ.get("HETEROTRAIN_WORKER", "alone")
+torch.save(model.state_dict(), options.out / f"{worker}.pt")
+torch.save(dict(session.metrics), options.out / f"{worker}-metrics.pt")

@@ -69,7 +69,7 @@ def test_final_loss_is_the_mean_of_the_last_ten_steps():
 
 
 def test_seconds_to_target_are_told():
-    found = summarize_arm(adjusted_arm(), NAMES, (), Target(loss=0.5, every_steps=5))
+    found = summarize_arm(adjusted_arm(), NAMES, (), Target(value=0.5, every_steps=5))
     assert found.target_seconds == 29.0  # steps 10 to 14
 
 

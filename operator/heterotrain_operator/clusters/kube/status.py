@@ -11,7 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_FINISHED, PHASE_REFORMING, PHASE_TRAINING
+from heterotrain.contract import (
+    PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
+    PHASE_FINISHED,
+    PHASE_REFORMING,
+    PHASE_TRAINING,
+)
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.api.status import MAX_WORKERS_SHOWN, JobStatus
@@ -32,7 +38,7 @@ FIGURES_SECONDS = 30.0
 
 FINAL_PHASES = ("Succeeded", "Failed")
 
-_STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED})
+_STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
 
 _QUIET = frozenset({"step", "epoch", "imbalancePercent"})
@@ -162,7 +168,7 @@ def _worker_without_figures(entry: Mapping[str, Any]) -> Entry:
     return {
         **{name: value for name, value in entry.items() if name not in _QUIET_OF_WORKER},
         "message": _worded(entry.get("message")),
-        "phase": PHASE_TRAINING if phase == PHASE_CHECKPOINTING else phase,
+        "phase": PHASE_TRAINING if phase in (PHASE_CHECKPOINTING, PHASE_EVALUATING) else phase,
     }
 
 

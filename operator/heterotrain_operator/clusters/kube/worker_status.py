@@ -16,7 +16,7 @@ from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen
 
 Entry = dict[str, Any]
 
-TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_CHECKPOINTING})
+TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_CHECKPOINTING, contract.PHASE_EVALUATING})
 """Of a worker that takes part in the training: writing a checkpoint is part of it."""
 
 PHASE_DELETED = "deleted"
