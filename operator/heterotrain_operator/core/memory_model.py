@@ -22,8 +22,8 @@ USABLE_PERCENT = 95
 (a worker gets more samples only while its memory is at most 95 % used)."""
 
 ERROR_PERCENT = 5
-"""By which a peak may be misjudged: allocators keep what they may need again, so that after a greater batch the same one
-was seen to take 4 to 6 % more than before it."""
+"""By which a peak may be misjudged: allocators keep what they may need again, so that after a greater batch the same
+one was seen to take 4 to 6 % more than before it."""
 
 LEAST_ERROR_MIB = 2
 """And at least by so much."""

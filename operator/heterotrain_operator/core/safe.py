@@ -73,6 +73,8 @@ def why_no_more(known: WorkerMemory) -> str:
     line = line_of(known)
     if line is None or greatest_batch(known) != most:
         return f"at most {most} samples, since it ran out of memory with more"
+    if most == line.low_batch:
+        return f"at most {most} samples, the fewest seen, with which it took {line.low_mib} of {line.limit_mib} MiB"
     return (
         f"at most {most} samples fit into its {line.limit_mib} MiB, by peaks of {line.low_mib} MiB at {line.low_batch} "
         f"and {line.high_mib} MiB at {line.high_batch} samples"

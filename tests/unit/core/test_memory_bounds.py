@@ -11,7 +11,7 @@ from heterotrain_operator.core.batching.optimal import propose
 from heterotrain_operator.core.memory_model import MEBIBYTE, measured
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.passes import at_once
-from heterotrain_operator.core.safe import safe_bounds
+from heterotrain_operator.core.safe import safe_bounds, why_no_more
 from heterotrain_operator.core.speed import Estimate
 from heterotrain_operator.core.state import WorkerMemory
 from unit.core.traces import MemoryWorld, hetero_job
@@ -61,6 +61,11 @@ def test_bound_is_told_once_and_shown_with_every_decision() -> None:
     assert "samples fit into its 1024 MiB, by peaks of" in event.message
     safe = dict(world.decisions[-1].safe_batches)
     assert batch_of_fast(world) <= safe[FAST] <= 181
+
+
+def test_batch_that_took_more_than_is_usable_and_is_the_fewest_seen_is_called_so() -> None:
+    known = measured(measured(WorkerMemory(), 64, 1000 * MEBIBYTE, 1024 * MEBIBYTE), 80, 1020 * MEBIBYTE)
+    assert why_no_more(known) == "at most 64 samples, the fewest seen, with which it took 1000 of 1024 MiB"
 
 
 def test_bound_survives_reading_the_memory_back() -> None:
