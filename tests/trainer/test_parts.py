@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
+import heterotrain
 from heterotrain.accumulation import Accumulator
 from heterotrain.batch_norm import has_batch_norm
 from heterotrain.contract import Member, Plan, TrainingConfig
@@ -17,7 +20,7 @@ from heterotrain.membership import Generation, Rendezvous
 from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep
-from heterotrain.sampler import Position, Share
+from heterotrain.sampler import Position, Share, epoch_order
 from heterotrain.wire import StagedWire
 from heterotrain.worker import choose_device
 from trainer.gang import free_port
@@ -145,3 +148,46 @@ def test_a_promised_gpu_that_is_missing_fails_clearly_or_is_done_without() -> No
     with pytest.raises(RuntimeError, match="onMissingDevice: UseCPU"):
         choose_device(TrainingConfig(device="gpu"))
     assert choose_device(TrainingConfig(device="gpu", on_missing_device="UseCPU")) == CPU
+
+
+def test_alone_weighted_samples_make_a_weighted_mean_and_a_count_must_be_as_announced() -> None:
+    torch.manual_seed(0)
+    session = heterotrain.join(batch_size=4)
+    model = nn.Linear(2, 1)
+    plain = deepcopy(model)
+    inputs, targets, weights = torch.randn(8, 2), torch.randn(8), torch.tensor([1.0, 2, 3, 4, 0, 0, 0, 0])
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    data = TensorDataset(inputs, targets, weights)
+    elastic, optimizer, batches = session.prepare(model, sgd, data, loss="sum", counted=True)
+    for some, wanted, weight in batches:
+        loss = (weight * (elastic(some).flatten() - wanted).square()).sum()
+        with pytest.raises(ValueError, match="needs a count"):
+            session.scale(loss)
+        scaled = session.scale(loss, count=weight.sum())
+        with pytest.raises(RuntimeError, match="twice"):
+            session.scale(loss, count=weight.sum())
+        scaled.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    order = epoch_order(8, 0, 0)
+    for part in order.split(4):
+        if weights[part].sum():
+            loss = (weights[part] * (plain(inputs[part]).flatten() - targets[part]).square()).sum() / weights[
+                part
+            ].sum()
+            gradients = torch.autograd.grad(loss, list(plain.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
+                    parameter.sub_(gradient)
+    torch.testing.assert_close(list(model.parameters()), list(plain.parameters()))
+
+
+def test_a_count_nobody_asked_for_is_an_error() -> None:
+    session = heterotrain.join(batch_size=1)
+    model = nn.Linear(1, 1)
+    data = TensorDataset(torch.ones(1, 1))
+    elastic, _, batches = session.prepare(model, torch.optim.SGD(model.parameters()), data)
+    for (some,) in batches:
+        with pytest.raises(ValueError, match="counted=True"):
+            session.scale(elastic(some).sum(), count=3)
+        break
