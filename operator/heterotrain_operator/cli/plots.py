@@ -83,11 +83,11 @@ def _changes(axes: Axes, arm: Arm, *, named: bool) -> None:
         if named:
             axes.annotate(
                 change.label,
-                (first, 1.0),
+                (first, 0.0),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, -3),
+                xytext=(3, 3),
                 textcoords="offset points",
-                va="top",
+                va="bottom",
                 fontsize="small",
                 color="#555555",
             )
