@@ -112,9 +112,10 @@ def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
         changed(
             {
                 "spec.training.seed": 7,
-                "spec.training.target": {"value": 0.25, "everySteps": 20},
+                "spec.training.target": {"metric": "accuracy", "value": 0.25, "mode": "Max", "everySteps": 20},
                 "spec.checkpoint": {"path": "/checkpoints", "everySteps": 30, "keep": 2},
                 "spec.workerGroups[1].onMissingDevice": "UseCPU",
+                "spec.workerGroups[1].precision": "bfloat16",
             }
         )
     )
@@ -123,10 +124,13 @@ def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
         epochs=5,
         seed=7,
         on_missing_device="UseCPU",
+        precision="bfloat16",
         checkpoint_path="/checkpoints",
         checkpoint_every_steps=30,
         checkpoint_keep=2,
-        target_loss=0.25,
+        target_metric="accuracy",
+        target_value=0.25,
+        target_mode="Max",
         target_every_steps=20,
     )
     assert TrainingConfig.from_json(config.to_json()) == config

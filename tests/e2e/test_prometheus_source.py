@@ -96,7 +96,7 @@ class World:
 
     def follow(self, name: str, version: int, batch: int) -> None:
         plan = Plan(version, 2, "step", (Member(name, "u", "127.0.0.1:1", "cpu", batch),))
-        self.exporters[name].follow(plan, batch)
+        self.exporters[name].follow(plan, 0)
 
     def train(self) -> None:
         """One more measured step everywhere, and a look of the operator at it."""

@@ -134,9 +134,9 @@ class Team:
 
     def follow(self, plan: contract.Plan) -> None:
         """All members train under the plan."""
-        for member in plan.members:
+        for rank, member in enumerate(plan.members):
             worker = self.workers[member.name]
-            worker.follow(plan, member.batch_size)
+            worker.follow(plan, rank)
             worker.state.phase = contract.PHASE_TRAINING
 
     def train(self, steps: int, own_seconds: dict[str, float]) -> None:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from heterotrain.contract import StepRecord
+from heterotrain_operator.clusters.local.detect import detect
 from jobs.worlds import digits_job
 from unit.cli.commands import processes_that_mention, start
 
@@ -73,6 +74,21 @@ def test_a_killed_worker_costs_a_restart_from_the_last_checkpoint(tmp_path: Path
     assert second[0].step >= 20  # the last checkpoint that the first life wrote, be it on its way out
     assert second[0].step <= first[-1].step + 1
     assert second[-1].step == 59
+
+
+def test_a_worker_out_of_memory_starts_again_with_what_it_is_sure_to_hold(tmp_path: Path) -> None:
+    if "CPU and memory" not in detect().describe():
+        pytest.skip("memory cannot be limited here")
+    once = "open(marker, 'x').close() or bytearray(2 << 30)"
+    fault = f"marker = {str(tmp_path / 'full')!r}; os.path.exists(marker) or ({once})"
+    spec = spec_with_checkpoints(tmp_path, runPolicy={"backoffLimit": 1}, batching={"policy": "Uniform"})
+    code, said = run(tmp_path, fault=fault, worker="job-g1-0", at=30, memory="1Gi", **spec)
+    assert code == 0, said
+    assert "job-g1-0 was killed by SIGKILL: out of memory: over its limits.memory of 1024 MiB" in said
+    assert "job-g1-0 gets at most 24 samples instead of 48" in said
+    lives = sorted((tmp_path / "out").glob("arms/*/workers/job-g1-0/*.jsonl"), key=lambda path: path.stat().st_mtime)
+    batches = [{StepRecord.from_json(line).batch for line in path.read_text().splitlines()} for path in lives]
+    assert batches == [{48}, {24}]
 
 
 def test_a_full_disk_ends_the_job_with_the_path_and_the_last_good_checkpoint(tmp_path: Path) -> None:

@@ -31,7 +31,15 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 def digits_job(
-    out: Path, cpus: Sequence[str], *, fault: str = "", worker: str = "", at: int = 0, width: int = 16, **spec: Any
+    out: Path,
+    cpus: Sequence[str],
+    *,
+    fault: str = "",
+    worker: str = "",
+    at: int = 0,
+    width: int = 16,
+    memory: str = "4Gi",
+    **spec: Any,
 ) -> HeteroTrainingJob:
     """One group per entry of `cpus`; `fault` is a statement that `worker` executes in its `at`-th step."""
     out.mkdir(parents=True, exist_ok=True)
@@ -39,7 +47,8 @@ def digits_job(
     command = ["python", "-c", program, "--out", str(out), "--width", str(width)]
 
     def group(index: int, cpu: str) -> dict[str, Any]:
-        container = {"name": "t", "image": "none", "command": command, "resources": {"limits": {"cpu": cpu}}}
+        limits = {"cpu": cpu, "memory": memory}
+        container = {"name": "t", "image": "none", "command": command, "resources": {"limits": limits}}
         template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 20}}
         return {"name": f"g{index}", "replicas": 1, "template": template}
 

@@ -22,7 +22,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from heterotrain import contract
-from heterotrain.contract import Member, Plan, StepRecord, Termination, TrainingConfig
+from heterotrain.contract import EvaluationRecord, Member, Plan, StepRecord, Termination, TrainingConfig
 from trainer.warm import Process, WarmServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -61,14 +61,15 @@ class Gang:
         apply_at: str = "step",
         environment: dict[str, str] | None = None,
         generation: int = 1,
+        micro: Sequence[int] = (),
     ) -> None:
         self.folder = folder
         self.plan_dir = folder / "plan"
         self.plan_dir.mkdir(parents=True, exist_ok=True)
         self.ports = [free_port() for _ in batches]
         members = tuple(
-            Member(f"w-{rank}", f"uid-{generation}-{rank}", f"127.0.0.1:{free_port()}", "cpu", batch)
-            for rank, batch in enumerate(batches)
+            Member(f"w-{rank}", f"uid-{generation}-{rank}", f"127.0.0.1:{free_port()}", "cpu", batch, most)
+            for rank, (batch, most) in enumerate(zip(batches, micro or [0] * len(batches), strict=True))
         )
         self.plan = Plan(10 * generation, generation, apply_at, members)
         self.processes: list[Process] = []
@@ -115,19 +116,19 @@ class Gang:
         partial.write_text(document)
         partial.replace(self.plan_dir / contract.PLAN_FILE)
 
-    def publish(self, *batches: int) -> Plan:
-        """The next version, with these batch sizes."""
+    def publish(self, *batches: int, micro: Sequence[int] = ()) -> Plan:
+        """The next version, with these batch sizes, and limits of micro-batches."""
         members = tuple(
-            Member(m.name, m.uid, m.address, m.group, batch)
-            for m, batch in zip(self.plan.members, batches, strict=True)
+            Member(m.name, m.uid, m.address, m.group, batch, most)
+            for m, batch, most in zip(self.plan.members, batches, micro or [0] * len(batches), strict=True)
         )
         self.plan = Plan(self.plan.version + 1, self.plan.generation, self.plan.apply_at, members)
         self.write(self.plan.to_json())
         return self.plan
 
-    def follow(self, *batches: int) -> Plan:
+    def follow(self, *batches: int, micro: Sequence[int] = ()) -> Plan:
         """Publish these batch sizes and wait until all follow them."""
-        plan = self.publish(*batches)
+        plan = self.publish(*batches, micro=micro)
         for rank in range(len(batches)):
             self.await_metric(rank, contract.METRIC_PLAN_VERSION, plan.version)
         return plan
@@ -173,8 +174,14 @@ class Gang:
         return Termination.from_text((self.folder / f"{self.plan.members[rank].uid}.end").read_text())
 
     def series(self, rank: int) -> list[StepRecord]:
-        lines = (self.folder / f"{self.plan.members[rank].uid}.jsonl").read_text().splitlines()
-        return [StepRecord.from_json(line) for line in lines]
+        return [StepRecord.from_json(line) for line in self._lines(rank) if '"metrics"' not in line]
+
+    def evaluations(self) -> list[EvaluationRecord]:
+        """The leader's accounts."""
+        return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
+
+    def _lines(self, rank: int) -> list[str]:
+        return (self.folder / f"{self.plan.members[rank].uid}.jsonl").read_text().splitlines()
 
     def losses(self) -> dict[int, float]:
         """Global loss by step: the sum of the workers' shares."""

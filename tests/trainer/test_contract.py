@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,12 @@ def test_a_plan_survives_its_document() -> None:
     assert parse_plan(PLAN.to_json()) == PLAN
     assert PLAN.global_batch_size == 256
     assert PLAN.leader == "a"
+
+
+def test_a_limit_on_micro_batches_travels_with_the_plan_and_is_left_out_where_there_is_none() -> None:
+    limited = replace(PLAN, members=(PLAN.members[0], replace(PLAN.members[1], micro_batch_size=64)))
+    assert parse_plan(limited.to_json()) == limited
+    assert limited.to_json().count("microBatchSize") == 1
 
 
 def test_a_recreated_worker_is_not_its_predecessor() -> None:
@@ -53,7 +60,7 @@ def test_text_that_is_no_plan_is_refused(text: str) -> None:
 
 
 def test_negative_batches_and_repeated_names_are_refused() -> None:
-    for member in ({"batchSize": -1}, {"name": "b"}):
+    for member in ({"batchSize": -1}, {"microBatchSize": -1}, {"name": "b"}):
         document = json.loads(PLAN.to_json())
         document["members"][0] |= member
         document["leader"] = document["members"][0]["name"]
@@ -63,7 +70,7 @@ def test_negative_batches_and_repeated_names_are_refused() -> None:
 
 
 def test_a_config_survives_the_environment_and_foreign_fields_are_named() -> None:
-    config = TrainingConfig(epochs=3, seed=9, checkpoint_path="/checkpoints", target_loss=0.1)
+    config = TrainingConfig(epochs=3, seed=9, checkpoint_path="/checkpoints", target_value=0.1)
     assert TrainingConfig.from_json(config.to_json()) == config
     with pytest.raises(ValueError, match="colour"):
         TrainingConfig.from_json('{"colour": 1}')
@@ -74,6 +81,8 @@ def test_last_words_of_any_kind_are_understood() -> None:
     assert Termination.from_text(words.to_json()) == words
     asked = Termination(finished=False, step=3, asked_to_stop=True)
     assert Termination.from_text(asked.to_json()) == asked
+    hungry = Termination(finished=False, message="CUDA out of memory", out_of_memory=True)
+    assert Termination.from_text(hungry.to_json()) == hungry
     assert Termination.from_text("Killed\n") == Termination(finished=False, message="Killed")
     assert len(Termination(finished=False, message="x" * 9000).to_json().encode()) <= 4096
 

@@ -133,7 +133,7 @@ def test_plans_for_epochs_wait_for_the_next_one(tmp_path: Path) -> None:
 
 
 def test_a_job_ends_when_its_target_loss_is_reached(tmp_path: Path) -> None:
-    config = TrainingConfig(epochs=40, seed=3, target_loss=1.0, target_every_steps=10)
+    config = TrainingConfig(epochs=40, seed=3, target_value=1.0, target_every_steps=10)
     with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 30, 4), config) as gang:
         gang.succeed()
     losses = gang.losses()

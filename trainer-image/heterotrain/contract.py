@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from heterotrain.records import EvaluationRecord as EvaluationRecord  # noqa: PLC0414 - part of the contract
+from heterotrain.records import StepRecord as StepRecord  # noqa: PLC0414 - part of the contract
+
 PLAN_SCHEMA = 1
 """Schema of the plan document that this version writes, and the newest that it reads."""
 
@@ -59,6 +62,9 @@ METRIC_PHASE = "heterotrain_worker_phase"  # 1 for the phase in the label `phase
 METRIC_IN_COLLECTIVE = "heterotrain_worker_in_collective"  # 1 while it only waits for the others
 METRIC_LOSS = "heterotrain_worker_loss"  # global training loss of the newest step known
 METRIC_MEMORY_BYTES = "heterotrain_worker_memory_bytes"
+METRIC_MEMORY_PEAK_BYTES = "heterotrain_worker_memory_peak_bytes"  # of measured steps since the version began
+METRIC_MEMORY_BATCH_SIZE = "heterotrain_worker_memory_batch_size"  # samples at once at which that peak was reached
+METRIC_MEMORY_LIMIT_BYTES = "heterotrain_worker_memory_limit_bytes"
 METRIC_CPU_LIMIT = "heterotrain_worker_cpu_limit_cores"
 # Counters of the worker.
 METRIC_CPU_THROTTLED_SECONDS = "heterotrain_worker_cpu_throttled_seconds"
@@ -73,9 +79,18 @@ PHASE_WAITING = "waiting"  # joined, in no plan yet: ready to be a member
 PHASE_STARTING = "starting"  # member; building groups, loading a checkpoint
 PHASE_TRAINING = "training"
 PHASE_CHECKPOINTING = "checkpointing"
+PHASE_EVALUATING = "evaluating"
 PHASE_REFORMING = "reforming"  # a collective failed; making new groups
 PHASE_FINISHED = "finished"
-PHASES = (PHASE_WAITING, PHASE_STARTING, PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED)
+PHASES = (
+    PHASE_WAITING,
+    PHASE_STARTING,
+    PHASE_TRAINING,
+    PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
+    PHASE_REFORMING,
+    PHASE_FINISHED,
+)
 
 # --- the plan --------------------------------------------------------------------------------------------------
 
@@ -88,7 +103,8 @@ class PlanError(ValueError):
 class Member:
     """One worker in a plan.
 
-    `batch_size` is in samples per step and may be 0; `address` is `host:port`.
+    `batch_size` is in samples per step and may be 0; `address` is `host:port`. With a `micro_batch_size` the worker
+    does its part of a step in micro-batches of at most so many samples, whose gradients it adds up; 0: all at once.
     """
 
     name: str
@@ -96,6 +112,7 @@ class Member:
     address: str
     group: str
     batch_size: int
+    micro_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +168,7 @@ class Plan:
                         "group": m.group,
                         "batchSize": m.batch_size,
                     }
+                    | ({"microBatchSize": m.micro_batch_size} if m.micro_batch_size else {})
                     for m in self.members
                 ],
             }
@@ -193,6 +211,9 @@ def parse_plan(text: str | bytes) -> Plan:
         batch_size = _typed(entry, "batchSize", int, where)
         if batch_size < 0:
             raise PlanError(f"{where}batchSize: {batch_size} is negative")
+        micro_batch_size = _typed(entry, "microBatchSize", int, where) if "microBatchSize" in entry else 0
+        if micro_batch_size < 0:
+            raise PlanError(f"{where}microBatchSize: {micro_batch_size} is negative")
         members.append(
             Member(
                 name=_typed(entry, "name", str, where),
@@ -200,6 +221,7 @@ def parse_plan(text: str | bytes) -> Plan:
                 address=_typed(entry, "address", str, where),
                 group=_typed(entry, "group", str, where),
                 batch_size=batch_size,
+                micro_batch_size=micro_batch_size,
             )
         )
     plan = Plan(
@@ -224,12 +246,16 @@ def parse_plan(text: str | bytes) -> Plan:
 # --- what a worker is told once, at its start --------------------------------------------------------------------
 
 
+TRAINING_LOSS = "loss"
+"""The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
     """The part of a job's spec that its trainers need; it never changes while the job runs.
 
-    Exactly one of `epochs` and `steps` is set. `target_loss` ends the job once the mean global training loss of the
-    last `target_every_steps` steps is at most that.
+    Exactly one of `epochs` and `steps` is set. The job ends once `target_metric`, taken every `target_every_steps`
+    steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target.
     """
 
     epochs: int | None = None
@@ -238,13 +264,26 @@ class TrainingConfig:
     smoothing: float = 0.2
     device: str = "cpu"
     on_missing_device: str = "Fail"
+    precision: str = "float32"  # or bfloat16, by autocast
     checkpoint_path: str | None = None
     checkpoint_every_steps: int = 100
     checkpoint_keep: int = 3
-    target_loss: float | None = None
+    target_metric: str = TRAINING_LOSS
+    target_value: float | None = None
+    target_mode: str = "Min"
     target_every_steps: int = 50
     progress_timeout_seconds: float = 60.0
     startup_deadline_seconds: float = 600.0
+
+    def reaches_target(self, value: float) -> bool:
+        """Whether this value of the target's metric ends the job."""
+        if self.target_value is None:
+            return False
+        return value >= self.target_value if self.target_mode == "Max" else value <= self.target_value
+
+    def reaches_target_loss(self, loss: float) -> bool:
+        """Whether the training loss ends the job."""
+        return self.target_metric == TRAINING_LOSS and self.reaches_target(loss)
 
     def to_json(self) -> str:
         """As it travels in the environment."""
@@ -274,19 +313,23 @@ class Termination:
 
     `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. `asked_to_stop`: all
     workers left in order between two steps, because one of them, not necessarily this one, got SIGTERM.
+    `out_of_memory`: an allocation failed, so the batch was too large; whom the kernel kills for that has no last words.
     """
 
     finished: bool
     step: int = 0
     message: str = ""
     asked_to_stop: bool = False
+    out_of_memory: bool = False
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
         message = self.message
         while True:
             document = {"finished": self.finished, "step": self.step, "message": message}
-            text = json.dumps(document | ({"asked_to_stop": True} if self.asked_to_stop else {}))
+            document |= {"askedToStop": True} if self.asked_to_stop else {}
+            document |= {"outOfMemory": True} if self.out_of_memory else {}
+            text = json.dumps(document)
             excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
             if excess <= 0:
                 return text
@@ -306,42 +349,6 @@ class Termination:
             finished=document.get("finished") is True,
             step=step if isinstance(step, int) else 0,
             message=str(document.get("message", "")),
-            asked_to_stop=document.get("asked_to_stop") is True,
+            asked_to_stop=document.get("askedToStop") is True,
+            out_of_memory=document.get("outOfMemory") is True,
         )
-
-
-# --- one JSON line per step --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One worker's account of one committed step.
-
-    `time` is the moment of commitment, Unix seconds; `samples` is this worker's share of the step; `own` and `wait`
-    are seconds; `loss` is this worker's share of the global loss (summed over the workers of a step it is the mean
-    loss over the global batch), None if it had no samples; `mark` says why the step is unfit for measuring ("first",
-    "partial", "checkpoint", "replay", "evaluation"), or is empty.
-    """
-
-    time: float
-    step: int
-    epoch: int
-    version: int
-    batch: int
-    samples: int
-    own: float
-    wait: float
-    loss: float | None
-    mark: str
-
-    def to_json(self) -> str:
-        """One line, without the newline."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, line: str) -> StepRecord:
-        """Raises ValueError on a torn or foreign line."""
-        try:
-            return cls(**json.loads(line))
-        except TypeError as error:
-            raise ValueError(f"not a step record: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
@@ -71,6 +72,20 @@ def broadcast_document(data: bytes | None, source: int, generation: Generation) 
     length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64)
     _broadcast(length, source, generation)
     return broadcast_bytes(data, int(length.item()), source, generation)
+
+
+def gather_documents(data: bytes, generation: Generation) -> list[bytes]:
+    """Every rank's document, by rank, on all of them. Raises RuntimeError."""
+    lengths = torch.zeros(generation.world_size, dtype=torch.int64)
+    lengths[generation.rank] = len(data)
+    sum_over_ranks(lengths, generation)
+    parts = list(pairwise(accumulate(lengths.tolist(), initial=0)))
+    start, stop = parts[generation.rank]
+    whole = torch.zeros(parts[-1][1], dtype=torch.uint8)
+    whole[start:stop] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    sum_over_ranks(whole, generation)  # zeros but for one rank's part
+    received = whole.numpy().tobytes()
+    return [received[start:stop] for start, stop in parts]
 
 
 def _broadcast(tensor: torch.Tensor, source: int, generation: Generation) -> None:

@@ -8,18 +8,24 @@ rank commits when its buckets completed. A failed step changes nothing and comes
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Iterator
 
 import torch
 
 from heterotrain import contract, sampler
-from heterotrain.contract import StepRecord, TrainingConfig
+from heterotrain.batch_norm import LEAST_SAMPLES_WITH_BATCH_NORM, has_batch_norm
+from heterotrain.contract import TrainingConfig
+from heterotrain.division import Division
+from heterotrain.evaluation import Evaluation
 from heterotrain.exchange import Exchange
-from heterotrain.gradient import ElasticModel, sample_weight, zero_of
+from heterotrain.gradient import ElasticModel
+from heterotrain.loss_scale import LossScale
 from heterotrain.losses import Losses
 from heterotrain.membership import MembershipError
 from heterotrain.metrics import Series, WorkerMetrics
 from heterotrain.plans import Plans
+from heterotrain.progress import Progress
+from heterotrain.running_step import RunningStep
 from heterotrain.team import Team
 from heterotrain.timing import clock_for
 from heterotrain.training_state import TrainingState
@@ -44,6 +50,7 @@ class Engine:
         optimizer: torch.optim.Optimizer,
         dataset_length: int,
         loss_reduction: str,
+        counted: bool,
         find_unused_parameters: bool,
         device: torch.device,
         metrics: WorkerMetrics,
@@ -52,6 +59,7 @@ class Engine:
     ) -> None:
         """Without a `worker` it is a run alone."""
         self.state = TrainingState(model, optimizer, dataset_length, config)
+        self.evaluation = Evaluation(config)
         self.finished = False
         self.stopped = False
         self._config = config
@@ -59,19 +67,14 @@ class Engine:
         self._plans = plans
         self._model = model
         self._optimizer = optimizer
-        self._dataset_length = dataset_length
-        self._loss_reduction = loss_reduction
-        self._find_unused_parameters = find_unused_parameters
+        least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(model.module) else 1
+        self._division = Division(config, self.state, plans, dataset_length, least)
         self._metrics = metrics
         self._series = series
         self._stop = stop
         self._clock = clock_for(device)
-        self._order: tuple[int, torch.Tensor] | None = None
-        self._open = False  # a batch is out and not committed yet
-        self._scaled = False
-        self._samples = 0  # of the running step, all ranks
-        self._slice = (0, 0)
-        self._losses = Losses(config.target_loss, config.target_every_steps)
+        self._step = RunningStep()
+        self._losses = Losses(config.reaches_target_loss, config.target_every_steps)
         self._exchange = Exchange(plans, self._losses, stop)
         self._team = Team(
             model=model,
@@ -81,7 +84,10 @@ class Engine:
             exchange=self._exchange,
             clock=self._clock,
             device=device,
+            evaluation=self.evaluation,
         )
+        self._loss_scale = LossScale(model, self._team, self._losses, loss_reduction, counted, find_unused_parameters)
+        self._progress = Progress(config, dataset_length, self.state, plans, self._losses, self.evaluation, metrics)
         self._mark = "first"
         self._replays = 0
 
@@ -108,30 +114,17 @@ class Engine:
         return self._team.reduction is not None and self._team.reduction.in_collective
 
     @property
-    def has_samples(self) -> bool:
-        """Whether the running step gives this worker any samples."""
-        return self._slice[1] > self._slice[0]
+    def share(self) -> sampler.Share | None:
+        """The samples that this worker is to compute on now, None if it has none in the running step."""
+        return self._step.share
 
-    def indices(self) -> list[int]:
-        """This worker's samples of the running step."""
-        epoch, cursor = self.position.epoch, self.position.cursor
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, sampler.epoch_order(self._dataset_length, self._config.seed, epoch))
-        start, stop = self._slice
-        indices: list[int] = self._order[1][cursor + start : cursor + stop].tolist()
-        return indices
+    def coming_shares(self) -> Iterator[sampler.Share]:
+        """This worker's shares from the running step on, should the plan stay as it is."""
+        return self._division.coming(self._step)
 
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+    def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None) -> torch.Tensor:
         """See `Session.scale`."""
-        if not self._open:
-            raise RuntimeError("session.scale() was called outside the loop over the batches")
-        start, stop = self._slice
-        scaled = loss * sample_weight(stop - start, self._samples, self._loss_reduction)
-        self._losses.add(scaled)
-        self._scaled = True
-        if self._find_unused_parameters and self._team.reduction is not None:
-            return scaled + zero_of(self._model.module).to(scaled.device, scaled.dtype)
-        return scaled
+        return self._loss_scale.scale(self._step, loss, count)
 
     # --- the life of a job --------------------------------------------------------------------------------------
 
@@ -145,13 +138,8 @@ class Engine:
         self._stop.deferred = True
         if self._worker is not None:
             self._await_membership(self._worker)
-        if self._dataset_length < self._plans.in_force.global_batch_size:
-            log.warning(
-                "the data set has %d samples, fewer than the global batch of %d: no step is full, so none is measured "
-                "and batches never change",
-                self._dataset_length,
-                self._plans.in_force.global_batch_size,
-            )
+        for remark in self._division.remarks():
+            log.warning("%s", remark)
         self._follow()
         self._metrics.state.phase = contract.PHASE_TRAINING
         self._clock.restart()
@@ -161,18 +149,23 @@ class Engine:
 
         Raises RuntimeError if the script did not commit the batch that it got.
         """
-        if self._open:
+        if self._step.is_open:
             raise RuntimeError(
                 "optimizer.step() was not called for the batch before; every batch must be committed once"
             )
+        if 0 < self._step.opened < len(self._step.parts):
+            self._open_part()
+            return True
         while True:
             if self._team.broken:
                 if not self._mended():
                     return False
             elif self._exchange.stop_agreed or (self._team.generation is None and self._stop.requested):
                 self._leave_on_request()
-            elif self._done:
-                if self._team.await_all():
+            elif self.evaluation.is_due(self.position, at_the_end=self._progress.done):
+                self._evaluate()
+            elif self._progress.done:
+                if self._team.merge_statistics() and self._team.await_all():
                     self._end()
                     return False
             else:
@@ -186,33 +179,35 @@ class Engine:
         """Do a whole step in which this worker has no samples."""
         # Scripts clear gradients before backward or after the step; this step stands in for either kind.
         self._optimizer.zero_grad()
+        self._loss_scale.nothing(self._step)
         self._model.contribute_nothing()
-        self._scaled = True
         self.commit()
         self._optimizer.zero_grad()
 
     def commit(self) -> None:
         """Commit the running step, or drop it if its gradients did not arrive. See `ElasticOptimizer.step`."""
-        if not self._open:
+        step, reduction = self._step, self._team.reduction
+        if not step.is_open:
             raise RuntimeError("optimizer.step() was called without a new batch")
-        if not self._scaled:
+        if not step.scaled:
             raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
-        self._open = False
-        reduction = self._team.reduction
+        step.is_open = False
         if reduction is None:
             self._clock.bucket_ready()
         else:
             reduction.in_collective = False
-            if reduction.error:
-                log.warning("step %d failed and will be replayed: %s", self.position.step, reduction.error)
-                self._optimizer.zero_grad()
-                self.state.restore()
+            if not step.is_last_part and not reduction.error:
                 return
-            if not reduction.reduced:
+            if not reduction.reduced and not reduction.error:
                 raise RuntimeError(
                     "no gradients were summed over the workers: the forward must go through the model that "
                     "session.prepare() returned, and backward() through what session.scale() returned"
                 )
+            if step.source is not None:
+                self._team.hand_on_changes(step.source, takes=step.share is None)
+            if reduction.error:
+                self._drop_step(reduction.error)
+                return
         self._clock.gradients_arrived()
         self._optimizer.step()
         self.state.step_schedules()
@@ -222,65 +217,52 @@ class Engine:
 
     def _open_step(self) -> None:
         plan = self._plans.in_force
-        self._samples = sampler.step_samples(self._dataset_length, self.position.cursor, plan.global_batch_size)
-        self._slice = sampler.rank_slice(plan.batch_sizes, self.rank, self._samples)
-        if self._samples < plan.global_batch_size:
+        self._step = self._division.next_step()
+        if self._step.samples != plan.global_batch_size:
             self._mark = self._mark or "partial"
-        self._open, self._scaled = True, False
+        self._model.accumulator.drop()
+        self._open_part()
         if self._team.reduction is not None:
-            self._team.reduction.reduced = False
+            self._team.reduction.begin(watched=self._step.source == self.rank)
             self.state.keep()
         self._losses.begin()
-        if self._team.generation is not None:
-            counters = self._metrics.counters
-            try:
-                self._exchange.begin(
-                    self.position.step, self.state.learning_rate, counters.mean_seconds, self._team.generation
-                )
-            except RuntimeError as error:
-                self._team.fail(error)
+        self._team.begin_exchange(self._metrics.counters.mean_seconds)
+
+    def _open_part(self) -> None:
+        self._step.open_part()
+        if self._step.is_last_part:
+            self._model.accumulator.release()
+        else:
+            self._model.accumulator.collect()
+
+    def _drop_step(self, why: str) -> None:
+        log.warning("step %d failed and will be replayed: %s", self.position.step, why)
+        self._step = RunningStep()
+        self._model.accumulator.drop()
+        self._optimizer.zero_grad()
+        self.state.restore()
 
     def _settle(self) -> None:
         """The step is committed: count it, then learn what the others had to say."""
         times = self._clock.finish()
-        start, stop = self._slice
-        samples = stop - start
+        samples = self._step.own_samples
         if self._team.reduction is not None and self._team.reduction.evaluated:
             self._team.reduction.evaluated = False
             self._mark = self._mark or "evaluation"
-        loss = self._losses.commit(samples / self._samples)
-        if not self._mark:
-            self._metrics.counters.add(samples, times.own, times.wait, self._config.smoothing)
-        self._series.write(
-            StepRecord(
-                time=time.time(),
-                step=self.position.step,
-                epoch=self.position.epoch,
-                version=self._plans.in_force.version,
-                batch=self._plans.batch_size,
-                samples=samples,
-                own=times.own,
-                wait=times.wait,
-                loss=loss,
-                mark=self._mark,
-            )
-        )
+        self._team.statistics.saw(samples)
+        loss = self._losses.commit(samples / self._step.samples, self._team.loss_factor)
+        self._metrics.committed(samples, times, self._config.smoothing, measured=not self._mark)
+        self._series.write(self._step.record(self.position, self._plans, times, loss, self._mark))
         self._mark = ""
         self._replays = 0
-        self.state.position = sampler.advance(self.position, self._samples, self._dataset_length)
-        self._exchange.committed(samples, self._samples)
-        self._show_progress()
+        self._division.commit(self._step)
+        self._exchange.committed(samples, self._step.samples)
+        self._progress.show()
         self._hear()
 
     def _hear(self) -> None:
         """Take in what the workers have told each other, if this step carried an exchange."""
-        if self._team.generation is None:
-            return
-        try:
-            signals = self._exchange.hear(self.position.step, self._team.generation)
-        except RuntimeError as error:
-            self._team.fail(error)
-            return
+        signals = self._team.hear()
         if signals is None:
             return
         state = self._metrics.state
@@ -292,30 +274,14 @@ class Engine:
         if loss is not None:
             state.loss = loss
 
-    @property
-    def _done(self) -> bool:
-        config = self._config
-        by_steps = config.steps is not None and self.position.step >= config.steps
-        by_epochs = config.epochs is not None and self.position.epoch >= config.epochs
-        return by_steps or by_epochs or self._losses.target_reached
-
-    def _show_progress(self) -> None:
-        state = self._metrics.state
-        state.step, state.epoch = self.position.step, self.position.epoch
-        config, batch = self._config, self._plans.in_force.global_batch_size
-        if config.steps is not None:
-            state.total_steps = config.steps
-        elif config.epochs is not None:
-            state.total_steps = sampler.steps_in_all(self.position, config.epochs, self._dataset_length, batch)
-
     # --- plans --------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         """The plan in force is another than before."""
         plan, batch_size = self._plans.in_force, self._plans.batch_size
-        self._metrics.follow(plan, batch_size)
+        self._metrics.follow(plan, self._plans.rank)
         self._mark = self._mark or "first"
-        self._show_progress()
+        self._progress.show()
         if self._worker is not None:
             log.info(
                 "step %d: following plan %d: %d of %d samples",
@@ -366,7 +332,7 @@ class Engine:
         try:
             self._reform()
         except MembershipError:
-            if not self._done:
+            if not self._progress.done:
                 raise
             self._end()
             return False
@@ -383,22 +349,35 @@ class Engine:
     def _leave_on_request(self) -> None:
         """Save what is committed and leave in order. Raises SystemExit(143)."""
         self.stopped = True
+        self._team.merge_statistics()
         self._save()
         self._team.part()
         log.info("asked to stop: leaving after step %d", self.position.step)
         raise SystemExit(contract.EXIT_PREEMPTED)
 
-    # --- checkpoints --------------------------------------------------------------------------------------------
+    # --- evaluations and checkpoints ----------------------------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        """Measure the model as it is after the newest step, together; if a worker fails it is for later."""
+        self._checkpoint_if_due()  # an evaluation may take long, and be the last that a worker does
+        if not self._team.merge_statistics():
+            return
+        with self._metrics.phase(contract.PHASE_EVALUATING):
+            record = self.evaluation.run(
+                self._model, self._plans.in_force.members, self.rank, self.position.step, self._team.tell_all
+            )
+        if record is not None and self.rank == 0:
+            self._series.write(record)
+        self._mark = self._mark or "evaluation"
+        self._clock.restart()
 
     def _checkpoint_if_due(self) -> None:
-        if self.state.checkpoint_is_due:
+        if self.state.checkpoint_is_due and self._team.merge_statistics():
             self._save()
             # Everybody's next step holds the leader's writing, as own time there and as waiting elsewhere.
             self._mark = self._mark or "checkpoint"
 
     def _save(self) -> None:
         """The leader writes a checkpoint of what it has committed. Raises CheckpointError."""
-        state, phase = self._metrics.state, self._metrics.state.phase
-        state.phase = contract.PHASE_CHECKPOINTING
-        self.state.save(writes=self._worker is not None and self.rank == 0)
-        state.phase = phase
+        with self._metrics.phase(contract.PHASE_CHECKPOINTING):
+            self.state.save(writes=self._worker is not None and self.rank == 0)

@@ -1,24 +1,25 @@
-"""Weighted gradients under stock DistributedDataParallel, and what the script holds instead of it.
+"""The model that the script holds: stock DistributedDataParallel over whatever workers there are at the moment.
 
-With the loss of each rank scaled by its share of the global batch, `lambda_k = b_k / sum(b)`, a plain sum over the
-ranks is the gradient of the mean over the global batch, whatever the split. Source: Taming, section III-A; OmniLearn,
-section IV-B. (Taming's eq. 3 has a further 1/K, which would shrink the step.) Bucketing and overlap stay
-DistributedDataParallel's.
+Bucketing and overlap are DistributedDataParallel's; that the sum over the workers is the gradient of the global batch
+is the weights' doing (`counting.py`).
 """
 
-# No postponed annotations here: DistributedDataParallel looks at those of its communication hook.
+from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from heterotrain.membership import CPU, Generation, is_collective_error
+from heterotrain.accumulation import Accumulator
+from heterotrain.membership import Generation, is_collective_error
+from heterotrain.precision import Arithmetic
+from heterotrain.reduction import StepReduction, reduce_bucket
 from heterotrain.timing import StepClock
+from heterotrain.wire import wire_for
 
 # One bucket for small models: each collective costs a worker with a small CPU quota some CPU of its own.
 BUCKET_MEGABYTES = 25.0
@@ -29,58 +30,6 @@ _OWN_BUFFERS: dict[str, Any] = {
     if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
     else "broadcast_buffers": False
 }
-
-
-class StepReduction:
-    """The state of the running step's gradient collectives; tells the commit whether all of them completed."""
-
-    def __init__(self, generation: Generation, clock: StepClock) -> None:
-        self.generation = generation
-        self.clock = clock
-        self.error = ""  # in words: the exception itself would keep this step's groups and tensors alive
-        self.in_collective = False
-        self.reduced = False  # the running step's last bucket was launched
-        self.evaluated = False  # a forward without gradients happened since the last step
-
-    def fail(self, error: Exception) -> None:
-        """Record the first error, and let no other rank wait for this one's part."""
-        self.error = self.error or str(error) or type(error).__name__
-        self.generation.break_up(self.error)
-
-
-def reduce_bucket(reduction: StepReduction, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Communication hook: sum a bucket over the ranks. Never raises, so that `backward()` never does."""
-    reduction.clock.bucket_ready()
-    local = bucket.buffer()
-    if reduction.error:
-        return _completed(local)
-    reduction.in_collective = reduction.reduced = bucket.is_last()
-    try:
-        work = dist.all_reduce(local, group=reduction.generation.gradients, async_op=True)
-        future = reduction.generation.watch(work, local.device)
-    except RuntimeError as error:
-        reduction.fail(error)
-        return _completed(local)
-
-    def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        try:
-            reduced = done.value()[0]
-        except RuntimeError as error:
-            reduction.fail(error)
-            return local
-        reduction.clock.bucket_done()
-        return reduced
-
-    summed: torch.futures.Future[torch.Tensor] = future.then(finish)
-    return summed
-
-
-def _completed(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-        devices=None if tensor.device == CPU else [tensor.device]
-    )
-    future.set_result(tensor)
-    return future
 
 
 class _Replica(nn.Module):
@@ -112,35 +61,35 @@ class ElasticModel(nn.Module):
 
     module: nn.Module
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, arithmetic: Arithmetic) -> None:
         super().__init__()
         self.module = module
+        self.accumulator = Accumulator(module)
+        self._arithmetic = arithmetic
         self._parallel: list[DistributedDataParallel] = []  # in a list: it must not be a submodule
         self._reduction: StepReduction | None = None
 
-    def attach(
-        self,
-        generation: Generation,
-        clock: StepClock,
-        device: torch.device,
-    ) -> StepReduction:
-        """Sum gradients over `generation` from now on. Rank 0's parameters become everybody's.
+    def reduction_over(self, generation: Generation, clock: StepClock, device: torch.device) -> StepReduction:
+        """What `attach` takes for sums over `generation`."""
+        return StepReduction(generation, clock, wire_for(generation, device), self.accumulator)
+
+    def attach(self, reduction: StepReduction, device: torch.device) -> None:
+        """Sum gradients over the reduction's generation from now on. Rank 0's parameters become everybody's.
 
         Raises RuntimeError if the group breaks meanwhile.
         """
         self._parallel.clear()  # drops the old wrapper's hooks
         parallel = DistributedDataParallel(
             _Replica(self.module),
-            process_group=generation.gradients,
+            process_group=reduction.generation.gradients,
             device_ids=[device] if device.type == "cuda" else None,
             **_OWN_BUFFERS,
             bucket_cap_mb=BUCKET_MEGABYTES,
             gradient_as_bucket_view=True,
         )
-        self._reduction = StepReduction(generation, clock)
-        parallel.register_comm_hook(self._reduction, reduce_bucket)
+        parallel.register_comm_hook(reduction, reduce_bucket)
+        self._reduction = reduction
         self._parallel.append(parallel)
-        return self._reduction
 
     def detach(self) -> None:
         """Stop summing: the wrapper and its hooks go."""
@@ -149,11 +98,16 @@ class ElasticModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward. Raises RuntimeError if this step's gradients were summed already."""
+        return self._arithmetic.run(lambda: self._forward(*args, **kwargs))
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
         reduction = self._reduction
         if reduction is None or not self._parallel:
             return self.module(*args, **kwargs)
         if not torch.is_grad_enabled():
             reduction.evaluated = True
+            return self.module(*args, **kwargs)
+        if self.accumulator.collecting:
             return self.module(*args, **kwargs)
         if reduction.reduced and not reduction.error:
             raise RuntimeError(
@@ -202,13 +156,3 @@ class ElasticModel(nn.Module):
             if name == "module":
                 raise
             return getattr(self.module, name)
-
-
-def sample_weight(samples: int, global_samples: int, reduction: str) -> float:
-    """Factor on a rank's loss that makes the sum over ranks the mean over the global batch.
-
-    `samples` are this rank's, `global_samples` the step's (both real counts). A loss that is the mean over the rank's
-    samples is weighted with `lambda_k = b_k / sum(b)`, one that is their sum with `1 / sum(b)`.
-    Source: Taming, section III-A; OmniLearn, section IV-B.
-    """
-    return samples / global_samples if reduction == "mean" else 1 / global_samples

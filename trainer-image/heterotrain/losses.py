@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,10 +17,10 @@ from heterotrain.control import Signals
 class Losses:
     """All ranks hear the same global losses in the same order, so they reach the target at the same step."""
 
-    def __init__(self, target: float | None, every_steps: int) -> None:
-        """`target` is reached once the mean over at least `every_steps` steps is at most that; None: never."""
+    def __init__(self, reaches_target: Callable[[float], bool], every_steps: int) -> None:
+        """`reaches_target` judges the mean over at least `every_steps` steps."""
         self.target_reached = False
-        self._target = target
+        self._reaches_target = reaches_target
         self._every_steps = every_steps
         self._recent: deque[tuple[float, float]] = deque()  # sums of global losses, and of how many steps
         self._running: torch.Tensor | None = None
@@ -35,11 +35,14 @@ class Losses:
         part = weighted.detach()
         self._running = part if self._running is None else self._running + part
 
-    def commit(self, share: float) -> float | None:
-        """The running step is committed; `share` is this worker's part of its samples. Its contribution, if any."""
+    def commit(self, share: float, factor: float = 1.0) -> float | None:
+        """The running step is committed; `share` is this worker's part of its samples. Its contribution, if any.
+
+        What was added is multiplied with `factor`.
+        """
         if not share:
             return None
-        loss = math.nan if self._running is None else float(self._running)
+        loss = math.nan if self._running is None else float(self._running) * factor
         total, weight, nonfinite = self._untold
         if not math.isfinite(loss):
             self._untold = (total, weight, nonfinite + 1)
@@ -61,8 +64,8 @@ class Losses:
             self._recent.popleft()
         losses, steps = (sum(column) for column in zip(*self._recent, strict=True))
         # shares of samples are fractions, so a whole number of steps is reached but for rounding
-        if self._target is not None and steps > self._every_steps - 1e-6:
-            self.target_reached = losses / steps <= self._target
+        if steps > self._every_steps - 1e-6:
+            self.target_reached = self._reaches_target(losses / steps)
         return signals.loss / signals.loss_weight
 
     def known(self) -> list[tuple[float, float]]:

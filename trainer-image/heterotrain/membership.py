@@ -84,7 +84,8 @@ class SocketCutter:
 
     def _adopt(self, duplicate: socket.socket) -> None:
         name = duplicate.getsockname()
-        ours = isinstance(name, tuple) and name[1] == self._spare_port
+        # one that is not of the network (a data loader's) is no group's
+        ours = not isinstance(name, tuple) or name[1] == self._spare_port
         # gloo ends the process if accept() on a listening socket of its fails
         listening = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if ours or listening:

@@ -1,4 +1,4 @@
-"""A worker's series at /metrics, and one JSON line per step for whoever wants the whole story.
+"""A worker's series at /metrics, and JSON lines of steps and evaluations for whoever wants the whole story.
 
 Counters belong to the plan version in force: they start anew with it, and only it is exported, so that a reader never
 mixes times of different batch sizes.
@@ -6,9 +6,11 @@ mixes times of different batch sizes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -17,7 +19,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from heterotrain import contract, resources
+from heterotrain import contract, resources, sampler
+from heterotrain.peak import PeakMemory
+from heterotrain.timing import StepTimes
 
 log = logging.getLogger(__name__)
 
@@ -76,16 +80,37 @@ class WorkerMetrics(Collector):
     def __init__(self, job: str, worker: str, group: str, in_collective: Callable[[], bool]) -> None:
         self.state = WorkerState()
         self.counters = VersionCounters()
+        self.memory = PeakMemory()
+        self._samples_at_once = 0
         self._labels = (job, worker, group)
         self._in_collective = in_collective
 
-    def follow(self, plan: contract.Plan, batch_size: int) -> None:
+    def follow(self, plan: contract.Plan, rank: int) -> None:
         """A new version is in force: its counters start at zero."""
-        self.counters = VersionCounters(plan.version, plan.generation, batch_size)
+        member = plan.members[rank]
+        parts = sampler.micro_batches(0, member.batch_size, member.micro_batch_size)
+        self._samples_at_once = max(stop - start for start, stop in parts)
+        self.memory.begin()
+        self.counters = VersionCounters(plan.version, plan.generation, member.batch_size)
+
+    def committed(self, samples: int, times: StepTimes, smoothing: float, *, measured: bool) -> None:
+        """A step of `samples` here is committed; only one fit for measuring counts."""
+        if measured:
+            self.counters.add(samples, times.own, times.wait, smoothing)
+        self.memory.step(self._samples_at_once, measured=measured)
+
+    @contextlib.contextmanager
+    def phase(self, phase: str) -> Iterator[None]:
+        """Inside, the worker is in another phase of its life."""
+        before, self.state.phase = self.state.phase, phase
+        try:
+            yield
+        finally:
+            self.state.phase = before
 
     def collect(self) -> Iterable[Metric]:
         """Prometheus' way to ask."""
-        state, counters = self.state, self.counters
+        state, counters, peak = self.state, self.counters, self.memory.peak
         labels = (*self._labels, str(counters.plan_version))
         gauges: list[tuple[str, str, float | None]] = [
             (contract.METRIC_OWN_SECONDS_EWMA, "Moving average of own seconds per step.", counters.ewma),
@@ -98,8 +123,15 @@ class WorkerMetrics(Collector):
             (contract.METRIC_IN_COLLECTIVE, "1 while only waiting for others.", float(self._in_collective())),
             (contract.METRIC_LOSS, "Global training loss.", None if math.isnan(state.loss) else state.loss),
             (contract.METRIC_MEMORY_BYTES, "Resident memory.", resources.memory_bytes()),
+            (contract.METRIC_MEMORY_LIMIT_BYTES, "Memory limit in force.", self.memory.limit_bytes()),
             (contract.METRIC_CPU_LIMIT, "CPU limit in force, cores.", resources.cpu_limit_cores()),
         ]
+        if peak is not None:
+            most = peak.memory_bytes + self.memory.children_bytes()
+            gauges += [
+                (contract.METRIC_MEMORY_PEAK_BYTES, "Most memory in a measured step of the version.", most),
+                (contract.METRIC_MEMORY_BATCH_SIZE, "Samples at once in those steps.", peak.batch_size),
+            ]
         totals: list[tuple[str, str, float | None]] = [
             (contract.METRIC_STEPS, "Measured steps of the version.", counters.steps),
             (contract.METRIC_SAMPLES, "Samples in measured steps.", counters.samples),
@@ -144,9 +176,11 @@ def serve(metrics: WorkerMetrics, port: int) -> None:
     registry = CollectorRegistry()
     registry.register(metrics)
     try:
-        start_http_server(port, registry=registry)
+        server, _ = start_http_server(port, registry=registry)
     except OSError as error:
         raise OSError(error.errno, f"metrics port {port}: {error.strerror}") from error
+    # A forked process (a data loader's) would hold the port, and answer nobody, for some time after this one's end.
+    os.register_at_fork(after_in_child=server.socket.close)
 
 
 class Series:
@@ -158,7 +192,7 @@ class Series:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a", buffering=1)  # a line at a time: what was committed survives a kill
 
-    def write(self, record: contract.StepRecord) -> None:
+    def write(self, record: contract.StepRecord | contract.EvaluationRecord) -> None:
         """Append one record. A full disk ends the series, not the training."""
         if self._file is None:
             return

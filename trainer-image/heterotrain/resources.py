@@ -1,28 +1,92 @@
-"""What this worker uses and may use: memory, CPU throttling; read from the kernel, absent where it says nothing."""
+"""What this worker uses and may use: memory, CPU throttling; read from the kernel, absent where it says nothing.
+
+Of memory it is what the process itself holds. The cgroup's own peak holds the page cache too, which grows to the limit
+with every file that is read and goes again when the memory is needed; and a container may not set it back.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 from functools import cache
 from pathlib import Path
+
+PROC_SELF = Path("/proc/self")
 
 
 def memory_bytes() -> float | None:
     """Resident memory of this process in bytes."""
+    return _of_status("VmRSS:")
+
+
+def peak_memory_bytes() -> float | None:
+    """The most resident memory of this process, in bytes, since `forget_peak`."""
+    return _of_status("VmHWM:")
+
+
+def forget_peak() -> bool:
+    """Let the peak begin anew at what is resident now; False where the kernel does not allow that."""
     try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+        (PROC_SELF / "clear_refs").write_text("5")  # proc(5): resets the peak resident set size
+    except OSError:
+        return False
+    return True
+
+
+def children_memory_bytes() -> float:
+    """Memory of this process's children alone, in bytes, such as those that load data; what they share with it is in
+    its own.
+    """
+    total = 0.0
+    for listed in (PROC_SELF / "task").glob("*/children"):
+        try:
+            children = listed.read_text().split()
+        except OSError:
+            continue
+        total += sum(_private_bytes(child) for child in children)
+    return total
+
+
+def memory_limit_bytes() -> float | None:
+    """The memory limit in force now, in bytes; None if there is none. It follows an in-place resize."""
+    for file in ("memory.max", "memory.limit_in_bytes"):
+        folder = _folder("memory", file)
+        if folder is None:
+            continue
+        try:
+            text = (folder / file).read_text().strip()
+            limit = math.inf if text == "max" else float(text)
+        except (OSError, ValueError):
+            continue
+        # Version 1 says "no limit" by a number beyond any machine's memory.
+        return limit if limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") else None
+    return None
+
+
+def _of_status(key: str) -> float | None:
+    try:
+        for line in (PROC_SELF / "status").read_text().splitlines():
+            if line.startswith(key):
                 return float(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         return None
     return None
 
 
-@cache
-def _cpu_folder() -> Path | None:
-    """The folder of this process's CPU controller: cgroup v2's unified one or v1's, as mounted here."""
+def _private_bytes(process: str) -> float:
     try:
-        memberships = Path("/proc/self/cgroup").read_text().splitlines()
-        mounts = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        lines = Path("/proc", process, "smaps_rollup").read_text().splitlines()
+        return sum(float(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+@cache
+def _folder(controller: str, file: str) -> Path | None:
+    """The folder of this process's cgroup that holds `file`, of version 2 or of a version 1 controller, as mounted."""
+    try:
+        memberships = (PROC_SELF / "cgroup").read_text().splitlines()
+        mounts = [line.split(" ") for line in (PROC_SELF / "mountinfo").read_text().splitlines()]
     except OSError:
         return None
     for membership in memberships:
@@ -31,18 +95,18 @@ def _cpu_folder() -> Path | None:
             kind = fields[fields.index("-") + 1]
             options = fields[-1].split(",")
             unified = kind == "cgroup2" and not controllers
-            if unified or (kind == "cgroup" and "cpu" in controllers.split(",") and "cpu" in options):
+            if unified or (kind == "cgroup" and controller in controllers.split(",") and controller in options):
                 root, mount_point = fields[3], Path(fields[4])
                 relative = path.removeprefix(root).lstrip("/") if root != "/" else path.lstrip("/")
                 for folder in (mount_point / relative, mount_point):
-                    if (folder / "cpu.stat").exists():
+                    if (folder / file).exists():
                         return folder
     return None
 
 
 def cpu_throttled_seconds() -> float | None:
     """Seconds for which the kernel held this worker's cgroup back, since it began."""
-    folder = _cpu_folder()
+    folder = _folder("cpu", "cpu.stat")
     if folder is None:
         return None
     try:
@@ -58,7 +122,7 @@ def cpu_throttled_seconds() -> float | None:
 
 def cpu_limit_cores() -> float | None:
     """The CPU limit in force now, in cores; None if there is none. It follows an in-place resize."""
-    folder = _cpu_folder()
+    folder = _folder("cpu", "cpu.stat")
     if folder is None:
         return None
     try:

@@ -11,12 +11,17 @@ from collections.abc import Callable
 
 import torch
 
-from heterotrain.control import broadcast_document, sum_over_ranks
+from heterotrain.batch_norm import RunningStatistics
+from heterotrain.control import Signals, broadcast_document, gather_documents, sum_over_ranks
+from heterotrain.counting import GlobalCount
+from heterotrain.evaluation import Evaluation
 from heterotrain.exchange import Exchange
-from heterotrain.gradient import ElasticModel, StepReduction
+from heterotrain.gradient import ElasticModel
+from heterotrain.handing_on import hand_on_changes
 from heterotrain.losses import Losses
 from heterotrain.membership import Generation, Rendezvous, is_collective_error
 from heterotrain.plans import Plans
+from heterotrain.reduction import StepReduction
 from heterotrain.timing import StepClock
 from heterotrain.training_state import TrainingState
 
@@ -34,6 +39,7 @@ class Team:
         exchange: Exchange,
         clock: StepClock,
         device: torch.device,
+        evaluation: Evaluation,
     ) -> None:
         self.generation: Generation | None = None
         self.reduction: StepReduction | None = None
@@ -44,7 +50,9 @@ class Team:
         self._exchange = exchange
         self._clock = clock
         self._device = device
+        self._evaluation = evaluation
         self._rendezvous: Rendezvous | None = None
+        self.statistics = RunningStatistics(model.module)
 
     @property
     def broken(self) -> str:
@@ -81,10 +89,10 @@ class Team:
         if self.generation is not None:
             self.generation.leave()
         self.generation = self._rendezvous.meet(deadline_seconds)
-        self.reduction = StepReduction(self.generation, self._clock)
+        self.reduction = self._model.reduction_over(self.generation, self._clock, self._device)
         try:
             self._agree(self.generation)
-            self.reduction = self._model.attach(self.generation, self._clock, self._device)
+            self._model.attach(self.reduction, self._device)
         except RuntimeError as error:
             if not is_collective_error(error):
                 raise
@@ -92,14 +100,78 @@ class Team:
 
     def await_all(self) -> bool:
         """Wait until all are here; False if that failed, and the team is `broken`."""
+        return self._together(lambda generation: sum_over_ranks(torch.zeros(1), generation))
+
+    def merge_statistics(self) -> bool:
+        """All take the running statistics of all samples; False if that failed, and the team is `broken`."""
+        return self._together(self.statistics.merge)
+
+    def tell_count(self, count: float, samples: int) -> None:
+        """What this worker's loss of the running step counts; its part was scaled as if that were `samples` in all."""
+        if self.generation is None or self.reduction is None or self.reduction.error:
+            return
+        try:
+            self.reduction.count = GlobalCount(count, samples, self.generation)
+        except RuntimeError as error:
+            self.fail(error)
+
+    @property
+    def loss_factor(self) -> float:
+        """What is left to multiply this worker's part of the loss with, once the step's gradients have arrived."""
+        if self.reduction is None or self.reduction.count is None:
+            return 1.0
+        return self.reduction.count.factor()
+
+    def hand_on_changes(self, source: int, *, takes: bool) -> bool:
+        """Workers without samples (`takes`) take over what the script did to the gradients at rank `source`; False as
+        above."""
+
+        def hand_on(generation: Generation) -> None:
+            assert self.reduction is not None
+            hand_on_changes(self._model.module, self.reduction.witness, source, generation, takes=takes)
+            self._clock.bucket_done()
+
+        return self._together(hand_on)
+
+    def begin_exchange(self, step_seconds: float) -> None:
+        """Tell the others what they should know, if that is due at this step; see `Exchange`."""
+        step, rate = self._state.position.step, self._state.learning_rate
+        self._together(lambda generation: self._exchange.begin(step, rate, step_seconds, generation))
+
+    def hear(self) -> Signals | None:
+        """What was told in the step that is just committed; None if nothing was, or it did not arrive."""
+        heard: list[Signals | None] = [None]
+
+        def hear(generation: Generation) -> None:
+            heard[0] = self._exchange.hear(self._state.position.step, generation)
+
+        self._together(hear)
+        return heard[0]
+
+    def _together(self, act: Callable[[Generation], None]) -> bool:
         if self.generation is None:
             return True
+        if self.broken:
+            return False
         try:
-            sum_over_ranks(torch.zeros(1), self.generation)
+            act(self.generation)
         except RuntimeError as error:
             self.fail(error)
             return False
         return True
+
+    def tell_all(self, document: bytes) -> list[bytes] | None:
+        """Everybody's documents, by rank; None if that failed, and the team is `broken`."""
+        if self.generation is None or self.reduction is None:
+            return [document]
+        self.reduction.in_collective = True
+        try:
+            return gather_documents(document, self.generation)
+        except RuntimeError as error:
+            self.fail(error)
+            return None
+        finally:
+            self.reduction.in_collective = False
 
     def part(self) -> None:
         """Leave for good."""
@@ -122,6 +194,7 @@ class Team:
         facts = json.loads(broadcast_document(self._facts() if rank == source else None, source, generation))
         self._plans.take_over(facts)
         self._losses.take_over(facts["losses"], facts["target_reached"])
+        self._evaluation.take_over(facts["evaluation"])
         self._exchange.restart()
         if int(steps.min()) < newest:
             received = broadcast_document(self._state.pack() if rank == source else None, source, generation)
@@ -130,4 +203,4 @@ class Team:
 
     def _facts(self) -> bytes:
         losses = {"losses": self._losses.known(), "target_reached": self._losses.target_reached}
-        return json.dumps(self._plans.facts() | losses).encode()
+        return json.dumps(self._plans.facts() | losses | {"evaluation": self._evaluation.facts()}).encode()

@@ -26,7 +26,7 @@ class TrainingState:
     ) -> None:
         self.position = Position()
         self.registered: dict[str, Any] = {}
-        self._kept: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+        self._kept: tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]] | None = None
         self._model = model
         self._optimizer = optimizer
         self._dataset_length = dataset_length
@@ -40,14 +40,18 @@ class TrainingState:
 
     def keep(self) -> None:
         """Keep what a step changes before its gradients arrive: random state and the model's buffers."""
-        self._kept = (torch.get_rng_state(), [buffer.clone() for buffer in self._model.buffers()])
+        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        on_gpu = torch.cuda.get_rng_state() if has_gpu else None
+        self._kept = (torch.get_rng_state(), on_gpu, [buffer.clone() for buffer in self._model.buffers()])
 
     def restore(self) -> None:
         """A step is dropped: its next attempt is to draw the same random numbers, on the same buffers."""
         if self._kept is None:
             return
-        random_state, buffers = self._kept
+        random_state, on_gpu, buffers = self._kept
         torch.set_rng_state(random_state)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu)
         with torch.no_grad():
             for buffer, kept in zip(self._model.buffers(), buffers, strict=True):
                 buffer.copy_(kept)

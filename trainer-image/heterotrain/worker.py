@@ -11,7 +11,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -108,6 +108,13 @@ class StopRequest:
             raise SystemExit(contract.EXIT_PREEMPTED)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on a GPU or on the host; torch's allocator for the CPU has no error of its own."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )
+
+
 class Farewell:
     """Writes this worker's last words when the interpreter ends, however it ends (but for a kill)."""
 
@@ -116,6 +123,7 @@ class Farewell:
         self._path = path
         self._describe = describe
         self._error = ""
+        self._out_of_memory = False
         self._previous_hook = sys.excepthook
 
     def install(self) -> None:
@@ -125,10 +133,12 @@ class Farewell:
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         self._error = f"{kind.__name__}: {error}"
+        self._out_of_memory = is_out_of_memory(error)
         self._previous_hook(kind, error, traceback)
 
     def _write(self) -> None:
         try:
-            self._path.write_text(self._describe(self._error).to_json())
+            words = replace(self._describe(self._error), out_of_memory=self._out_of_memory)
+            self._path.write_text(words.to_json())
         except OSError as error:
             log.warning("no last words: cannot write %s: %s", self._path, error.strerror)

@@ -35,11 +35,8 @@ class Limit:
 
 
 NOT_YET = (
-    Limit("spec.workerGroups[].precision", works=("float32",)),
     Limit("spec.training.mode", works=("BSP",)),
     Limit("spec.training.learningRateScaling", works=("None",)),
-    Limit("spec.training.target.metric", works=("loss",)),
-    Limit("spec.training.target.mode", works=("Min",)),
     Limit("spec.batching.policy", works=("Optimal", "Proportional"), missing=("LBBSP",)),
     Limit("spec.batching.prediction", works=("EMA",)),
     Limit("spec.stragglers.action", works=("Ignore",)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
@@ -70,19 +72,26 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         names = ", ".join(candidate.name for candidate in spec.worker_groups)
         raise ValueError(f"job {job.metadata.name} has no worker group {group!r}; it has {names}")
     target = spec.training.target
-    ends = {} if target is None else {"target_every_steps": target.every_steps}
-    return TrainingConfig(
+    config = TrainingConfig(
         epochs=spec.training.epochs,
         steps=spec.training.steps,
         seed=spec.training.seed,
         smoothing=spec.batching.smoothing,
         device=own.device,
         on_missing_device=own.on_missing_device,
+        precision=own.precision,
         checkpoint_path=spec.checkpoint.path,
         checkpoint_every_steps=spec.checkpoint.every_steps,
         checkpoint_keep=spec.checkpoint.keep,
-        target_loss=None if target is None else target.value,
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
-        **ends,
+    )
+    if target is None:
+        return config
+    return replace(
+        config,
+        target_metric=target.metric,
+        target_value=target.value,
+        target_mode=target.mode,
+        target_every_steps=target.every_steps,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from heterotrain.contract import TRAINING_LOSS
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_NAME
 from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
@@ -93,6 +94,15 @@ def _one_end(job: HeteroTrainingJob) -> Iterator[Problem]:
         yield Problem("spec.training", f"needs exactly one of epochs and steps, found {found}")
 
 
+def _loss_falls(job: HeteroTrainingJob) -> Iterator[Problem]:
+    target = job.spec.training.target
+    if target is not None and target.metric == TRAINING_LOSS and target.mode == "Max":
+        yield Problem(
+            "spec.training.target.mode",
+            "must be Min for the training loss, which begins above any target; name the metric if it is another",
+        )
+
+
 def _sum_in_words(spec: JobSpec, bounds: list[int]) -> str:
     return " + ".join(
         f"{group.name} {group.replicas} x {bound}" for group, bound in zip(spec.worker_groups, bounds, strict=True)
@@ -116,16 +126,6 @@ def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
             path,
             f"{subject} are too few: the workers take at least {least} "
             f"(replicas x batchSize.min: {_sum_in_words(spec, lows)})",
-        )
-    highs = [group.batch_size.max for group in spec.worker_groups if group.batch_size.max is not None]
-    if len(highs) < len(spec.worker_groups):
-        return
-    most = sum(high * group.replicas for high, group in zip(highs, spec.worker_groups, strict=True))
-    if batch > most:
-        yield Problem(
-            path,
-            f"{subject} are too many: the workers take at most {most} "
-            f"(replicas x batchSize.max: {_sum_in_words(spec, highs)})",
         )
 
 
@@ -274,6 +274,17 @@ RULES = (
         (Cel("spec.training", "has(self.epochs) != has(self.steps)", "set exactly one of epochs and steps"),),
     ),
     Rule(
+        ("spec.training.target.metric", "spec.training.target.mode"),
+        _loss_falls,
+        (
+            Cel(
+                "spec.training.target",
+                f"self.metric != '{TRAINING_LOSS}' || self.mode == 'Min'",
+                f"mode must be Min for metric {TRAINING_LOSS}",
+            ),
+        ),
+    ),
+    Rule(
         (
             "spec.training.globalBatchSize",
             "spec.training.batchSizePerWorker",
@@ -286,12 +297,6 @@ RULES = (
                 "spec",
                 f"{_BATCH_UNCLEAR} || self.workerGroups.map(g, g.batchSize.min * g.replicas).sum() <= {_BATCH}",
                 "the global batch must be at least the sum of replicas x batchSize.min",
-            ),
-            Cel(
-                "spec",
-                f"{_BATCH_UNCLEAR} || self.workerGroups.exists(g, !has(g.batchSize.max))"
-                f" || self.workerGroups.map(g, g.batchSize.max * g.replicas).sum() >= {_BATCH}",
-                "the global batch must be at most the sum of replicas x batchSize.max",
             ),
         ),
     ),

@@ -60,6 +60,9 @@ class WorkerStatus(Model):
     waiting_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
         default=None, description="Share of its time that it waits for others, in percent."
     )
+    max_batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
+        default=None, description="Most samples at once that its memory is thought to hold. Absent: not known."
+    )
     cpu_limit: Annotated[float, Field(ge=0, le=MAX_COUNT)] | None = Field(
         default=None, description="CPU cores that it may use now. Absent: as many as its node has."
     )

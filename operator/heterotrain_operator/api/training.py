@@ -20,7 +20,8 @@ class Target(Model):
         min_length=1,
         max_length=63,
         pattern=POLICY_NAME,
-        description="Name of the metric; loss is the mean global training loss of the last everySteps steps.",
+        description="Name of the metric: one that the script measures with session.evaluate(); or loss, the mean "
+        "global training loss of the last everySteps steps.",
     )
     value: float = Field(description="The job ends in success once the metric reaches this value.")
     mode: Literal["Max", "Min"] = Field(

@@ -21,7 +21,8 @@ class BatchBounds(Model):
     )
     max: Batch | None = Field(
         default=None,
-        description="Most samples per step that a worker of this group gets. Absent: the global batch.",
+        description="Most samples that a worker of this group computes at once. Absent: the global batch. Workers "
+        "that together hold less than the global batch do their parts of it in several passes.",
     )
 
 

@@ -15,13 +15,17 @@ from heterotrain_operator.api.base import MAX_STEPS
 from heterotrain_operator.cli.checkpoints import newest_step
 from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of
 from heterotrain_operator.cli.live import View
-from heterotrain_operator.cli.series import align, read_series
+from heterotrain_operator.cli.schedule import Schedule
+from heterotrain_operator.cli.scheduled import ScheduledLimits
+from heterotrain_operator.cli.series import align, read_evaluations, read_series
 from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
 from heterotrain_operator.cli.summary import Arm
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
+from heterotrain_operator.core.facts import bounds_of as group_bounds
 from heterotrain_operator.core.facts import missing, survey
 from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.core.passes import in_passes
 from heterotrain_operator.steer import steer
 
 logger = logging.getLogger(__name__)
@@ -35,10 +39,13 @@ INTERRUPTED = "Interrupted"
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One arm to run; `round` counts from 1. The profile runs before (0) and after (1) all others."""
+    """One arm to run; `round` counts from 1. The profile runs before (0) and after (1) all others, once for each
+    `level` of CPU limits.
+    """
 
     policy: str
     round: int
+    level: int = 0
 
     @property
     def is_profile(self) -> bool:
@@ -48,7 +55,7 @@ class Leg:
     @property
     def slug(self) -> str:
         """Its name in file names."""
-        return f"{self.policy.lower()}-{self.round}"
+        return f"{self.policy.lower()}-{self.round}" + (f"-limits-{self.level}" if self.level else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +71,8 @@ class Result:
     stopped_by: Interrupted | None = None
 
 
-def legs(policies: Sequence[str], rounds: int, profile: bool) -> tuple[Leg, ...]:
-    """What to run, in order: the policies in each round, reversed from one to the next.
+def legs(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Leg, ...]:
+    """What to run, in order: the policies in each round, reversed from one to the next; `levels` of CPU limits.
 
     A machine that warms up or slows down meanwhile then favours none (mechanisms, section 4).
     """
@@ -73,7 +80,10 @@ def legs(policies: Sequence[str], rounds: int, profile: bool) -> tuple[Leg, ...]
     for number in range(1, rounds + 1):
         order = policies if number % 2 else tuple(reversed(policies))
         arms += [Leg(policy, number) for policy in order]
-    return (Leg(PROFILE, 0), *arms, Leg(PROFILE, 1)) if profile else tuple(arms)
+    if not profile:
+        return tuple(arms)
+    before, after = (tuple(Leg(PROFILE, number, level) for level in range(levels)) for number in (0, 1))
+    return (*before, *arms, *reversed(after))
 
 
 def worker_names(job: Job) -> tuple[str, ...]:
@@ -89,12 +99,9 @@ def limits_of(job: Job) -> dict[str, float | None]:
 
 def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
     """Least and most samples per step of every worker."""
-    names = iter(worker_names(job))
-    return {
-        next(names): (group.batch_min, job.global_batch if group.batch_max is None else group.batch_max)
-        for group in job.groups
-        for _ in range(group.replicas)
-    }
+    groups = [group for group in job.groups for _ in range(group.replicas)]
+    bounds = in_passes(job.global_batch, [group_bounds(job, group) for group in groups])
+    return dict(zip(worker_names(job), bounds, strict=True))
 
 
 def endless(job: HeteroTrainingJob) -> HeteroTrainingJob:
@@ -135,10 +142,13 @@ class Runner:
         view: View,
         stop: StopSignals,
         grace_seconds: float,
-        cpus: Mapping[str, int],
+        schedule: Schedule,
+        placements: Sequence[Mapping[str, int]],
     ) -> None:
+        """`placements` has for each level of the schedule a CPU for each worker, or none."""
         self._job = job
-        self._cpus = cpus
+        self._schedule = schedule
+        self._placements = placements
         self._mechanism = mechanism
         self._view = view
         self._stop = stop
@@ -154,9 +164,11 @@ class Runner:
         if leg.is_profile:
             core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
         names = worker_names(core)
-        with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism, cpus=self._cpus) as cluster:
+        schedule, placements = self._schedule_of(leg)
+        with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism, cpus=placements[0]) as cluster:
             self._view.begin(title, core, position=position, endless=leg.is_profile)
-            round_of = _Rounds(self._view)
+            limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
+            round_of = _Rounds(self._view, limits)
             wish: Interrupted | None = None
             phase: str
             try:
@@ -164,7 +176,7 @@ class Runner:
                     core,
                     cluster,
                     now=time.time,
-                    pause=self._pause_in(cluster),
+                    pause=self._pause_in(cluster, limits),
                     on_round=round_of.note,
                     until=measured(core) if leg.is_profile else None,
                 )
@@ -180,15 +192,36 @@ class Runner:
             adjustments, restarts = _counted(cluster)
             files = cluster.series_files()
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in names}
-        arm = Arm(leg.policy, leg.round, align(series), adjustments, phase, message, restarts)
+        arm = Arm(
+            leg.policy,
+            leg.round,
+            align(series),
+            adjustments,
+            phase,
+            message,
+            restarts,
+            leg.level,
+            tuple(limits.changes),
+            tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values())))),
+        )
+        if limits.missed() and phase == "Succeeded":
+            said = f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}"
+            self._view.say(said, style="yellow")
         if wish is not None and not leg.is_profile:
             self._say_where_it_ended(arm, checkpoints)
         return Result(leg, arm, tuple(round_of.entries), series, wish)
 
-    def _pause_in(self, cluster: LocalCluster) -> Callable[[float], None]:
+    def _schedule_of(self, leg: Leg) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
+        """An arm has all of the schedule, a profile one level of it."""
+        if not leg.is_profile:
+            return self._schedule, self._placements
+        return Schedule((self._schedule.levels[leg.level],)), (self._placements[leg.level],)
+
+    def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits) -> Callable[[float], None]:
         def pause(seconds: float) -> None:
             self._stop.check()
-            cluster.wait(seconds)
+            left = limits.seconds_left()
+            cluster.wait(seconds if left is None else min(seconds, left))
             self._stop.check()
 
         return pause
@@ -227,9 +260,10 @@ def _counted(cluster: LocalCluster) -> tuple[int, int]:
 class _Rounds:
     """Listens to the loop: keeps what was decided, and shows it."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, limits: ScheduledLimits) -> None:
         self.entries: list[Entry] = []
         self._view = view
+        self._limits = limits
         self._steps = 0
         self._began = time.monotonic()
 
@@ -237,6 +271,8 @@ class _Rounds:
         """One round of the loop."""
         # Workers that have ended say nothing any more.
         self._steps = committed_steps(seen) or self._steps
+        changed = self._limits.look(seen)
+        decision = replace(decision, events=(*decision.events, *changed))
         entry = entry_of(time.monotonic() - self._began, self._steps, decision)
         if entry is not None:
             self.entries.append(entry)

@@ -21,13 +21,14 @@ from heterotrain_operator.cli.job_state import JobState, moment, read_job
 from heterotrain_operator.cli.job_tables import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
+from heterotrain_operator.core.safe import why_no_more
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.waterfill import Line
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
-BALANCING = ("PlanPublished", "PlanRestored", "BatchRebalanced", "DryRun")
+BALANCING = ("PlanPublished", "PlanRestored", "BatchRebalanced", "MemoryBoundFound", "DryRun")
 """Reasons of the events that tell how the batches came about."""
 
 Document = dict[str, Any]
@@ -176,6 +177,9 @@ def _outlook(evidence: Evidence, now: datetime) -> list[RenderableType]:
     if any(worker.reported for worker in ahead.workers):
         note = "Own times are those of the status: of two digits, and with the noise that steps usually have."
         parts.append(Text(note, style="dim"))
+    memory = [f"{w.seat.name}: {why}" for w in ahead.workers if (why := why_no_more(w.seat.memory))]
+    if memory:
+        parts += _section("What their memory holds", memory)
     parts += _section("What would be decided on these figures", [_proposal(evidence, ahead)])
     return [*parts, *_section("How much of the possible is reached", [_ceiling(ahead)])]
 

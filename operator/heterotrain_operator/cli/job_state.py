@@ -16,12 +16,16 @@ from heterotrain_operator.core.model import FINAL_PHASES
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One worker as the operator last saw it; times in seconds, `waiting` a share of the step, CPU limit in cores."""
+    """One worker as the operator last saw it; times in seconds, `waiting` a share of the step, CPU limit in cores.
+
+    `most` is the greatest batch that its memory is thought to hold.
+    """
 
     name: str
     group: str
     phase: str
     batch: int | None
+    most: int | None
     own_seconds: float | None
     waiting: float | None
     cpu_limit: float | None
@@ -133,6 +137,7 @@ def _worker(entry: Mapping[str, Any]) -> WorkerState:
         group=entry.get("group", ""),
         phase=entry.get("phase", ""),
         batch=entry.get("batchSize"),
+        most=entry.get("maxBatchSize"),
         own_seconds=None if own is None else own / 1000,
         waiting=None if waiting is None else waiting / 100,
         cpu_limit=entry.get("cpuLimit"),

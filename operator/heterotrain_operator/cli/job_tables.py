@@ -105,15 +105,19 @@ def jobs_table(jobs: Sequence[JobState], now: datetime, *, everywhere: bool, wid
 
 def workers_table(workers: Sequence[WorkerState], plan_version: int | None) -> Table:
     """One line per worker; a plan that is not the one in force is marked."""
+    fits = any(worker.most is not None for worker in workers)
     table = columns(
-        *("worker", "batch", "own time", "waiting", "cpu", "plan", "node", "state"),
-        right=("batch", "own time", "waiting", "cpu", "plan"),
+        *("worker", "batch"),
+        *(("fits",) if fits else ()),
+        *("own time", "waiting", "cpu", "plan", "node", "state"),
+        right=("batch", "fits", "own time", "waiting", "cpu", "plan"),
     )
     for worker in workers:
         behind = worker.plan_version is not None and worker.plan_version != plan_version
         table.add_row(
             worker.name,
             shown(worker.batch),
+            *((shown(worker.most),) if fits else ()),
             wording.seconds(worker.own_seconds),
             wording.percent(worker.waiting),
             wording.UNKNOWN if worker.cpu_limit is None else f"{float(worker.cpu_limit):g}",

@@ -6,7 +6,7 @@ Plain lines come at every decision and now and then between, so that a log stays
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -23,6 +23,12 @@ from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, 
 
 PLAIN_EVERY_SECONDS = 10.0
 RATE_OVER_SECONDS = 20.0
+
+HEADINGS = (
+    *("worker", "device", "CPU limit", "batch", "fits", "memory"),
+    *("own time", "waiting", "samples/s", "plan", "phase"),
+)
+ALWAYS = tuple(heading for heading in HEADINGS if heading not in ("fits", "memory"))
 
 
 class Pace:
@@ -84,38 +90,54 @@ def by_rank(job: Job, seen: Seen) -> tuple[WorkerSeen, ...]:
     return survey(job, seen).workers
 
 
-def workers_table(job: Job, seen: Seen, pace: Pace) -> Table:
-    """One row per worker, by group and index."""
-    table = Table(expand=False)
-    table.add_column("worker")
-    table.add_column("device")
-    for heading in ("CPU limit", "batch", "own time", "waiting", "samples/s", "plan"):
-        table.add_column(heading, justify="right")
-    table.add_column("phase")
+def workers_table(job: Job, seen: Seen, pace: Pace, safe: Mapping[str, int]) -> Table:
+    """One row per worker, by group and index; `safe` are the greatest batches that memory is thought to hold.
+
+    Of memory only what is known of anybody is shown.
+    """
+    workers = by_rank(job, seen)
     devices = {group.name: group.device for group in job.groups}
-    for worker in by_rank(job, seen):
-        table.add_row(*_row(worker, devices.get(worker.group, ""), pace.steps_per_second))
+    cells = [_row(worker, devices.get(worker.group, ""), pace.steps_per_second) for worker in workers]
+    limited = any(w.metrics is not None and w.metrics.memory_limit_bytes is not None for w in workers)
+    for worker, row in zip(workers, cells, strict=True):
+        if safe:
+            row["fits"] = str(safe.get(worker.name, wording.UNKNOWN))
+        if limited:
+            row["memory"] = _memory(worker)
+    table = Table(expand=False)
+    for heading in HEADINGS:
+        if all(heading in row for row in cells):
+            table.add_column(heading, justify="left" if heading in ("worker", "device", "phase") else "right")
+    for row in cells:
+        table.add_row(*(row[heading] for heading in HEADINGS if heading in row))
     return table
 
 
-def _row(worker: WorkerSeen, device: str, rate: float | None) -> tuple[str, ...]:
-    limit = "none" if worker.cpu_limit is None else f"{worker.cpu_limit:g}"
+def _memory(worker: WorkerSeen) -> str:
+    metrics = worker.metrics
+    return wording.memory(metrics.memory_peak_bytes, metrics.memory_limit_bytes) if metrics else wording.UNKNOWN
+
+
+def _row(worker: WorkerSeen, device: str, rate: float | None) -> dict[str, str]:
+    """Cells by heading."""
+    row = dict.fromkeys(ALWAYS, wording.UNKNOWN) | {
+        "worker": worker.name,
+        "device": device,
+        "CPU limit": "none" if worker.cpu_limit is None else f"{worker.cpu_limit:g}",
+        "phase": worker.phase.lower(),
+    }
     metrics = worker.metrics
     if metrics is None:
-        blank = wording.UNKNOWN
-        return (worker.name, device, limit, blank, blank, blank, blank, blank, worker.phase.lower())
+        return row
     own, waiting = own_and_wait(metrics)
-    return (
-        worker.name,
-        device,
-        limit,
-        str(metrics.batch_size),
-        wording.seconds(own),
-        wording.percent(waiting),
-        wording.rate(rate * metrics.batch_size if rate else None),
-        str(metrics.plan_version),
-        metrics.phase or worker.phase.lower(),
-    )
+    return row | {
+        "batch": str(metrics.batch_size),
+        "own time": wording.seconds(own),
+        "waiting": wording.percent(waiting),
+        "samples/s": wording.rate(rate * metrics.batch_size if rate else None),
+        "plan": str(metrics.plan_version),
+        "phase": metrics.phase or worker.phase.lower(),
+    }
 
 
 def plain_line(title: str, job: Job, seen: Seen, pace: Pace, *, reason: str, endless: bool = False) -> str:
@@ -214,4 +236,5 @@ class View:
             f"{wording.clock(left)} left" if left is not None else "",
         )
         reason = Text(decision.reason, style="dim", overflow="ellipsis", no_wrap=True)
-        return Group(workers_table(self._job, seen, self._pace), bar, reason)
+        table = workers_table(self._job, seen, self._pace, dict(decision.safe_batches))
+        return Group(table, bar, reason)

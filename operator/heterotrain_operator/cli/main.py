@@ -60,6 +60,9 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
         help="profile the workers before and after, and say how much of the possible was reached "
         "(always with --compare)",
     )
+    train.add_argument(
+        "--schedule", type=Path, metavar="FILE", help="change the workers' CPU limits while they train, as it says"
+    )
     train.add_argument("--out", type=Path, metavar="DIR", help="keep series, plots and report.html in this folder")
     train.add_argument("--json", action="store_true", help="print the summary as one JSON object on standard output")
     start = train.add_mutually_exclusive_group()
@@ -123,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fresh=asked.fresh,
             policy=asked.policy,
             ceiling=asked.ceiling,
+            schedule=asked.schedule,
         )
         return run(options, Path.cwd())
     except ManifestError as error:

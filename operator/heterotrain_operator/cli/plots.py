@@ -75,8 +75,26 @@ def _above_most(values: Sequence[float]) -> float:
     return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.995 * len(ordered)) - 1)]
 
 
+def _changes(axes: Axes, arm: Arm, *, named: bool) -> None:
+    """A line at the first step under each new set of CPU limits."""
+    for change in arm.changes:
+        first = next((step.number for step in arm.steps if step.seconds >= change.seconds), change.step)
+        axes.axvline(first, color="#555555", linestyle=":", linewidth=1.2)
+        if named:
+            axes.annotate(
+                change.label,
+                (first, 0.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 3),
+                textcoords="offset points",
+                va="bottom",
+                fontsize="small",
+                color="#555555",
+            )
+
+
 def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
-    """PNG of one arm: every worker's batch size (above) and own time (below) over steps."""
+    """PNG of one arm: every worker's batch size (above) and own time (below) over steps, and changes of CPU limits."""
     figure = Figure(figsize=(WIDTH_INCHES, 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     shown: list[float] = []
@@ -102,6 +120,8 @@ def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
         shown.extend(own)
         _dots(below, numbers, own, tint)
         below.plot(numbers, running_median(own, SMOOTHED_OVER), line, color=tint, linewidth=THIN)
+    _changes(above, arm, named=True)
+    _changes(below, arm, named=False)
     _dress(above, "batch size (samples)")
     _dress(below, "own time (ms)")
     below.set_xlabel("step")

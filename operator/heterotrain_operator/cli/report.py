@@ -17,7 +17,7 @@ from pathlib import Path
 from heterotrain.contract import StepRecord
 from heterotrain_operator.cli import plots, wording
 from heterotrain_operator.cli.journal import Entry
-from heterotrain_operator.cli.summary import Arm, Summary
+from heterotrain_operator.cli.summary import Arm, ArmSummary, Summary
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -58,7 +58,8 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that a report tells. `names` are the workers by rank, `manifest` is the file's text.
+    """All that a report tells. `names` are the workers by rank, `manifest` and `schedule` are the
+    files' texts.
 
     `profiles` are the arms that only measured; they are kept as series, not drawn.
     """
@@ -69,6 +70,7 @@ class Run:
     names: tuple[str, ...]
     manifest: str
     facts: Facts
+    schedule: str = ""
 
 
 def draw(run: Run) -> dict[str, bytes]:
@@ -150,6 +152,13 @@ def _workers(summary: Summary) -> str:
     )
 
 
+def _phases(arm: ArmSummary) -> str:
+    if not arm.phases:
+        return ""
+    rows = [(phase.label, *wording.phase_figures(phase)) for phase in arm.phases]
+    return _table(("CPU limits", *wording.PHASE_FIGURES), rows)
+
+
 def _decisions(entries: Sequence[Entry]) -> str:
     rows = [
         (
@@ -208,9 +217,11 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
         "<p>Means since the last adjustment.</p>",
         _workers(summary),
     ]
+    by_name = {(arm.policy, arm.round): arm for arm in summary.arms}
     for each in run.told:
         parts += [
             f"<h2>{escape(each.arm.title)}</h2>",
+            _phases(by_name[each.arm.policy, each.arm.round]),
             _picture(pictures[f"{each.slug}.png"], f"{each.arm.title}: batch size and own time by step"),
             _decisions(each.entries),
         ]
@@ -221,6 +232,8 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
             _picture(pictures["profile.png"], "Own time of every worker by batch size"),
         ]
     parts += ["<h2>Manifest</h2>", f"<pre>{escape(run.manifest)}</pre>"]
+    if run.schedule:
+        parts += ["<h2>Schedule</h2>", f"<pre>{escape(run.schedule)}</pre>"]
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -230,13 +243,21 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
 
 
 def _series(told: Told) -> str:
-    """One JSON line per step and worker, in the order of steps; replayed steps occur as often as they ran."""
+    """One JSON line per step and worker, in the order of steps; replayed steps occur as often as they ran. Where limits
+    changed, `cpuLimit` is the worker's since the last change, in cores.
+    """
     lines = [
-        (record.step, rank, {"worker": name, **json.loads(record.to_json())})
+        (record.step, rank, {"worker": name, **json.loads(record.to_json()), **_limit(told.arm, name, record.time)})
         for rank, (name, records) in enumerate(told.series.items())
         for record in records
     ]
     return "".join(json.dumps(line) + "\n" for *_, line in sorted(lines, key=lambda entry: entry[:2]))
+
+
+def _limit(arm: Arm, worker: str, seconds: float) -> dict[str, float | None]:
+    """Nothing before the first change: then it is what the manifest says."""
+    limits = next((change.limits for change in reversed(arm.changes) if change.seconds <= seconds), None)
+    return {} if limits is None else {"cpuLimit": limits[worker]}
 
 
 def write(folder: Path, run: Run) -> Path:
@@ -251,6 +272,8 @@ def write(folder: Path, run: Run) -> Path:
     summary = json.dumps(run.summary.to_json(), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
     (folder / "manifest.yaml").write_text(run.manifest, encoding="utf-8")
+    if run.schedule:
+        (folder / "schedule.yaml").write_text(run.schedule, encoding="utf-8")
     pictures = draw(run)
     for name, png in pictures.items():
         (folder / name).write_bytes(png)

@@ -24,6 +24,7 @@ from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.cli import checkpoints
 from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, legs, limits_of, worker_names
 from heterotrain_operator.cli.live import View
+from heterotrain_operator.cli.schedule import Schedule, load_schedule, unchanging
 from heterotrain_operator.cli.stop import StopSignals, stop_signals
 from heterotrain_operator.cli.summary import WELL, Summary, Target, summarize
 from heterotrain_operator.cli.table import print_summary
@@ -39,7 +40,7 @@ BAD_INPUT = 2
 MARKER = ".heterotrain-run"
 """In a folder that an earlier run made; only such a one is ever replaced."""
 
-WRITTEN = ("*.png", "*.jsonl", "summary.json", "manifest.yaml", "report.html")
+WRITTEN = ("*.png", "*.jsonl", "summary.json", "manifest.yaml", "schedule.yaml", "report.html")
 PLAIN_WIDTH = 120
 """Columns of the tables where standard error is no terminal."""
 
@@ -59,6 +60,7 @@ class Options:
     fresh: bool = False
     policy: str | None = None
     ceiling: bool = False
+    schedule: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Prepared:
     legs: tuple[Leg, ...]
     templates: dict[str, ProcessTemplate]
     durable: Path | None
+    schedule: Schedule
 
     @property
     def arms(self) -> int:
@@ -108,6 +111,17 @@ def _templates(job: HeteroTrainingJob, problems: list[Problem]) -> dict[str, Pro
         return {}
 
 
+def _schedule(job: HeteroTrainingJob, options: Options, problems: list[Problem]) -> Schedule:
+    core = to_core(job)
+    declared = limits_of(core)
+    if options.schedule is not None:
+        try:
+            return load_schedule(options.schedule, core, declared)
+        except ManifestError as error:
+            problems += error.problems
+    return unchanging(declared)
+
+
 def prepare(options: Options, here: Path) -> Prepared:
     """Check a run without starting or changing anything; `here` is the current folder.
 
@@ -120,6 +134,7 @@ def prepare(options: Options, here: Path) -> Prepared:
         raise ManifestError([*error.problems, *policy_problems(options, "")]) from None
     policy = options.policy or job.spec.batching.policy
     problems += policy_problems(options, policy)
+    schedule = _schedule(job, options, problems)
     templates = _templates(job, problems)
     if job.spec.run_policy.suspend:
         problems.append(Problem("spec.runPolicy.suspend", "a suspended job does not run; set it to false"))
@@ -138,8 +153,9 @@ def prepare(options: Options, here: Path) -> Prepared:
         problems += _out_problems(options.out, options.fresh)
     if problems:
         raise ManifestError(problems)
-    wanted = legs((policy, *options.compare), options.rounds, bool(options.compare) or options.ceiling)
-    return Prepared(job, policy, wanted, templates, durable)
+    profiled = bool(options.compare) or options.ceiling
+    wanted = legs((policy, *options.compare), options.rounds, profiled, len(schedule.levels))
+    return Prepared(job, policy, wanted, templates, durable, schedule)
 
 
 def _out_problems(out: Path, fresh: bool) -> Iterator[Problem]:
@@ -171,11 +187,16 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
     yield out.absolute()
 
 
-def _placed(prepared: Prepared) -> dict[str, int]:
-    """A CPU for each worker where figures are to be compared; otherwise none, since other jobs may run here, too."""
-    if not any(leg.is_profile for leg in prepared.legs):
-        return {}
-    return place(limits_of(to_core(prepared.job)), sorted(os.sched_getaffinity(0)))
+def _placed(prepared: Prepared) -> tuple[dict[str, int], ...]:
+    """For each level of limits a CPU for each worker, where figures are to be compared and all levels allow it;
+    otherwise none, since other jobs may run here, too.
+    """
+    levels = prepared.schedule.levels
+    cpus = sorted(os.sched_getaffinity(0))
+    placements = tuple(place(level.limits, cpus) for level in levels)
+    if all(placements) and any(leg.is_profile for leg in prepared.legs):
+        return placements
+    return ({},) * len(levels)
 
 
 def ignored_fields(prepared: Prepared) -> list[str]:
@@ -198,6 +219,8 @@ def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mech
     view.say(f"Limits: {mechanism.describe()}")
     if cpus:
         view.say(f"Each worker keeps to one CPU: {', '.join(f'{name} to {cpu}' for name, cpu in cpus.items())}")
+    for change in prepared.schedule.changes:
+        view.say(f"Limits change to {change.label} at {prepared.schedule.unit} {change.at:g}")
     ignored = ignored_fields(prepared)
     if ignored:
         view.say(f"Ignored on this machine: {', '.join(ignored)}")
@@ -220,9 +243,10 @@ def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mech
         )
 
 
-def _title(leg: Leg, rounds: int) -> str:
+def _title(leg: Leg, rounds: int, schedule: Schedule) -> str:
     if leg.is_profile:
-        return "Profile before the arms" if leg.round == 0 else "Profile after the arms"
+        when = "Profile before the arms" if leg.round == 0 else "Profile after the arms"
+        return when if len(schedule.levels) == 1 else f"{when}, limits {schedule.levels[leg.level].label}"
     return f"{leg.policy} (round {leg.round})" if rounds > 1 else leg.policy
 
 
@@ -236,7 +260,7 @@ def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path
         single = prepared.durable is not None and not leg.is_profile
         saved = prepared.durable if single and prepared.durable else place / "checkpoints"
         arm = f"arm {position} of {prepared.arms}" if prepared.arms > 1 and not leg.is_profile else ""
-        results.append(runner.run(leg, _title(leg, options.rounds), place, saved, position=arm))
+        results.append(runner.run(leg, _title(leg, options.rounds, prepared.schedule), place, saved, position=arm))
         if results[-1].arm.phase not in WELL:
             break
     return results
@@ -254,8 +278,9 @@ def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism
         worker_names(core),
         bounds=bounds_of(core),
         profiled=[result.arm for result in results if result.leg.is_profile],
-        target=None if target is None else Target(target.value, target.every_steps),
+        target=None if target is None else Target(target.value, target.every_steps, target.metric, target.mode),
         limits=mechanism.describe(),
+        levels=prepared.schedule.levels,
     )
 
 
@@ -273,6 +298,7 @@ def _report(prepared: Prepared, options: Options, results: Sequence[Result], sum
             names=worker_names(to_core(prepared.job)),
             manifest=options.manifest.read_text(encoding="utf-8"),
             facts=report.Facts(machine_cores(), summary.limits, package_version()),
+            schedule=options.schedule.read_text(encoding="utf-8") if options.schedule is not None else "",
         ),
     )
 
@@ -308,15 +334,16 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
     mechanism = detect()
     with _run_folder(options.out) as folder:
         with View(console, time.monotonic) as view:
-            cpus = _placed(prepared)
-            _introduce(view, prepared, options, mechanism, cpus)
+            placements = _placed(prepared)
+            _introduce(view, prepared, options, mechanism, placements[0])
             runner = Runner(
                 prepared.job,
                 mechanism=mechanism,
                 view=view,
                 stop=stop,
                 grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
-                cpus=cpus,
+                schedule=prepared.schedule,
+                placements=placements,
             )
             results = _run_legs(runner, prepared, options, folder)
         summary = _summary(prepared, results, mechanism)

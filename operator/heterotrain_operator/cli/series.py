@@ -7,13 +7,16 @@ trained again, so a history keeps of every step the last account, and nothing of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
-from heterotrain.contract import StepRecord
+from heterotrain.contract import EvaluationRecord, StepRecord
+
+Record = TypeVar("Record")
 
 BALANCED_WITHIN = 0.10
 """Own times that differ by at most this fraction of the longest count as balanced."""
@@ -74,11 +77,20 @@ def read_series(path: Path) -> tuple[StepRecord, ...]:
     """The records in a worker's file, in the order written; torn lines (a worker was killed) are passed
     over.
     """
+    return _read(path, StepRecord.from_json)
+
+
+def read_evaluations(path: Path) -> tuple[EvaluationRecord, ...]:
+    """What a worker's file tells of evaluations; only the leader's tells of any."""
+    return _read(path, EvaluationRecord.from_json)
+
+
+def _read(path: Path, parse: Callable[[str], Record]) -> tuple[Record, ...]:
     records = []
     if path.exists():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                records.append(StepRecord.from_json(line))
+                records.append(parse(line))
             except ValueError:
                 continue
     return tuple(records)
@@ -162,3 +174,13 @@ def seconds_to_target(steps: Sequence[Step], target_loss: float | None, every_st
         if mean is not None and mean <= target_loss:
             return steps[count - 1].seconds - steps[0].seconds
     return None
+
+
+def seconds_to_metric(
+    steps: Sequence[Step], evaluations: Iterable[EvaluationRecord], metric: str, reaches: Callable[[float], bool]
+) -> float | None:
+    """Seconds from the first commit until an evaluation's metric was one that `reaches` the target; None if
+    none was.
+    """
+    times = [each.time for each in evaluations if metric in each.metrics and reaches(each.metrics[metric])]
+    return min(times) - steps[0].seconds if times and steps else None

@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
+from heterotrain.contract import TRAINING_LOSS, EvaluationRecord
+from heterotrain_operator.cli import phases
 from heterotrain_operator.cli.ceiling import FAULT_ABOVE, Ceiling, Profile, ceiling_of, profile_of
+from heterotrain_operator.cli.phases import Ceilings, LimitChange, PhaseSummary
+from heterotrain_operator.cli.schedule import DECLARED, Level
 from heterotrain_operator.cli.series import (
     Step,
     iteration_seconds,
     mean_loss,
+    seconds_to_metric,
     seconds_to_target,
     since_last_adjustment,
 )
@@ -33,7 +37,8 @@ FINAL_LOSS_STEPS = 10
 class Arm:
     """One run of the job under one policy, as it happened. `round` counts from 1.
 
-    `adjustments` is the number of plans that changed a batch; `message` says how the arm ended.
+    `adjustments` is the number of plans that changed a batch; `message` says how the arm ended. `level` is the set of
+    CPU limits that it began with, `changes` are those after.
     """
 
     policy: str
@@ -43,6 +48,9 @@ class Arm:
     phase: str
     message: str = ""
     restarts: int = 0
+    level: int = 0
+    changes: tuple[LimitChange, ...] = ()
+    evaluations: tuple[EvaluationRecord, ...] = ()
 
     @property
     def title(self) -> str:
@@ -52,10 +60,18 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The loss that ends the job: the mean over `every_steps` steps must reach it."""
+    """What ends the job: the metric, taken every `every_steps` steps, is at least (`mode` Max) or at most
+    (Min) `value`.
+    """
 
-    loss: float
+    value: float
     every_steps: int
+    metric: str = TRAINING_LOSS
+    mode: str = "Min"
+
+    def reaches(self, value: float) -> bool:
+        """Whether this value ends the job."""
+        return value >= self.value if self.mode == "Max" else value <= self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,8 @@ class ArmSummary:
     all steps but the first. `iteration_seconds` is the median since the last adjustment, `settled_at_step`
     the first step of that time. `ceiling_fraction` is the ceiling's iteration over it;
     `ceiling_fraction_all` is the same over all full steps, everything that happened between them included.
+    Where CPU limits changed, `phases` are the parts in between, and what holds "since the last adjustment" holds since
+    the last change of either.
     """
 
     policy: str
@@ -113,6 +131,8 @@ class ArmSummary:
     ceiling_fraction_all: float | None
     fault: str | None
     worker: tuple[WorkerSummary, ...]
+    changes: tuple[LimitChange, ...]
+    phases: tuple[PhaseSummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +159,20 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelSummary:
+    """One set of CPU limits (by worker, in cores) and what was possible under it; `profile` is None if it was not
+    measured.
+    """
+
+    label: str
+    limits: Mapping[str, float | None]
+    profile: Profile | None
+    ceilings: tuple[Ceiling, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole run."""
+    """A whole run. `profile` and `ceilings` are those of the first of `levels`, which are empty where limits stay."""
 
     job: str
     phase: str
@@ -150,6 +182,7 @@ class Summary:
     speedup: tuple[Speedup, ...]
     profile: Profile | None
     ceilings: tuple[Ceiling, ...]
+    levels: tuple[LevelSummary, ...]
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -188,18 +221,6 @@ def _global_batch(steps: Sequence[Step]) -> int:
     return sum(steps[-1].batches.values()) if steps else 0
 
 
-def _fraction_all(steps: Sequence[Step], ceilings: Mapping[int, Ceiling]) -> float | None:
-    """Ceiling over mean iteration of all full steps, each against its own global batch's ceiling."""
-    best = taken = 0.0
-    for before, after in pairwise(steps):
-        if after.number == before.number + 1 and not after.partial:
-            ceiling = ceilings.get(sum(after.batches.values()))
-            if ceiling is not None:
-                best += ceiling.iteration_seconds
-                taken += after.seconds - before.seconds
-    return best / taken if taken > 0 else None
-
-
 def _fault(arm: Arm, fractions: Sequence[float | None]) -> str | None:
     worst = max((fraction for fraction in fractions if fraction is not None), default=0.0)
     if worst <= FAULT_ABOVE:
@@ -210,30 +231,37 @@ def _fault(arm: Arm, fractions: Sequence[float | None]) -> str | None:
     )
 
 
+def _target_seconds(arm: Arm, target: Target) -> float | None:
+    if target.metric == TRAINING_LOSS:
+        return seconds_to_target(arm.steps, target.value, target.every_steps)
+    return seconds_to_metric(arm.steps, arm.evaluations, target.metric, target.reaches)
+
+
 def summarize_arm(
-    arm: Arm, names: Sequence[str], ceilings: Mapping[int, Ceiling], target: Target | None = None
+    arm: Arm, names: Sequence[str], ceilings: Sequence[Ceilings], target: Target | None = None, label: str = DECLARED
 ) -> ArmSummary:
-    """One arm in numbers; `ceilings` by global batch (empty: none was measured)."""
+    """One arm in numbers; `ceilings` by level (empty: none was measured), `label` that of the limits it began with."""
     steps = arm.steps
-    settled = since_last_adjustment(steps)
+    parts = phases.split(steps, arm.changes, label=label, level=arm.level)
+    last = next((part for part in reversed(parts) if part.steps), parts[0])
+    settled = since_last_adjustment(last.steps)
     iterations = iteration_seconds(settled)
     iteration = median(iterations) if iterations else None
     seconds = steps[-1].seconds - steps[0].seconds if steps else 0.0
-    samples = sum(step.samples for step in steps)
-    ceiling = ceilings.get(_global_batch(steps))
+    ceiling = phases.ceilings_at(ceilings, last.level).get(_global_batch(steps))
     fraction = ceiling.iteration_seconds / iteration if ceiling and iteration else None
-    fraction_all = _fraction_all(steps, ceilings)
+    fraction_all = phases.fraction_of(parts, ceilings)
     return ArmSummary(
         policy=arm.policy,
         round=arm.round,
         phase=arm.phase,
         message=arm.message,
         steps=len(steps),
-        samples=samples,
+        samples=sum(step.samples for step in steps),
         seconds=seconds,
-        samples_per_second=(samples - steps[0].samples) / seconds if seconds > 0 else None,
+        samples_per_second=phases.samples_per_second(steps),
         final_loss=mean_loss(steps, FINAL_LOSS_STEPS),
-        target_seconds=seconds_to_target(steps, target.loss, target.every_steps) if target else None,
+        target_seconds=_target_seconds(arm, target) if target else None,
         adjustments=arm.adjustments,
         restarts=arm.restarts,
         settled_at_step=settled[0].number if settled else None,
@@ -244,6 +272,8 @@ def summarize_arm(
         ceiling_fraction_all=fraction_all,
         fault=_fault(arm, (fraction, fraction_all)),
         worker=tuple(_worker(name, steps, settled) for name in names),
+        changes=arm.changes,
+        phases=tuple(phases.summarize_phase(part, ceilings) for part in parts) if arm.changes else (),
     )
 
 
@@ -282,15 +312,25 @@ def summarize(
     profiled: Sequence[Arm] = (),
     target: Target | None = None,
     limits: str = "",
+    levels: Sequence[Level] = (),
 ) -> Summary:
     """The whole run in numbers.
 
     `names` are the workers by rank; `bounds` each one's least and most samples per step; `profiled` the
     steps of the profile before and (if it came to that) after the arms; `limits` says how CPU limits were
-    imposed.
+    imposed, `levels` what they were in the run's course.
     """
-    profile, ceilings, warnings = _measure_ceilings(arms, names, bounds, profiled)
-    summaries = tuple(summarize_arm(arm, names, ceilings, target) for arm in arms)
+    known = tuple(levels) or (Level(DECLARED, {}),)
+    found: list[LevelSummary] = []
+    warnings: list[str] = []
+    for index, level in enumerate(known):
+        profile, possible, doubts = _measure_ceilings(index, arms, names, bounds, profiled)
+        found.append(
+            LevelSummary(level.label, level.limits, profile, tuple(possible[size] for size in sorted(possible)))
+        )
+        warnings += doubts if len(known) == 1 else [f"limits {level.label}: {doubt}" for doubt in doubts]
+    by_level = [{ceiling.global_batch: ceiling for ceiling in level.ceilings} for level in found]
+    summaries = tuple(summarize_arm(arm, names, by_level, target, known[arm.level].label) for arm in arms)
     ended = [arm for arm in (*profiled, *arms) if arm.phase not in WELL]
     return Summary(
         job=job,
@@ -299,23 +339,27 @@ def summarize(
         limits=limits,
         arms=summaries,
         speedup=speedups(summaries),
-        profile=profile,
-        ceilings=tuple(ceilings[size] for size in sorted(ceilings)),
+        profile=found[0].profile,
+        ceilings=found[0].ceilings,
+        levels=tuple(found) if any(arm.changes for arm in arms) else (),
         warnings=(*warnings, *(arm.fault for arm in summaries if arm.fault)),
     )
 
 
 def _measure_ceilings(
+    level: int,
     arms: Sequence[Arm],
     names: Sequence[str],
     bounds: Mapping[str, tuple[int, int]],
     profiled: Sequence[Arm],
 ) -> tuple[Profile | None, dict[int, Ceiling], list[str]]:
-    if not profiled:
+    own = [arm for arm in profiled if arm.level == level]
+    if not own:
         return None, {}, []
-    before = profiled[0].steps
-    after = profiled[1].steps if len(profiled) > 1 else ()
-    trained = [step for arm in arms for step in arm.steps]
+    before = own[0].steps
+    after = own[1].steps if len(own) > 1 else ()
+    parts = [part for arm in arms for part in phases.split(arm.steps, arm.changes, label="", level=arm.level)]
+    trained = [step for part in parts if part.level == level for step in part.steps]
     try:
         profile = profile_of(names, before, after, trained)
         sizes = {sum(step.batches.values()) for step in trained if len(step.records) == len(names)}

@@ -56,11 +56,27 @@ def workers_table(summary: Summary) -> Table:
     return table
 
 
+def phases_table(summary: Summary) -> Table:
+    """One row per arm and phase between changes of CPU limits."""
+    table = Table()
+    table.add_column("policy")
+    table.add_column("CPU limits")
+    for heading in wording.PHASE_FIGURES:
+        table.add_column(heading, justify="right")
+    rounds = wording.rounds_of(summary.arms)
+    for arm in summary.arms:
+        for phase in arm.phases:
+            table.add_row(wording.title(arm, rounds), phase.label, *wording.phase_figures(phase))
+    return table
+
+
 def print_summary(console: Console, summary: Summary) -> None:
     """The tables, what they mean in words, and what is doubtful about it."""
     if any(arm.steps for arm in summary.arms):
         console.print(arms_table(summary))
         console.print(workers_table(summary))
+    if any(arm.phases for arm in summary.arms):
+        console.print(phases_table(summary))
     for found in summary.speedup:
         console.print(wording.speedup(found), style="bold", highlight=False, soft_wrap=True)
     for line in wording.ceilings(summary):

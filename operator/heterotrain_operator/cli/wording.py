@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from heterotrain_operator.cli.ceiling import LEAST_SIZES
+from heterotrain_operator.cli.ceiling import LEAST_SIZES, Ceiling, Profile
+from heterotrain_operator.cli.phases import PhaseSummary
 from heterotrain_operator.cli.summary import ArmSummary, Ratio, Speedup, Summary
 
+MEBIBYTE = 1 << 20
 UNKNOWN = "-"
 NAMED = 16
 """Workers in one line before it only counts them."""
@@ -48,6 +50,14 @@ def percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0%}"
 
 
+def memory(peak_bytes: float | None, limit_bytes: float | None) -> str:
+    """A peak, and of how much, in MiB."""
+    if peak_bytes is None:
+        return UNKNOWN
+    peak = f"{peak_bytes / MEBIBYTE:.0f}"
+    return f"{peak} MiB" if limit_bytes is None else f"{peak} of {limit_bytes / MEBIBYTE:.0f} MiB"
+
+
 def rate(value: float | None) -> str:
     """Samples per second."""
     if value is None:
@@ -85,18 +95,44 @@ def speedup(found: Speedup) -> str:
     return f"{whole}; after the last adjustment its iterations were {factor(found.iteration)} as fast."
 
 
+PHASE_FIGURES = ("from step", "steps", "samples/s", "iteration", "adjustments", "of ceiling", "of ceiling, all steps")
+"""What `phase_figures` tells."""
+
+
+def phase_figures(phase: PhaseSummary) -> tuple[str, ...]:
+    """The figures of a phase between changes of CPU limits."""
+    return (
+        UNKNOWN if phase.first_step is None else str(phase.first_step),
+        str(phase.steps),
+        rate(phase.samples_per_second),
+        seconds(phase.iteration_seconds),
+        str(phase.adjustments),
+        percent(phase.ceiling_fraction),
+        percent(phase.ceiling_fraction_all),
+    )
+
+
 def ceilings(summary: Summary) -> tuple[str, ...]:
-    """What the best possible split would have been, in words, one sentence per global batch."""
-    if summary.profile is None:
-        return ()
-    allreduce = summary.profile.allreduce
-    sizes = min(len(worker.points) for worker in summary.profile.workers)
-    doubt = f" (only {sizes} sizes for some worker)" if sizes < LEAST_SIZES else ""
+    """What the best possible split would have been, in words, one sentence per set of CPU limits and global batch."""
+    if summary.levels:
+        parts = [(level.profile, level.ceilings, f" under limits {level.label}") for level in summary.levels]
+    else:
+        parts = [(summary.profile, summary.ceilings, "")]
     return tuple(
-        f"Ceiling for a global batch of {found.global_batch}: {seconds(found.iteration_seconds)} an iteration, "
+        _ceiling(profile, found, under)
+        for profile, possible, under in parts
+        if profile is not None
+        for found in possible
+    )
+
+
+def _ceiling(profile: Profile, found: Ceiling, under: str) -> str:
+    sizes = min(len(worker.points) for worker in profile.workers)
+    doubt = f" (only {sizes} sizes for some worker)" if sizes < LEAST_SIZES else ""
+    return (
+        f"Ceiling for a global batch of {found.global_batch}{under}: {seconds(found.iteration_seconds)} an iteration, "
         f"with batches {batches(found.batches.values())} ({seconds(found.own_seconds)} of own time and "
-        f"{seconds(allreduce.seconds)} of all-reduce){doubt}."
-        for found in summary.ceilings
+        f"{seconds(profile.allreduce.seconds)} of all-reduce){doubt}."
     )
 
 

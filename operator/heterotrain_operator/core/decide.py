@@ -14,9 +14,11 @@ from heterotrain_operator.core.balance import balance
 from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey, vanished
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
+from heterotrain_operator.core.passes import with_passes
 from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
 from heterotrain_operator.core.recovery import recovered
 from heterotrain_operator.core.restarts import after_failures, restart, still_draining
+from heterotrain_operator.core.safe import bounds_at_once, safe_batch
 from heterotrain_operator.core.startup import start
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.steering import SETTLE_SECONDS, Steered, aligned, steer
@@ -32,7 +34,15 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if memory.created_at is None:
         memory = replace(memory, created_at=now)
     decided, memory = _decide(job, facts, memory, now)
-    return replace(decided, force_delete=stuck(seen, now)), memory.rounded()
+    safe = _safe_batches(decided.plan or seen.plan, memory)
+    return replace(decided, force_delete=stuck(seen, now), safe_batches=safe), memory.rounded()
+
+
+def _safe_batches(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
+    if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
+        return ()
+    known = ((m.name, safe_batch(worker)) for m, worker in zip(plan.members, memory.workers, strict=True))
+    return tuple((name, batch) for name, batch in known if batch is not None)
 
 
 def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
@@ -114,19 +124,21 @@ def _carried_out(
     job: Job, plan: Plan, steered: Steered, version: int, *, delete: tuple[str, ...], now: float
 ) -> tuple[Decision, Memory]:
     """Publish what steering asks for, or in an observe-only job only say it."""
-    memory, reason, health = steered.memory, steered.reason, steered.health
+    memory, reason, health, told = steered.memory, steered.reason, steered.health, steered.events
     if steered.batches is None:
-        return decision(job, "Running", "Training", reason, health=health, delete=delete), memory
+        return decision(job, "Running", "Training", reason, health=health, delete=delete, events=told), memory
     stranded = steered.batches == plan.batch_sizes
     if job.dry_run and not stranded:
         reason = f"dry run, nothing changes: {reason}"
-        events = (Event("Normal", "DryRun", reason),) if steered.decided else ()
+        events = (*told, Event("Normal", "DryRun", reason)) if steered.decided else told
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
     after = rebalanced_plan(memory, plan, version, job.apply_at, steered.batches)
+    after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
     memory = adjusted(memory, plan, after, now, stage=steered.stage, promise=steered.promise)
     code = "PlanPublished" if stranded else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")
-    return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=(event,)), memory
+    events = (*told, event)
+    return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=events), memory
 
 
 def _all_finished(job: Job, facts: Facts) -> bool:

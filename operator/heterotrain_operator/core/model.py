@@ -77,6 +77,9 @@ class WorkerMetrics:
     memory_bytes: float | None = None
     cpu_limit: float | None = None
     cpu_throttled_seconds: float | None = None
+    memory_peak_bytes: float | None = None  # of measured steps since the version began, at `memory_batch_size` samples
+    memory_limit_bytes: float | None = None
+    memory_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,8 @@ class Decision:
 
     `plan` is the plan to publish (None: leave the one in force). `delete` names pods to delete, `force_delete` those
     that go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in
-    words and numbers why the batches change, or why they do not.
+    words and numbers why the batches change, or why they do not. `safe_batches` are, by worker, the greatest
+    batches that memory is thought to hold, where that is known.
     """
 
     phase: JobPhase
@@ -173,3 +177,4 @@ class Decision:
     events: tuple[Event, ...] = field(default=())
     force_delete: tuple[str, ...] = ()
     remove_job: bool = False
+    safe_batches: tuple[tuple[str, int], ...] = ()

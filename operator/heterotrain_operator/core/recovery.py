@@ -7,9 +7,10 @@ followed at once, whoever destroyed the old one.
 from __future__ import annotations
 
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Member, Plan
-from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import decision
+from heterotrain_operator.core.passes import with_passes
 from heterotrain_operator.core.publishing import next_version, recovered_plan
 from heterotrain_operator.core.restarts import restart
 from heterotrain_operator.core.state import Memory
@@ -41,6 +42,7 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
             for worker, metrics in zip(facts.workers, trained, strict=True)
         ),
     )
+    plan = with_passes(plan, [bounds_of(job, group_of(job, worker.group)) for worker in facts.workers])
     reason = f"the plan was lost; plan {plan.version} restores what {len(trained)} workers follow"
     event = Event("Warning", "PlanRestored", reason)
     memory = recovered_plan(memory, plan, now)

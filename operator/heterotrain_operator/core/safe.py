@@ -1,34 +1,103 @@
-"""Batches that memory allows: with what a worker ran out of memory, it is not started again.
+"""Batches that memory allows: by the fitted model of a worker's memory, and below what it ran out of memory with.
 
-Half of a batch that did not fit is a guess, but one that makes progress; a fitted model of memory can replace it.
+Where nothing else is known, half of a batch that did not fit is a guess, but one that makes progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from heterotrain.contract import Plan
 from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
-from heterotrain_operator.core.levels import Bounds, feasibility
-from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.levels import Bounds
+from heterotrain_operator.core.memory_model import (
+    failed,
+    fitting_batch,
+    greatest_batch,
+    greatest_growth,
+    line_of,
+    measured,
+)
+from heterotrain_operator.core.model import Event, Job, WorkerMetrics
+from heterotrain_operator.core.passes import at_once, in_passes
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
 
-def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
-    """The user's bounds of workers of these groups, cut to what is safe, unless the global batch exceeds that.
+def safe_batch(known: WorkerMemory) -> int | None:
+    """The greatest batch that a worker's memory is thought to hold; None if nothing is known."""
+    limits = [_guessed(known)] if known.safe_max > 0 else []
+    limits += [max(known.failed_batch - 1, 1)] if known.failed_batch > 0 else []
+    modelled = greatest_batch(known)
+    return min([*limits, modelled] if modelled is not None else limits, default=None)
 
-    `known` are the same workers.
-    """
+
+def _guessed(known: WorkerMemory) -> int:
+    """What was guessed after a failure, or the more that the one batch seen since says is sure to fit."""
+    tried = greatest_growth(known)
+    return max(known.safe_max, tried) if tried is not None and tried < known.failed_batch else known.safe_max
+
+
+def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+    """The user's bounds of workers of these groups, cut to what is safe. `known` are the same workers."""
     users = [bounds_of(job, group_of(job, name)) for name in groups]
-    safe = [
-        (low, max(low, min(high, worker.safe_max))) if worker.safe_max > 0 else (low, high)
-        for (low, high), worker in zip(users, known, strict=True)
-    ]
-    return users if feasibility(job.global_batch, safe) is not None else safe
+    safe = []
+    for (low, high), worker in zip(users, known, strict=True):
+        most = safe_batch(worker)
+        safe.append((low, high if most is None else max(low, min(high, most))))
+    return safe
+
+
+def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+    """Bounds of those workers' parts of a step: what is safe at once, or in several passes if that is too little."""
+    return in_passes(job.global_batch, bounds_at_once(job, groups, known))
+
+
+def with_peak(known: WorkerMemory, metrics: WorkerMetrics) -> WorkerMemory:
+    """Take in what a worker reports of its peak memory since the plan in force began.
+
+    Once two batches have been measured, their line takes the place of a guess, unless it belies the failure.
+    """
+    after = measured(known, metrics.memory_batch_size, metrics.memory_peak_bytes, metrics.memory_limit_bytes)
+    modelled = greatest_batch(after)
+    if line_of(known) is None and modelled is not None and modelled < after.failed_batch:
+        return replace(after, safe_max=0)
+    return after
+
+
+def why_no_more(known: WorkerMemory) -> str:
+    """What a worker's greatest safe batch rests on, in words; empty if none is known."""
+    most = safe_batch(known)
+    if most is None:
+        return ""
+    line = line_of(known)
+    if line is None or greatest_batch(known) != most:
+        return f"at most {most} samples, since it ran out of memory with more"
+    if most == line.low_batch:
+        return f"at most {most} samples, the fewest seen, with which it took {line.low_mib} of {line.limit_mib} MiB"
+    return (
+        f"at most {most} samples fit into its {line.limit_mib} MiB, by peaks of {line.low_mib} MiB at {line.low_batch} "
+        f"and {line.high_mib} MiB at {line.high_batch} samples"
+    )
+
+
+def bounded_anew(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: Iterable[WorkerMemory]) -> list[Event]:
+    """Tells of workers whose memory was just found to allow less than the job does."""
+    told = []
+    for member, old, new in zip(plan.members, before, after, strict=True):
+        _, high = bounds_of(job, group_of(job, member.group))
+        most = greatest_batch(new)
+        if most is not None and most < high and greatest_batch(old) is None:
+            told.append(Event("Normal", "MemoryBoundFound", f"{member.name}: {why_no_more(new)}"))
+    return told
 
 
 def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory, str]:
-    """Memory in which members that ran out of memory have a lower safe batch, and whose it is, in words."""
+    """Memory in which members that ran out of memory have a lower safe batch, and whose it is, in words.
+
+    A model that knew the batch to be too large is believed. One that did not is corrected, and the next batch is one
+    that is known to fit, or half of the failed one.
+    """
     if facts.plan is None or memory.plan_version != facts.plan.version or len(memory.workers) != len(facts.members):
         return memory, ""
     workers = list(memory.workers)
@@ -37,8 +106,22 @@ def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory,
         if worker is None or not worker.out_of_memory or member.batch_size <= 0:
             continue
         low, _ = bounds_of(job, group_of(job, member.group))
-        safe = max(member.batch_size // 2, low, 1)
-        if safe < member.batch_size:
-            workers[rank] = replace(workers[rank], safe_max=safe)
-            told.append(f"{member.name} gets at most {safe} samples instead of {member.batch_size}")
+        batch = at_once(member)
+        workers[rank] = _smaller(workers[rank], batch, max(low, 1))
+        most = safe_batch(workers[rank])
+        if most is not None and most < batch:
+            told.append(f"{member.name} gets at most {most} samples instead of {batch}")
     return replace(memory, workers=tuple(workers)), listed(told)
+
+
+def _smaller(known: WorkerMemory, batch: int, low: int) -> WorkerMemory:
+    modelled = greatest_batch(known)
+    if modelled is not None and modelled < batch:
+        safe = modelled
+    else:
+        tried = greatest_growth(known) or 0
+        safe = max(batch // 2, fitting_batch(known, batch), tried if tried < batch else 0)
+    safe = max(safe, low)
+    if safe >= batch:
+        return known
+    return replace(failed(known, batch), safe_max=safe, failed_batch=min(batch, known.failed_batch or batch))

@@ -17,8 +17,9 @@ from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, 
 from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending
+from heterotrain_operator.core.passes import in_passes, with_passes
 from heterotrain_operator.core.publishing import known_workers, next_version, started_plan
-from heterotrain_operator.core.safe import safe_bounds
+from heterotrain_operator.core.safe import bounds_at_once, safe_bounds
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.core.steering import SETTLE_SECONDS
 
@@ -65,7 +66,7 @@ def _infeasible(job: Job) -> str | None:
     if not groups:
         return "the groups want no workers"
     names = [f"group {group.name}" for group in groups]
-    return feasibility(job.global_batch, [bounds_of(job, group) for group in groups], names)
+    return feasibility(job.global_batch, in_passes(job.global_batch, [bounds_of(job, each) for each in groups]), names)
 
 
 def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
@@ -87,7 +88,8 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     workers = facts.workers
     known = known_workers(memory, facts.plan)
     knowledge = [known.get(worker.name, WorkerMemory()) for worker in workers]
-    bounds = safe_bounds(job, [worker.group for worker in workers], knowledge)
+    groups = [worker.group for worker in workers]
+    bounds = safe_bounds(job, groups, knowledge)
     seats = [
         Seat(worker.name, group_of(job, worker.group), 0, pair) for worker, pair in zip(workers, bounds, strict=True)
     ]
@@ -104,6 +106,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
             for worker, batch in zip(workers, split.batches, strict=True)
         ),
     )
+    plan = with_passes(plan, bounds_at_once(job, groups, knowledge))
     plural = "" if len(workers) == 1 else "s"
     reason = f"plan {plan.version} starts generation {plan.generation} of {len(workers)} worker{plural}: {split.reason}"
     event = Event("Normal", "PlanPublished", reason)

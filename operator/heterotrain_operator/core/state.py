@@ -28,7 +28,8 @@ class WorkerMemory:
     The counters as they were when the last window ended (`counted_*`); the running estimate of its own time
     under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
     and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
-    one (`safe.py`); its batch before the plan in force (`trust.py`); and small bookkeeping.
+    one (`safe.py`); its batch before the plan in force (`trust.py`); its peak memory at the smallest and the greatest
+    batch seen, and its limit (`memory_model.py`); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -53,6 +54,12 @@ class WorkerMemory:
     silent_since: float = 0.0
     safe_max: int = 0
     replaced_batch: int = 0
+    memory_limit_mib: int = 0
+    memory_low_batch: int = 0
+    memory_low_mib: int = 0
+    memory_high_batch: int = 0
+    memory_high_mib: int = 0
+    failed_batch: int = 0
 
     @property
     def learned_bounds(self) -> tuple[int, int]:
@@ -134,14 +141,22 @@ class Memory:
         return cls()
 
     def same_but_measurements(self, other: Memory) -> bool:
-        """Whether losing the difference would cost only measurements, which can be taken again."""
+        """Whether losing the difference would cost only measurements, which can be taken again.
+
+        Memory at another batch than the present one cannot: that batch may not come again.
+        """
         if [worker.learned_bounds for worker in self.workers] != [worker.learned_bounds for worker in other.workers]:
             return False
-        return all(
+        return self._batches_seen == other._batches_seen and all(
             getattr(self, field.name) == getattr(other, field.name)
             for field in _JOB_FIELDS
             if field.name not in _MEASURED
         )
+
+    @property
+    def _batches_seen(self) -> tuple[tuple[int, int, int], ...]:
+        seen = tuple((w.memory_low_batch, w.memory_high_batch, w.failed_batch) for w in self.workers)
+        return seen if any(map(any, seen)) else ()
 
     def rounded(self) -> Memory:
         """With every worker's numbers cut to the digits that are kept."""

@@ -14,12 +14,13 @@ from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.balance import balance
 from heterotrain_operator.core.batching import POLICIES, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import duration
-from heterotrain_operator.core.facts import group_of, listed
+from heterotrain_operator.core.facts import bounds_of, group_of, listed
 from heterotrain_operator.core.learned import forgotten
 from heterotrain_operator.core.levels import feasibility
-from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import Health
-from heterotrain_operator.core.safe import safe_bounds
+from heterotrain_operator.core.passes import at_once
+from heterotrain_operator.core.safe import bounded_anew, bounds_at_once, safe_bounds, why_no_more, with_peak
 from heterotrain_operator.core.speed import (
     Estimate,
     counted,
@@ -43,7 +44,8 @@ class Steered:
     remember.
 
     `kind` tells what a new plan is: "policy" moves by measurement, "repair" restores what the plan in force
-    violates. `decided`: a policy was asked, so an observe-only job has something new to tell.
+    violates. `decided`: a policy was asked, so an observe-only job has something new to tell. `events` are worth
+    telling whatever becomes of the batches.
     """
 
     batches: tuple[int, ...] | None
@@ -53,6 +55,7 @@ class Steered:
     decided: bool = False
     stage: int | None = None
     promise: Promise | None = None
+    events: tuple[Event, ...] = ()
 
 
 def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
@@ -91,7 +94,9 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     waiting = _too_few_steps(job, plan, metrics, memory)
     if waiting:
         return Steered(None, waiting, memory, Health(*balance(plan, memory)))
+    before = memory.workers
     memory, windows, remarks = _measured(job, plan, metrics, memory)
+    found = tuple(bounded_anew(job, plan, before, memory.workers))
     proposal = ask_policy(job, plan, memory, windows)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
@@ -107,6 +112,7 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
         decided=True,
         stage=proposal.stage,
         promise=proposal.promise,
+        events=found,
     )
 
 
@@ -140,16 +146,21 @@ def _stranded(plan: Plan, members: Sequence[WorkerSeen]) -> tuple[tuple[int, ...
 
 def mended(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[int, ...] | None, str] | None:
     """Batches that mend what the plan violates since the job was edited, and why; no batches if nothing can."""
-    bounds = safe_bounds(job, [member.group for member in plan.members], known)
+    groups = [member.group for member in plan.members]
+    bounds = safe_bounds(job, groups, known)
     policy = POLICIES.get(job.policy)
     total = plan.global_batch_size
     if job.fixed_global_batch and (policy is None or policy.keeps_global_batch):
         total = job.global_batch
-    broken = [
-        f"{member.name} has {member.batch_size} samples, bounds are [{low}, {high}]"
-        for member, (low, high) in zip(plan.members, bounds, strict=True)
-        if not low <= member.batch_size <= high
-    ]
+    broken = []
+    for member, (low, high), worker in zip(plan.members, bounds, known, strict=True):
+        if not low <= member.batch_size <= high:
+            cut = member.batch_size > high < bounds_of(job, group_of(job, member.group))[1]
+            why = f" ({why_no_more(worker)})" if cut else ""
+            broken.append(f"{member.name} has {member.batch_size} samples, bounds are [{low}, {high}]{why}")
+    for member, (_, most) in zip(plan.members, bounds_at_once(job, groups, known), strict=True):
+        if at_once(member) > max(most, 1):
+            broken.append(f"{member.name} computes {at_once(member)} samples at once, of which {most} fit")
     if total != plan.global_batch_size:
         broken.append(f"the batches add up to {plan.global_batch_size}, not to {total}")
     if not broken:
@@ -192,7 +203,8 @@ def _measured(
     windows: list[Estimate | None] = []
     remarks: list[str] = []
     changed = False
-    for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True):
+    for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
+        known = with_peak(remembered, counters)
         window = window_of(known, counters) if member.batch_size > 0 else None
         if isinstance(window, str):
             remarks.append(f"ignored the window of {member.name}: {window}")

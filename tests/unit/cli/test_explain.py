@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from heterotrain_operator.cli.main import main
+from heterotrain_operator.clusters.kube.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event
+from heterotrain_operator.core.state import Memory
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained
 from unit.cli.kube_api import Api, kubeconfig, serving
 
@@ -73,6 +75,25 @@ def test_workers_are_shown_with_speed_shape_and_best_batch(api: Api, told: Told)
     assert note.startswith("Own times are those of the status")
     [reached] = said["How much of the possible is reached"]
     assert reached.startswith("About 9")
+
+
+def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: Api, told: Told) -> None:
+    job = trained()
+    memory = Memory.from_json(job.plan_map[MEMORY_KEY])
+    first = replace(
+        memory.workers[0],
+        memory_limit_mib=1024,
+        memory_low_batch=64,
+        memory_low_mib=500,
+        memory_high_batch=110,
+        memory_high_mib=600,
+    )
+    job.plan_map[MEMORY_KEY] = replace(memory, workers=(first, *memory.workers[1:])).to_json()
+    job.put(api)
+    said = told()
+    assert said["What their memory holds"] == [
+        "digits-g0-0: at most 211 samples fit into its 1024 MiB, by peaks of 500 MiB at 64 and 600 MiB at 110 samples"
+    ]
 
 
 def test_dry_run_says_what_it_would_do(api: Api, told: Told) -> None:

@@ -33,7 +33,14 @@ def seen(step: int, total: int = 400) -> Seen:
         uid="b",
         group="small",
         cpu_limit=0.25,
-        metrics=replace(metrics, batch_size=16, own_seconds=0.8, wait_seconds=0.0),
+        metrics=replace(
+            metrics,
+            batch_size=16,
+            own_seconds=0.8,
+            wait_seconds=0.0,
+            memory_peak_bytes=700 * 2**20,
+            memory_limit_bytes=2**30,
+        ),
     )
     return Seen((small, large), PLAN)
 
@@ -123,9 +130,10 @@ def test_log_gets_events_at_once_and_progress_every_ten_seconds():
 
 def test_terminal_shows_a_table_of_workers():
     text, clock = io.StringIO(), Clock()
-    with View(Console(file=text, width=140, force_terminal=True, color_system=None), clock) as view:
+    with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
         view.begin("Optimal", JOB)
-        view.show(seen(100), QUIET, None)
+        view.show(seen(100), replace(QUIET, safe_batches=(("digits-small-0", 23),)), None)
     shown = text.getvalue()
     for word in ("digits-large-0", "CPU limit", "0.25", "60 ms", "25%", "step 100/400", "within the dead-band"):
         assert word in shown
+    assert [" 23 " in line for line in shown.splitlines() if "700 of 1024 MiB" in line] == [True]

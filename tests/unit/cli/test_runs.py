@@ -118,3 +118,25 @@ def test_interrupted_run_resumes_where_it_stopped(tmp_path: Path):
     assert arm["steps"] == 150 - saved
     assert arm["policy"] == "Uniform"
     assert not processes_that_mention(str(tmp_path))
+
+
+def test_scheduled_limits_are_imposed_and_told(tmp_path: Path):
+    job = manifest(TRAIN, training={"globalBatchSize": 32, "steps": 120}, batching={"policy": "Uniform"})
+    path = write_manifest(tmp_path, job)
+    schedule = tmp_path / "schedule.yaml"
+    schedule.write_text("changes: [{atStep: 40, label: less, cpuLimits: {job-cpu-1: 300m}}]", "utf-8")
+    command = start(tmp_path, "run", str(path), "--schedule", str(schedule), "--json", "--out", "out")
+    out, err = command.communicate(timeout=120)
+    assert command.returncode == 0, err
+    (arm,) = json.loads(out)["arms"]
+    assert [phase["label"] for phase in arm["phases"]] == ["declared", "less"]
+    (change,) = arm["changes"]
+    assert change["step"] >= 40
+    assert change["limits"] == {"job-cpu-0": None, "job-cpu-1": 0.3}
+    assert "LimitsChanged: CPU limits less: none / 0.3" in err
+    series = [json.loads(line) for line in (tmp_path / "out" / "uniform-1-series.jsonl").read_text().splitlines()]
+    limited = [record for record in series if record.get("cpuLimit") == 0.3]
+    assert {record["worker"] for record in limited} == {"job-cpu-1"}
+    assert all(record["time"] >= change["seconds"] for record in limited)
+    assert (tmp_path / "out" / "schedule.yaml").read_text() == schedule.read_text()
+    assert "<h2>Schedule</h2>" in (tmp_path / "out" / "report.html").read_text()

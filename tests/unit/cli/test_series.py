@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.cli.series import (
     align,
     balanced,
     iteration_seconds,
     last_accounts,
+    read_evaluations,
     read_series,
+    seconds_to_metric,
     seconds_to_target,
     since_last_adjustment,
 )
@@ -99,3 +102,18 @@ def test_target_is_reached_with_the_mean_over_its_window():
     assert seconds_to_target(steps, 0.1, 2) is None
     assert seconds_to_target(steps, None, 2) is None
     assert seconds_to_target(steps, 5.0, 9) is None
+
+
+def test_metric_is_reached_at_the_first_evaluation_that_says_so(tmp_path: Path):
+    told = [EvaluationRecord(BEGAN + 4.0, 4, {"accuracy": 0.5}), EvaluationRecord(BEGAN + 9.0, 8, {"accuracy": 0.9})]
+    path = tmp_path / "series.jsonl"
+    path.write_text(
+        "".join(f"{each.to_json()}\n" for each in [record(0, 1.0), told[0], record(1, 2.0), told[1]]), "utf-8"
+    )
+    assert read_evaluations(path) == tuple(told)
+    assert [entry.step for entry in read_series(path)] == [0, 1]
+    steps = align(history(10, (32, 32), (1, 1)))
+    begin = steps[0].seconds - BEGAN
+    assert seconds_to_metric(steps, told, "accuracy", lambda value: value >= 0.8) == 9.0 - begin
+    assert seconds_to_metric(steps, told, "accuracy", lambda value: value >= 0.95) is None
+    assert seconds_to_metric(steps, told, "f1", lambda value: True) is None

@@ -42,7 +42,7 @@ def uniform_arm(number: int = 1) -> Arm:
 
 
 def test_arm_in_numbers():
-    found = summarize_arm(adjusted_arm(), NAMES, {})
+    found = summarize_arm(adjusted_arm(), NAMES, ())
     assert found.steps == 20
     assert found.samples == 20 * 64
     assert found.seconds == 34.0  # step 10 is at 25 s, step 19 is nine iterations of 1 s later
@@ -55,7 +55,7 @@ def test_arm_in_numbers():
 
 
 def test_worker_in_numbers():
-    slow = summarize_arm(adjusted_arm(), NAMES, {}).worker[1]
+    slow = summarize_arm(adjusted_arm(), NAMES, ()).worker[1]
     assert (slow.name, slow.batch, slow.samples) == (SLOW, 16, 10 * 32 + 10 * 16)
     assert slow.own_seconds == pytest.approx((10 * 2.0 + 9 * 0.5) / 19)  # without the marked step
     assert slow.wait_seconds == pytest.approx(0.5)
@@ -65,23 +65,23 @@ def test_worker_in_numbers():
 
 def test_final_loss_is_the_mean_of_the_last_ten_steps():
     steps = joined(history(5, (32, 32), (1, 1), loss=9.0), history(10, (32, 32), (1, 1), first=5, loss=2.0))
-    assert summarize_arm(arm("Uniform", steps), NAMES, {}).final_loss == pytest.approx(2.0)
+    assert summarize_arm(arm("Uniform", steps), NAMES, ()).final_loss == pytest.approx(2.0)
 
 
 def test_seconds_to_target_are_told():
-    found = summarize_arm(adjusted_arm(), NAMES, {}, Target(loss=0.5, every_steps=5))
+    found = summarize_arm(adjusted_arm(), NAMES, (), Target(value=0.5, every_steps=5))
     assert found.target_seconds == 29.0  # steps 10 to 14
 
 
 def test_arm_without_a_step_has_no_figures():
-    found = summarize_arm(Arm("Optimal", 1, (), 0, "Failed", "no worker started"), NAMES, {})
+    found = summarize_arm(Arm("Optimal", 1, (), 0, "Failed", "no worker started"), NAMES, ())
     assert (found.steps, found.samples, found.seconds) == (0, 0, 0.0)
     assert (found.samples_per_second, found.final_loss, found.iteration_seconds) == (None, None, None)
 
 
 def test_ceiling_fraction_after_the_last_adjustment_and_over_all_steps():
     ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.9)
-    found = summarize_arm(adjusted_arm(), NAMES, {64: ceiling})
+    found = summarize_arm(adjusted_arm(), NAMES, ({64: ceiling},))
     assert found.ceiling_fraction == pytest.approx(0.9)
     assert found.ceiling_fraction_all == pytest.approx(19 * 0.9 / 34.0)
     assert found.fault is None
@@ -94,12 +94,12 @@ def test_partial_steps_are_not_held_against_the_ceiling():
             **{**json.loads(series[name][1].to_json()), "samples": 4, "mark": "partial"}
         )
     ceiling = Ceiling(64, {FAST: 32, SLOW: 32}, own_seconds=1.0, iteration_seconds=1.5)
-    assert summarize_arm(arm("Uniform", joined(series)), NAMES, {64: ceiling}).ceiling_fraction_all == 1.0
+    assert summarize_arm(arm("Uniform", joined(series)), NAMES, ({64: ceiling},)).ceiling_fraction_all == 1.0
 
 
 def test_fraction_above_one_is_a_fault_of_measurement():
     ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.9, iteration_seconds=1.03)
-    fault = summarize_arm(adjusted_arm(), NAMES, {64: ceiling}).fault
+    fault = summarize_arm(adjusted_arm(), NAMES, ({64: ceiling},)).fault
     assert fault is not None
     assert "fault of measurement: Optimal reached 1.030 of the ceiling" in fault
 

@@ -148,11 +148,11 @@ def test_first_batches_can_be_static() -> None:
 
 @pytest.mark.parametrize("policy", ["Uniform", "Static", "Proportional", "Optimal", "Profile"])
 def test_bounds_that_cannot_hold_the_global_batch_are_a_decision_with_figures(policy: str) -> None:
-    job = two_groups(policy=policy, groups=(Group("gpu", 2, batch_max=50), Group("cpu", 1, batch_max=50)))
+    job = two_groups(policy=policy, groups=(Group("gpu", 2, batch_min=70), Group("cpu", 1, batch_min=60)))
     world = World(job)
     decision = world.tick()
     assert not decision.create
-    assert "192 samples exceeds 150" in decision.reason
+    assert "192 samples is below 200" in decision.reason
     assert condition(decision, "Degraded").status
     assert world.tick(601).phase == "Failed"
 

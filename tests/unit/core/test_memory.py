@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterotrain_operator.core.state import Memory, WorkerMemory
-from unit.core.traces import World, hetero_job, hetero_world
+from unit.core.traces import MemoryWorld, World, hetero_job
 
 BYTES_PER_WORKER = 200
 
@@ -59,7 +59,11 @@ def test_initial_memory_is_empty() -> None:
 
 @pytest.mark.parametrize("policy", ["Proportional", "Optimal", "Profile"])
 def test_worker_takes_at_most_two_hundred_bytes(policy: str) -> None:
-    world = hetero_world(policy, scales=(1, 2, 4, 3.3), noise=0.1, seed=1, fixed=0.017)
+    scales = {f"job-g{rank}-0": scale for rank, scale in enumerate((1, 2, 4, 3.3))}
+    job = hetero_job(policy, list(scales.values()), global_batch=12345)
+    world = MemoryWorld(job, scales, noise=0.1, seed=1, fixed=0.017)
+    world.limit_mib = 81920.0
+    world.start()
     for worker in world.workers.values():
         worker.cpu_limit = 0.123456
     world.run(12)

@@ -8,6 +8,7 @@ import pytest
 
 from heterotrain.contract import (
     PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
     PHASE_FINISHED,
     PHASE_REFORMING,
     PHASE_STARTING,
@@ -59,7 +60,7 @@ def test_patience_follows_the_slow_steps() -> None:
     assert world.tick(3).phase == "Restarting"
 
 
-@pytest.mark.parametrize("phase", [PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_STARTING])
+@pytest.mark.parametrize("phase", [PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_REFORMING, PHASE_STARTING])
 def test_declared_pauses_are_borne_for_long_but_not_for_ever(phase: str) -> None:
     world = trained()
     set_phase(world, phase, "job-g0-0")

@@ -162,11 +162,11 @@ def test_bounds_changed_while_running_are_kept_at_once() -> None:
 def test_bounds_that_became_infeasible_degrade_the_job_and_leave_its_plan() -> None:
     world = hetero_world()
     world.run(3)
-    world.job = replace(world.job, groups=tuple(replace(group, batch_max=60) for group in world.job.groups))
+    world.job = replace(world.job, groups=tuple(replace(group, batch_min=70) for group in world.job.groups))
     decision = world.tick()
     assert decision.plan is None
     assert decision.phase == "Running"
-    assert "192 samples exceeds 180" in last(world, "Degraded").message
+    assert "192 samples is below 210" in last(world, "Degraded").message
 
 
 def test_plan_not_yet_followed_is_not_superseded_for_ten_seconds() -> None:

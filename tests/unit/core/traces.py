@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
 from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.memory_model import MEBIBYTE
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.passes import at_once
 from heterotrain_operator.core.state import Memory
 
 
@@ -191,6 +193,36 @@ class ThrottledWorld(World):
         others = [waiting(self.workers[m.name], m.batch_size) for m in self.plan.members if m.name != worker.name]
         alone = waiting(worker, batch)
         return alone if alone < max(others) else self.penalty * alone
+
+
+class MemoryWorld(World):
+    """Peaks are affine in the batch, with noise of a hundredth; who exceeds its limit is killed, and nobody trains."""
+
+    fixed_mib = 300.0
+    mib_per_sample = 4.0
+    limit_mib = 1024.0
+
+    def peak_mib(self, batch: int) -> float:
+        return self.fixed_mib + self.mib_per_sample * batch
+
+    def train(self, steps: int) -> None:
+        assert self.plan is not None
+        killed = [m.name for m in self.plan.members if self.peak_mib(at_once(m)) > self.limit_mib]
+        for name in killed:
+            self.workers[name].end(137, message="out of memory (limit 1Gi)")
+            self.workers[name].out_of_memory = True
+        if killed:
+            return
+        super().train(steps)
+        for member in self.plan.members:
+            worker = self.workers[member.name]
+            peak = self.peak_mib(at_once(member)) * self.random.uniform(0.99, 1.01)
+            worker.metrics = replace(
+                worker.metrics,
+                memory_peak_bytes=peak * MEBIBYTE if member.batch_size else None,
+                memory_batch_size=at_once(member),
+                memory_limit_bytes=self.limit_mib * MEBIBYTE,
+            )
 
 
 def hetero_job(policy: str = "Optimal", scales: Sequence[float] = (1, 2, 4), **changes: object) -> Job:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from heterotrain.contract import Termination
 from heterotrain_operator.clusters.kube.observed import NO_INDEX, PodFacts, pod_facts, worker_seen
 from heterotrain_operator.core.model import WorkerMetrics
 from unit.kube.documents import JOB_UID, Document, merged, pod, read
@@ -90,6 +91,15 @@ def test_out_of_memory_without_a_limit_says_that_the_node_ran_out() -> None:
         pod({"spec": {"containers": [container]}, "status": {"phase": "Failed", "containerStatuses": [killed]}})
     )
     assert facts.message == "out of memory (it has no limit; its node ran out)"
+
+
+def test_allocation_that_failed_is_known_by_the_last_words() -> None:
+    words = Termination(finished=False, message="OutOfMemoryError: CUDA out of memory", out_of_memory=True)
+    ended = {"exitCode": 1, "reason": "Error", "message": words.to_json()}
+    failed = {"name": "trainer", "state": {"terminated": ended}}
+    facts = pod_facts(pod({"status": {"phase": "Failed", "containerStatuses": [failed]}}))
+    assert facts.out_of_memory
+    assert facts.message == "OutOfMemoryError: CUDA out of memory"
 
 
 def test_container_that_an_admission_controller_put_first_is_not_the_trainer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft4Validator
 
 from heterotrain_operator.api.crd import custom_resource_definition
-from heterotrain_operator.clusters.kube.status import next_status
+from heterotrain_operator.clusters.kube.status import next_status, worth_writing
 from heterotrain_operator.core.model import Condition, Seen
 from unit.kube.documents import Document, groups, job
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
@@ -91,6 +91,14 @@ def test_worker_outside_the_plan_has_no_batch() -> None:
     stranger = worker("digits-small-0", metrics(plan_version=0, phase="waiting", steps=0.0), uid="another")
     (entry,) = status(seen=Seen((stranger,), plan()))["workers"]
     assert (entry["phase"], entry.get("batchSize"), entry.get("planVersion")) == ("waiting", None, None)
+
+
+def test_greatest_batch_that_memory_holds_is_a_quiet_figure() -> None:
+    found = status(decided=decision(safe_batches=(("digits-small-1", 61), ("digits-large-0", -3))))
+    assert [entry.get("maxBatchSize") for entry in found["workers"]] == [None, 61, None]
+    moved = status(decided=decision(safe_batches=(("digits-small-1", 62),)))
+    assert not worth_writing(found, moved, 5.0)
+    assert worth_writing(found, moved, 40.0)
 
 
 def test_pod_that_waits_says_why() -> None:

@@ -31,6 +31,9 @@ def registry(version: int, **extra: float) -> CollectorRegistry:
         contract.METRIC_LOSS: 1.5,
         contract.METRIC_MEMORY_BYTES: 1e8,
         contract.METRIC_CPU_LIMIT: 0.5,
+        contract.METRIC_MEMORY_PEAK_BYTES: 2e8,
+        contract.METRIC_MEMORY_LIMIT_BYTES: 1e9,
+        contract.METRIC_MEMORY_BATCH_SIZE: 16,
         **extra,
     }
     for name, value in gauges.items():
@@ -69,6 +72,9 @@ EXPECTED = WorkerMetrics(
     memory_bytes=1e8,
     cpu_limit=0.5,
     cpu_throttled_seconds=4.0,
+    memory_peak_bytes=2e8,
+    memory_limit_bytes=1e9,
+    memory_batch_size=16,
 )
 
 

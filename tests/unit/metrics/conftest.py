@@ -8,6 +8,7 @@ from heterotrain import contract, resources
 from heterotrain.contract import Member, Plan
 from heterotrain.metrics import VersionCounters
 from heterotrain.metrics import WorkerMetrics as Exporter
+from heterotrain.peak import Peak
 from heterotrain_operator.core.model import (
     Condition,
     Decision,
@@ -72,7 +73,9 @@ def exported(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> Expo
     """All series there are, of a worker with cgroups and a loss, and of the operator."""
     monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: 1.0)
     monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
+    monkeypatch.setattr(resources, "memory_limit_bytes", lambda: 1e9)
     exporter = Exporter("digits", "digits-cpu-0", "cpu", lambda: False)
     exporter.counters = VersionCounters(plan_version=7, ewma=0.25)
     exporter.state.loss = 1.5
+    exporter.memory.peak = Peak(memory_bytes=700e6, batch_size=48)
     return exported_by([*exporter.collect(), *operator.registry.collect()])

@@ -5,8 +5,8 @@ published sizes (vocabulary 50,257, context 1,024, width 768, depth 12) it has 1
 out, because its random numbers would depend on how the batch is split. Source: Radford et al., "Language Models are
 Unsupervised Multitask Learners" (2019), section 2.3.
 
-Sequences have one fixed length for now, so that the mean over a batch's tokens is the mean over its samples; losses of
-padded sequences, whose samples count unequal numbers of tokens, need the global count of tokens as their weight.
+The bundled sequences have one fixed length, so that the mean over a batch's tokens is the mean over its samples; losses
+of padded ones, whose samples have unequal numbers of tokens, are told to the session with a count.
 """
 
 from __future__ import annotations

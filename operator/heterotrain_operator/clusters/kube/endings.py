@@ -62,7 +62,7 @@ def how_it_ended(spec: Document, status: Document, container: Document, trainer:
         return Ending(over=True, message=_pod_reason(status) or _failed_before(status))
     code: int = terminated["exitCode"]
     words = Termination.from_text(terminated.get("message") or "")
-    out_of_memory = terminated.get("reason") == _OUT_OF_MEMORY and code != 0
+    out_of_memory = code != 0 and (terminated.get("reason") == _OUT_OF_MEMORY or words.out_of_memory)
     return Ending(
         over=True,
         exit_code=code,

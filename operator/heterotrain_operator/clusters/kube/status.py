@@ -11,7 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_FINISHED, PHASE_REFORMING, PHASE_TRAINING
+from heterotrain.contract import (
+    PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
+    PHASE_FINISHED,
+    PHASE_REFORMING,
+    PHASE_TRAINING,
+)
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.api.status import MAX_WORKERS_SHOWN, JobStatus
@@ -30,11 +36,11 @@ from heterotrain_operator.core.state import Memory
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
 
-_STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_REFORMING, PHASE_FINISHED})
+_STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
 
 _QUIET = frozenset({"step", "epoch", "imbalancePercent"})
-_QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent"})
+_QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent", "maxBatchSize"})
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
 
@@ -55,7 +61,8 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     plan = decision.plan or seen.plan
     over = decision.phase in FINAL_PHASES
     groups = [group.name for group in job.spec.worker_groups]
-    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, over=over)
+    safe = dict(decision.safe_batches)
+    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, safe=safe, over=over)
     durable = checkpoint_condition(job)
     wanted = (*decision.conditions, *([] if durable is None else [durable]))
     completed = previous.get("completionTime") if previous.get("phase") in FINAL_PHASES else None
@@ -159,7 +166,7 @@ def _worker_without_figures(entry: Mapping[str, Any]) -> Entry:
     return {
         **{name: value for name, value in entry.items() if name not in _QUIET_OF_WORKER},
         "message": _worded(entry.get("message")),
-        "phase": PHASE_TRAINING if phase == PHASE_CHECKPOINTING else phase,
+        "phase": PHASE_TRAINING if phase in (PHASE_CHECKPOINTING, PHASE_EVALUATING) else phase,
     }
 
 

@@ -16,7 +16,7 @@ from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen
 
 Entry = dict[str, Any]
 
-TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_CHECKPOINTING})
+TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_CHECKPOINTING, contract.PHASE_EVALUATING})
 """Of a worker that takes part in the training: writing a checkpoint is part of it."""
 
 PHASE_DELETED = "deleted"
@@ -45,12 +45,18 @@ def own_seconds(metrics: WorkerMetrics | None) -> float | None:
 
 
 def worker_entries(
-    previous: Sequence[Mapping[str, Any]], groups: Sequence[str], seen: Seen, plan: Plan | None, *, over: bool
+    previous: Sequence[Mapping[str, Any]],
+    groups: Sequence[str],
+    seen: Seen,
+    plan: Plan | None,
+    *,
+    safe: Mapping[str, int],
+    over: bool,
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
-    `plan` is the one in force after this decision. `over`: the job has ended, so workers whose pods are gone stay
-    listed as they were last seen.
+    `plan` is the one in force after this decision, `safe` what memory holds, by worker. `over`: the job has ended, so
+    workers whose pods are gone stay listed as they were last seen.
     """
     before = {entry.get("name"): entry for entry in previous}
     ranks = {member.name: rank for rank, member in enumerate(plan.members)} if plan is not None else {}
@@ -62,6 +68,9 @@ def worker_entries(
     workers = {worker.name: worker for worker in sorted(seen.workers, key=place)}
     known = seen.plan or plan
     entries = [_entry(worker, known, plan, before.get(worker.name, {})) for worker in workers.values()]
+    for entry in entries:
+        if 0 <= safe.get(entry["name"], -1) <= MAX_BATCH:
+            entry["maxBatchSize"] = safe[entry["name"]]
     if over:
         entries += [_gone(entry) for name, entry in before.items() if name not in workers]
     return entries

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import subprocess
@@ -20,6 +19,7 @@ from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, 
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.placement import move
 from heterotrain_operator.clusters.local.ports import HOST, Ports
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
 from heterotrain_operator.clusters.local.python import interpreter_path
@@ -146,10 +146,17 @@ class LocalCluster:
     # --- beside the port ------------------------------------------------------------------------------------
 
     def set_cpu_limit(self, name: str, cores: float | None) -> None:
-        """Change a worker's CPU limit. Raises ValueError without such a worker, LimitError if refused."""
+        """Change a worker's CPU limit; nothing changes for one that has ended. Raises ValueError without such a worker,
+        LimitError if refused.
+        """
         pod = self._pod(name)
-        pod.process.cage.set_cores(cores)
-        pod.cores = cores
+        if pod.process.exit_code() is None:
+            pod.process.cage.set_cores(cores)
+            pod.cores = cores
+
+    def keep_to_cpu(self, name: str, cpu: int) -> None:
+        """Let a worker, all of its threads, run on that CPU alone. Raises ValueError without such a worker."""
+        move(self._pod(name).process.cage.pids(), cpu)
 
     def pid(self, name: str) -> int:
         """A worker's first process. Raises ValueError without such a worker."""
@@ -259,8 +266,7 @@ class LocalCluster:
             memory_bytes=template.memory_bytes,
         )
         if key.name in self._cpus:
-            with contextlib.suppress(ProcessLookupError):  # it has ended already, which is noticed elsewhere
-                os.sched_setaffinity(process.pid, {self._cpus[key.name]})
+            move({process.pid}, self._cpus[key.name])
         self._history.setdefault(key.name, []).append(files)
         logger.info("worker %s is process %d, its log is %s", key.name, process.pid, files.log)
         return _Pod(key, files.uid, address, f"{HOST}:{metrics_port}", template.cores, process)
@@ -295,12 +301,14 @@ class LocalCluster:
     def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
-        finished, step, message, asked_to_stop = False, 0, "", False
+        finished, step, message = False, 0, ""
+        asked_to_stop = out_of_memory = False
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
             finished, step, message = words.finished, words.step, words.message
             asked_to_stop = words.asked_to_stop and code == contract.EXIT_PREEMPTED
+            out_of_memory = code != 0 and (pod.process.out_of_memory or words.out_of_memory)
         return WorkerSeen(
             name=pod.key.name,
             uid=pod.uid,
@@ -314,7 +322,7 @@ class LocalCluster:
             step=step,
             message=message,
             disrupted=asked_to_stop,
-            out_of_memory=pod.process.out_of_memory and code not in (None, 0),
+            out_of_memory=out_of_memory,
             metrics=metrics,
         )
 

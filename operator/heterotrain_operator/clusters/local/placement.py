@@ -6,7 +6,10 @@ would not disturb each other so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 
 def place(limits: Mapping[str, float | None], cpus: Sequence[int]) -> dict[str, int]:
@@ -23,3 +26,13 @@ def place(limits: Mapping[str, float | None], cpus: Sequence[int]) -> dict[str, 
         placed[name] = fitting[0]
         free[fitting[0]] -= cores
     return placed
+
+
+def move(pids: Iterable[int], cpu: int) -> None:
+    """Let all threads of these processes run on that CPU alone; those that have ended meanwhile are passed over."""
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # The first thread first: those that start meanwhile inherit from it.
+            for task in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(task.name), {cpu})

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from heterotrain_operator.core.batching.base import Policy, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.levels import Bounds, feasibility
+from heterotrain_operator.core.memory_model import greatest_batch, greatest_growth
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.shape import is_known, line_of
 from heterotrain_operator.core.speed import Noise
@@ -21,7 +22,7 @@ LEAST_SAVING = 0.02
 """Saving of the iteration's own time below which no move is worth its noise. Source: mechanisms."""
 
 GREATEST_GROWTH = 4
-"""Times that a batch may grow in one plan: beyond the sizes seen the line is a guess, and memory may end."""
+"""Times that a batch may grow in one plan where nothing is known of memory, which may end beyond the sizes seen."""
 
 
 def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
@@ -63,8 +64,16 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
 
 
 def _reachable(seat: Seat, uniform_share: float) -> Bounds:
+    """The batches that one plan may reach: the bounds, with the fitted one of memory among them; without it, so much
+    more as is no leap into the dark.
+    """
     low, high = seat.bounds
+    if greatest_batch(seat.memory) is not None:
+        return low, high
     grown = max(GREATEST_GROWTH * seat.batch, round(uniform_share))
+    tried = greatest_growth(seat.memory)
+    if tried is not None:
+        grown = min(grown, max(tried, seat.batch))
     return low, max(low, min(high, grown))
 
 

@@ -1,0 +1,148 @@
+"""How fast synchronous training is on unequal CPU workers, by policy, and how much of the possible that is.
+
+    .venv/bin/python hack/bench/bsp.py --estimate
+    .venv/bin/python hack/bench/bsp.py --workload resnet18 --level 8 --level dynamic --out out/bench/bsp
+    .venv/bin/python hack/bench/table.py out/bench/bsp
+
+Every setting, a workload at a level of heterogeneity, is one `heterotrain run --compare`: all policies in one
+invocation, in rounds of reversed order, between two profiles of the workers. Its figures go into a file of its own, and
+settings that are there are not run again: a long benchmark can be done in parts, and `table.py` reads them together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import bsp_cost
+import yaml
+from bsp_figures import figures
+from bsp_setting import (
+    DYNAMIC,
+    DYNAMIC_LEVELS,
+    PAPER_CORES,
+    ROOT,
+    WARM_UP_STEPS,
+    WORKLOADS,
+    Setting,
+    expected_seconds,
+    manifest,
+    schedule,
+    spare_cores,
+)
+
+from heterotrain_operator.cli.wording import clock
+from heterotrain_operator.clusters.local.limits import machine_cores
+
+LEVELS = (*map(str, PAPER_CORES), DYNAMIC)
+
+
+def run(setting: Setting, folder: Path) -> dict[str, Any]:
+    """Run one setting in `folder`; returns its document. Raises RuntimeError if the run fails."""
+    job = folder / "job.yaml"
+    job.write_text(yaml.safe_dump(manifest(setting), sort_keys=False), encoding="utf-8")
+    words = [sys.executable, "-m", "heterotrain_operator.cli.main", "run", str(job), "--json", "--fresh"]
+    words += ["--compare", ",".join(setting.compared), "--rounds", str(setting.rounds), "--out", str(folder / "run")]
+    changes = schedule(setting)
+    if changes is not None:
+        (folder / "schedule.yaml").write_text(yaml.safe_dump(changes, sort_keys=False), encoding="utf-8")
+        words += ["--schedule", str(folder / "schedule.yaml")]
+    packages = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "trainer-image"), os.environ.get("PYTHONPATH", "")])
+    load = os.getloadavg()[0]
+    done = subprocess.run(
+        words, cwd=ROOT, env=os.environ | {"PYTHONPATH": packages}, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{setting.name}: heterotrain run ended with {done.returncode}")
+    summary = json.loads(done.stdout)
+    return {
+        "benchmark": "bsp",
+        "workload": setting.workload.model,
+        "width": setting.workload.width,
+        "level": setting.level,
+        "steps": setting.steps,
+        "rounds": setting.rounds,
+        "warm_up_steps": min(WARM_UP_STEPS, setting.steps // 2),
+        "cores": setting.cores,
+        "machine": {
+            "cores": machine_cores(),
+            "load_before": load,
+            "limits": summary["limits"],
+            "python": platform.python_version(),
+            "torch": version("torch"),
+        },
+        **figures(summary, folder / "run", min(WARM_UP_STEPS, setting.steps // 2)),
+        "warnings": summary["warnings"],
+    }
+
+
+def settings(options: argparse.Namespace) -> list[Setting]:
+    """What is asked for, workload by workload."""
+    cores = options.cores or spare_cores(machine_cores())
+    return [
+        Setting(
+            WORKLOADS[model],
+            level,
+            cores,
+            len(DYNAMIC_LEVELS) * options.phase_steps if level == DYNAMIC else options.steps,
+            options.rounds,
+        )
+        for model in options.workload or WORKLOADS
+        for level in options.level or LEVELS
+    ]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description="Compare policies on unequal CPU workers.")
+    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="again for several (all)")
+    parser.add_argument("--level", action="append", choices=LEVELS, help="of heterogeneity; again for several (all)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of every policy (3)")
+    parser.add_argument("--steps", type=int, default=120, help="of a run at one level (120)")
+    parser.add_argument("--phase-steps", type=int, default=80, help=f"of each level of {DYNAMIC} (80)")
+    parser.add_argument("--cores", type=float, help="of the four workers together (what the machine can spare)")
+    parser.add_argument("--out", type=Path, default=Path("out/bench/bsp"), help="folder of results (out/bench/bsp)")
+    parser.add_argument("--estimate", action="store_true", help="only say how long it would take")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or options.steps < 2 or options.phase_steps < 2 or (options.cores or 1) <= 0:
+        parser.error("--rounds must be at least 1, --steps and --phase-steps 2, --cores above 0")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is not there yet. Raises RuntimeError if a setting fails."""
+    options = parse(arguments)
+    wanted = [each for each in settings(options) if not (options.out / f"{each.name}.json").exists()]
+    costs = {model: bsp_cost.measure(WORKLOADS[model]) for model in dict.fromkeys(e.workload.model for e in wanted)}
+    expected = [expected_seconds(each, costs[each.workload.model]) for each in wanted]
+    for each, seconds in zip(wanted, expected, strict=True):
+        print(f"{each.name}: about {clock(seconds)}", file=sys.stderr)
+    print(f"{len(wanted)} settings to run, about {clock(sum(expected))} together", file=sys.stderr)
+    if options.estimate:
+        return 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    for each in wanted:
+        with tempfile.TemporaryDirectory(prefix="heterotrain-bsp-") as folder:
+            document = run(each, Path(folder))
+        # Under its name only when it is whole: what has a file is not run again.
+        part = options.out / f"{each.name}.part"
+        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        part.rename(options.out / f"{each.name}.json")
+        print(f"{each.name}: {options.out / f'{each.name}.json'}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RuntimeError as error:
+        sys.exit(f"bsp: {error}")

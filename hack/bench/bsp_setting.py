@@ -1,0 +1,204 @@
+"""What `bsp.py` runs: the papers' workloads on four workers at their levels of heterogeneity, scaled to a machine.
+
+OmniLearn, table I, gives four containers 48 cores together and shares them ever more unequally; here they get as many
+as the machine can spare, in the same proportions, so what is lost by equal batches is the same fraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "train_workload.py"
+
+PAPER_CORES: Mapping[int, tuple[int, ...]] = {
+    1: (12, 12, 12, 12),
+    2: (12, 12, 8, 16),
+    4: (9, 9, 6, 24),
+    8: (6, 6, 4, 32),
+}
+"""Cores of the four workers by heterogeneity level. Source: OmniLearn, table I, rows BSP."""
+
+DYNAMIC = "dynamic"
+DYNAMIC_LEVELS = (1, 2, 4, 8, 1)
+"""Source: OmniLearn, section IV-F, figure 10."""
+
+GREATEST_WORKER_CORES = 1.0
+"""A worker computes in one thread, and more than one core would not make it faster."""
+
+SPARED_SHARE = 0.25
+"""Of the machine's cores, for the command itself and all else that runs."""
+
+WORKERS = ("w1", "w2", "w3", "w4")
+GLOBAL_BATCH = 128
+"""Four times 32, as in OmniLearn, section IV-A."""
+
+OWN_POLICY = "Optimal"
+POLICIES = ("Uniform", "Static", "Proportional")
+"""Compared with it. The oracle is no arm: its time is calculated from profiles."""
+
+WARM_UP_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A bundled model of a size that makes steps of some hundred milliseconds; batch bounds in samples."""
+
+    model: str
+    width: int | None
+    least_batch: int
+    greatest_batch: int
+    samples: int = 16 * GLOBAL_BATCH
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    each.model: each
+    for each in (
+        # Bounds of OmniLearn, section IV-F; those of its GPT-2 for what it does not have.
+        Workload("resnet18", 8, 4, 96),
+        Workload("resnet50", 4, 4, 96),
+        Workload("alexnet", 48, 4, 96),
+        Workload("vgg11", 16, 4, 96),
+        Workload("gpt", 64, 1, 124),
+        Workload("cnn", 96, 1, 124, 11 * GLOBAL_BATCH),
+        Workload("linear", None, 1, 124),
+        Workload("svm", None, 1, 124),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One benchmark: a workload at one level (or DYNAMIC), for `steps` steps under a total of `cores`."""
+
+    workload: Workload
+    level: str
+    cores: float
+    steps: int
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.workload.model}-{self.level if self.is_dynamic else f'hl{self.level}'}"
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether limits change during the run."""
+        return self.level == DYNAMIC
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The policies beside the own one; where limits change, `Static` would be Uniform: the first ones are equal."""
+        return tuple(policy for policy in POLICIES if not (self.is_dynamic and policy == "Static"))
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The levels in order."""
+        return DYNAMIC_LEVELS if self.is_dynamic else (int(self.level),)
+
+
+def spare_cores(machine_cores: int) -> float:
+    """Cores that the four workers may have together, such that none has more than it can use at any level."""
+    greatest_share = max(cores[-1] / sum(cores) for cores in PAPER_CORES.values())
+    return min((1 - SPARED_SHARE) * machine_cores, GREATEST_WORKER_CORES / greatest_share)
+
+
+def limits(level: int, cores: float) -> tuple[float, ...]:
+    """Cores of each worker at a level when all have `cores` together."""
+    shares = PAPER_CORES[level]
+    return tuple(round(cores * share / sum(shares), 4) for share in shares)
+
+
+def quantity(cores: float) -> str:
+    """As a manifest has it, in thousandths of a core."""
+    return f"{round(1000 * cores)}m"
+
+
+def manifest(setting: Setting) -> dict[str, Any]:
+    """The job of a setting."""
+    load = setting.workload
+    # Every step is full: an epoch's smaller last step would be in no figure but take time.
+    command = ["python", str(SCRIPT), "--model", load.model, "--samples", str(load.samples)]
+    if load.width is not None:
+        command += ["--width", str(load.width)]
+
+    def group(name: str, cores: float) -> dict[str, Any]:
+        environment = [{"name": "OMP_NUM_THREADS", "value": "1"}]
+        container = {"name": "trainer", "image": "none", "command": command, "env": environment}
+        container["resources"] = {"limits": {"cpu": quantity(cores)}}
+        return {
+            "name": name,
+            "replicas": 1,
+            "batchSize": {"min": load.least_batch, "max": load.greatest_batch},
+            "template": {"spec": {"containers": [container]}},
+        }
+
+    return {
+        "apiVersion": "heterotrain.dev/v1alpha1",
+        "kind": "HeteroTrainingJob",
+        "metadata": {"name": setting.name},
+        "spec": {
+            "workerGroups": [
+                group(name, cores)
+                for name, cores in zip(WORKERS, limits(setting.levels[0], setting.cores), strict=True)
+            ],
+            "training": {"globalBatchSize": GLOBAL_BATCH, "steps": setting.steps, "seed": 7},
+            "batching": {"policy": OWN_POLICY},
+            "runPolicy": {"backoffLimit": 0},
+        },
+    }
+
+
+def schedule(setting: Setting) -> dict[str, Any] | None:
+    """The levels as changes of limits at equal distances; None where they stay."""
+    if not setting.is_dynamic:
+        return None
+    distance = setting.steps // len(setting.levels)
+    changes = [
+        {
+            "atStep": index * distance,
+            "label": f"HL{level}",
+            "cpuLimits": dict(zip(WORKERS, map(quantity, limits(level, setting.cores)), strict=True)),
+        }
+        for index, level in enumerate(setting.levels)
+    ]
+    return {"changes": changes}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a workload takes: seconds of one core to start, and for each sample."""
+
+    start_core_seconds: float
+    sample_core_seconds: float
+
+
+PROFILE_STEPS = 5 * 25
+"""Of a profile: five plans, each measured for 20 steps, and some steps until the next is followed."""
+
+
+def expected_seconds(setting: Setting, cost: Cost) -> float:
+    """How long arms, profiles and their starts take if nothing but computing takes time."""
+    per_level = [limits(level, setting.cores) for level in setting.levels]
+    steps = setting.steps / len(per_level)
+    different = tuple(dict.fromkeys(per_level))
+    equal = sum(steps * _uniform_seconds(cores, cost) for cores in per_level)
+    balanced = sum(steps * _balanced_seconds(cores, cost) for cores in per_level)
+    start = cost.start_core_seconds / min(per_level[0])
+    arms = sum(start + (equal if policy == "Uniform" else balanced) for policy in (OWN_POLICY, *setting.compared))
+    profiles = sum(
+        cost.start_core_seconds / min(cores) + PROFILE_STEPS * _balanced_seconds(cores, cost) for cores in different
+    )
+    return setting.rounds * arms + 2 * profiles
+
+
+def _uniform_seconds(cores: Sequence[float], cost: Cost) -> float:
+    return GLOBAL_BATCH / len(cores) * cost.sample_core_seconds / min(cores)
+
+
+def _balanced_seconds(cores: Sequence[float], cost: Cost) -> float:
+    return GLOBAL_BATCH * cost.sample_core_seconds / sum(cores)

@@ -1,0 +1,264 @@
+"""Write benchmarks' results as tables, beside the papers' figures.
+
+    .venv/bin/python hack/bench/table.py out/bench/bsp out/bench/gpu
+    .venv/bin/python hack/bench/table.py hack/bench/results --write docs/benchmarks.md
+
+Without `--write` it prints; with it, it replaces what stands in the file between `<!-- table: bsp -->` and
+`<!-- end -->`, and likewise for `gpu` and `weighting`: no figure of ours is copied by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from papers import DYNAMIC_TIME_SAVED, EQUAL_CORES_CEILING, SPEED_UP, WEIGHTING_POINTS
+
+Document = Mapping[str, Any]
+Arms = Sequence[Document]
+
+NONE = "-"
+UNIFORM = "Uniform"
+EPOCHS = (2, 5)
+"""After which the accuracy of weighted and plain averaging is told, beside that after the last one."""
+
+NOTHING = "No results are recorded yet."
+
+
+def read(paths: Iterable[Path]) -> list[Document]:
+    """All results in these files and folders, by their names. Raises ValueError if one is no result."""
+    found = []
+    for path in paths:
+        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            if document.get("benchmark") not in TABLES:
+                raise ValueError(f"{file} is no result of a benchmark")
+            found.append(document)
+    return found
+
+
+def spread(values: Iterable[float | None], form: Callable[[float], str]) -> str:
+    """Median, and least to greatest where they read differently."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return NONE
+    least, greatest = form(min(known)), form(max(known))
+    return form(median(known)) + (f" ({least}..{greatest})" if least != greatest else "")
+
+
+def percent(value: float) -> str:
+    """A share."""
+    return f"{value:.0%}"
+
+
+def rate(value: float) -> str:
+    """Samples per second."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def milliseconds(value: float) -> str:
+    """Of a time in seconds."""
+    return f"{1e3 * value:.0f} ms"
+
+
+def seconds(value: float) -> str:
+    """A longer time."""
+    return f"{value:.1f} s"
+
+
+def times(value: float) -> str:
+    """A ratio."""
+    return f"{value:.2f}x"
+
+
+def by_policy(arms: Arms) -> dict[str, list[Document]]:
+    """The rounds of each policy."""
+    found: dict[str, list[Document]] = {}
+    for arm in arms:
+        found.setdefault(arm["policy"], []).append(arm)
+    return found
+
+
+def ratios(arms: Arms, base: Arms, figure: str) -> list[float]:
+    """A figure over that of the base in the same round; a round that ran before and after has the base's median."""
+    rounds: dict[int, list[float]] = {}
+    for arm in base:
+        if arm[figure]:
+            rounds.setdefault(arm["round"], []).append(arm[figure])
+    return [arm[figure] / median(rounds[arm["round"]]) for arm in arms if arm[figure] and arm["round"] in rounds]
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first column is text."""
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def of_machine(document: Document) -> str:
+    """On what it was measured."""
+    machine = document["machine"]
+    cores = f"{machine['cores']} cores, " if "cores" in machine else ""
+    limits = f"; {machine['limits']}" if "limits" in machine else ""
+    return f"{cores}Python {machine['python']}, torch {machine['torch']}{limits}"
+
+
+def _notes(documents: Sequence[Document]) -> str:
+    """Machines, each once, and what the runs themselves doubt."""
+    lines = [f"Measured on {words}." for words in dict.fromkeys(map(of_machine, documents))]
+    for document in documents:
+        doubts = document.get("warnings", [])
+        if doubts:
+            name = f"{document['workload']} {document.get('level', document.get('precision', ''))}"
+            lines.append(f"* Doubtful, {name}: {doubts[0]}" + (f" (and {len(doubts) - 1} more)" if doubts[1:] else ""))
+    return "\n".join(lines)
+
+
+def bsp(documents: Sequence[Document]) -> str:
+    """A row for each workload, level and policy, then one for each phase where limits changed."""
+    rows, phases = [], []
+    for document in documents:
+        policies = by_policy(document["arms"])
+        for policy, arms in policies.items():
+            base = policies.get(UNIFORM, [])
+            saved = [1 - ratio for ratio in ratios(arms, base, "target_seconds")]
+            rows.append(
+                [
+                    document["workload"],
+                    document["level"],
+                    policy,
+                    spread((arm["samples_per_second"] for arm in arms), rate),
+                    spread((arm["iteration_seconds"] for arm in arms), milliseconds),
+                    spread((arm["ceiling_fraction"] for arm in arms), percent),
+                    spread((arm["ceiling_fraction_all"] for arm in arms), percent),
+                    spread((arm["target_seconds"] for arm in arms), seconds),
+                    NONE if policy == UNIFORM else spread(saved, percent),
+                    _in_papers(document["workload"], document["level"], policy),
+                ]
+            )
+            phases += _phases(document["workload"], policy, arms)
+    headings = ("workload", "HL", "policy", "samples/s", "iteration", "of ceiling", "of ceiling, all steps")
+    tables = [markdown((*headings, "to the loss", "time saved", "papers"), rows)]
+    if phases:
+        headings = ("workload", "policy", "phase", "samples/s", "of ceiling", "of ceiling, all steps")
+        tables.append(markdown(headings, phases))
+    return "\n\n".join([*tables, _notes(documents)])
+
+
+def _in_papers(workload: str, level: str, policy: str) -> str:
+    if level == "dynamic":
+        return DYNAMIC_TIME_SAVED.get(workload, NONE) if policy == "Proportional" else NONE
+    if policy == UNIFORM:
+        return NONE
+    return SPEED_UP.get((workload, level), f"cores alone: at most {EQUAL_CORES_CEILING[level]:g}x")
+
+
+def _phases(workload: str, policy: str, arms: Arms) -> list[list[str]]:
+    rows = []
+    for parts in zip(*(arm["phases"] for arm in arms), strict=False):
+        figures = ("samples_per_second", rate), ("ceiling_fraction", percent), ("ceiling_fraction_all", percent)
+        cells = [spread((part[name] for part in parts), form) for name, form in figures]
+        rows.append([workload, policy, parts[0]["label"], *cells])
+    return rows
+
+
+def gpu(documents: Sequence[Document]) -> str:
+    """A row for each precision and policy."""
+    rows = []
+    for document in documents:
+        policies = by_policy(document["arms"])
+        base = policies.get("GPU alone", [])
+        for policy, arms in policies.items():
+            rows.append(
+                [
+                    document["workload"],
+                    document["device"],
+                    document["precision"],
+                    policy,
+                    spread((arm["samples_per_second"] for arm in arms), rate),
+                    spread((arm["iteration_seconds"] for arm in arms), milliseconds),
+                    " / ".join(map(str, arms[-1]["batches"])),
+                    spread((arm["ceiling_fraction"] for arm in arms), percent),
+                    NONE if arms is base else spread(ratios(arms, base, "samples_per_second"), times),
+                ]
+            )
+    headings = ("workload", "device", "precision", "policy", "samples/s", "iteration", "batches, GPU first")
+    return "\n\n".join([markdown((*headings, "of ceiling", "over GPU alone"), rows), _notes(documents)])
+
+
+def weighting(documents: Sequence[Document]) -> str:
+    """A row for each level, split and number of epochs."""
+    rows = []
+    for document in documents:
+        outcomes = document["outcomes"]
+        epochs = sorted({*(each for each in EPOCHS if each < document["epochs"]), document["epochs"]})
+        for level, split in dict.fromkeys((each["level"], each["split"]) for each in outcomes):
+            rows += [_weighted(outcomes, level, split, after) for after in epochs]
+    headings = ("level", "split", "epochs", "weighted", "plain mean", "difference, points", "OmniLearn, table V")
+    return "\n\n".join([markdown(headings, rows), _notes(documents)])
+
+
+def _weighted(outcomes: Sequence[Document], level: int, split: str, epochs: int) -> list[str]:
+    weighted, plain = (
+        {
+            each["seed"]: each["accuracies"][epochs - 1]
+            for each in outcomes
+            if (each["level"], each["split"], each["rule"]) == (level, split, rule)
+        }
+        for rule in ("weighted", "plain")
+    )
+    points = [100 * (accuracy - plain[seed]) for seed, accuracy in weighted.items()]
+    return [
+        f"HL{level}",
+        split,
+        str(epochs),
+        *(spread(each.values(), lambda value: f"{value:.1%}") for each in (weighted, plain)),
+        spread(points, lambda value: f"{value:+.1f}"),
+        WEIGHTING_POINTS[level],
+    ]
+
+
+TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {"bsp": bsp, "gpu": gpu, "weighting": weighting}
+
+
+def rendered(documents: Sequence[Document], name: str) -> str:
+    """The tables of one benchmark."""
+    own = [document for document in documents if document["benchmark"] == name]
+    return TABLES[name](own) if own else NOTHING
+
+
+def replaced(text: str, documents: Sequence[Document]) -> str:
+    """The text with its tables made anew."""
+
+    def table(match: re.Match[str]) -> str:
+        return f"{match[1]}\n\n{rendered(documents, match[2])}\n\n<!-- end -->"
+
+    return re.sub(r"(<!-- table: (\w+) -->)\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print or write. Raises ValueError if a file is no result."""
+    parser = argparse.ArgumentParser(description="Write benchmarks' results as tables.")
+    parser.add_argument("results", type=Path, nargs="+", help="folders or files of results")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="replace the tables in this file")
+    options = parser.parse_args(arguments)
+    documents = read(options.results)
+    if options.write is None:
+        names = [name for name in TABLES if any(document["benchmark"] == name for document in documents)]
+        print("\n\n".join(rendered(documents, name) for name in names) or NOTHING)
+        return 0
+    text = options.write.read_text(encoding="utf-8")
+    options.write.write_text(replaced(text, documents), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ValueError as error:
+        sys.exit(f"table: {error}")

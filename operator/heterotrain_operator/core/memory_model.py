@@ -1,0 +1,209 @@
+"""How a worker's peak memory grows with its batch, and the greatest batch that its limit holds.
+
+Parameters, gradients and optimizer are a fixed part; activations and data grow with the batch. So a peak is `fixed +
+slope*b`, and the greatest batch is `floor((available - fixed)/slope)` (OmniLearn III-B2). The line goes through the
+smallest and the greatest batch seen, which span most and are four small numbers to remember; it is read with an error
+against us at both ends. So it holds more the further they lie apart, and promises little beyond two batches that are
+nearly alike. All of it is whole mebibytes and samples: exact, and total on whatever is remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from heterotrain_operator.core.state import WorkerMemory
+
+MEBIBYTE = 1 << 20
+
+USABLE_PERCENT = 95
+"""Of a limit; the rest is for what a peak does not show, such as the kernel's own memory. Source: LB-BSP Algorithm 2
+(a worker gets more samples only while its memory is at most 95 % used)."""
+
+ERROR_PERCENT = 5
+"""By which a peak may be misjudged: allocators keep what they may need again, so that after a greater batch the same
+one was seen to take 4 to 6 % more than before it."""
+
+LEAST_ERROR_MIB = 2
+"""And at least by so much."""
+
+FADING = 4
+"""One part in so many of what a peak lies below the one remembered is believed per interval: up at once, down slowly.
+"""
+
+ABSURD_BYTES = 2.0**60
+"""A peak or limit beyond this is a fault of measurement."""
+
+LIMIT_GROWTH_PERCENT = 5
+"""By which a limit must grow for an earlier lack of memory to say nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """What a worker's memory is known to be: peaks at two batches (samples, MiB) and the limit (MiB; 0: none)."""
+
+    low_batch: int
+    low_mib: int
+    high_batch: int
+    high_mib: int
+    limit_mib: int
+
+    @property
+    def slope_mib(self) -> float:
+        """MiB per sample, as measured."""
+        return (self.high_mib - self.low_mib) / (self.high_batch - self.low_batch)
+
+    @property
+    def fixed_mib(self) -> float:
+        """MiB without any sample, as measured; what two close batches say may lie below 0, which means nothing."""
+        return max(self.low_mib - self.slope_mib * self.low_batch, 0.0)
+
+
+def line_of(memory: WorkerMemory) -> MemoryLine | None:
+    """None with fewer than two batches: one batch tells no slope."""
+    line = MemoryLine(
+        memory.memory_low_batch,
+        memory.memory_low_mib,
+        memory.memory_high_batch,
+        memory.memory_high_mib,
+        memory.memory_limit_mib,
+    )
+    sound = 0 < line.low_batch < line.high_batch and 0 < line.low_mib <= line.high_mib
+    return line if sound else None
+
+
+def greatest_batch(memory: WorkerMemory) -> int | None:
+    """The greatest batch whose peak stays within the usable part of the limit; None if that is not known.
+
+    Never less than the smallest batch seen, which has run, and not less than the greatest one while its peak fits.
+    """
+    line = line_of(memory)
+    if line is None or line.limit_mib <= 0:
+        return None
+    usable = _usable(line.limit_mib)
+    low, high, span = _raised(line.low_mib), _raised(line.high_mib), line.high_batch - line.low_batch
+    if high <= usable:
+        steepest = high - (line.low_mib - _error(line.low_mib))
+        return line.high_batch + (usable - high) * span // steepest
+    if line.high_mib <= usable:
+        return line.high_batch
+    if low >= usable:
+        return line.low_batch
+    return line.low_batch + (usable - low) * span // (high - low)
+
+
+def greatest_growth(memory: WorkerMemory) -> int | None:
+    """The greatest batch to try when only one was seen; None if nothing is known.
+
+    The fixed part is not negative, so memory grows at most in proportion to the batch. That is no bound, for nearly all
+    of it may be fixed, but a size at which the next peak can be looked at without risk.
+    """
+    batch, peak, limit = memory.memory_low_batch, memory.memory_low_mib, memory.memory_limit_mib
+    if batch <= 0 or peak <= 0 or limit <= 0 or line_of(memory) is not None:
+        return None
+    return max(batch * _usable(limit) // _raised(peak), batch)
+
+
+def measured(
+    memory: WorkerMemory, batch: int, peak_bytes: float | None, limit_bytes: float | None = None
+) -> WorkerMemory:
+    """Take in the peak at a batch, and the limit in force; what is no sound figure is ignored.
+
+    A peak beyond what the line allows within its ends is a growth of the fixed part, and lifts both ends.
+    """
+    memory = _under_limit(memory, _mebibytes(limit_bytes, math.floor))
+    peak = _mebibytes(peak_bytes, math.ceil)
+    if batch <= 0 or peak is None or peak <= 0:
+        return memory
+    low, high = memory.memory_low_batch, memory.memory_high_batch
+    if low <= 0:
+        return _with_ends(memory, batch, peak, 0, 0)
+    line = line_of(memory)
+    if line is None:
+        if batch == low:
+            return replace(memory, memory_low_mib=_followed(memory.memory_low_mib, peak))
+        if batch > low:
+            return _with_ends(memory, low, memory.memory_low_mib, batch, max(peak, memory.memory_low_mib))
+        return _with_ends(memory, batch, peak, low, max(peak, memory.memory_low_mib))
+    if batch > high:
+        return _with_ends(memory, low, line.low_mib, batch, max(peak, line.high_mib))
+    if batch < low:
+        # More memory for fewer samples: it is the fixed part that has grown.
+        return _with_ends(memory, batch, peak, high, line.high_mib + max(peak - line.low_mib, 0))
+    return _within(memory, line, batch, peak)
+
+
+def failed(memory: WorkerMemory, batch: int) -> WorkerMemory:
+    """The limit did not hold this batch: where the line says that it would, it is bent to what has happened."""
+    line, bound = line_of(memory), greatest_batch(memory)
+    if 0 < batch <= memory.memory_low_batch:
+        return _with_ends(memory, 0, 0, 0, 0)
+    if line is None or bound is None or bound < batch:
+        return memory
+    return _with_ends(memory, line.low_batch, line.low_mib, batch, max(line.limit_mib, line.high_mib))
+
+
+def fitting_batch(memory: WorkerMemory, below: int) -> int:
+    """The greatest batch below `below` that is known to have run within the limit; 0 if none is."""
+    usable = _usable(memory.memory_limit_mib)
+    ends = (
+        (memory.memory_high_batch, memory.memory_high_mib),
+        (memory.memory_low_batch, memory.memory_low_mib),
+    )
+    return max((batch for batch, peak in ends if 0 < batch < below and 0 < peak <= usable), default=0)
+
+
+def _under_limit(memory: WorkerMemory, limit: int | None) -> WorkerMemory:
+    if limit is None or limit == memory.memory_limit_mib:
+        return memory
+    if 0 < memory.memory_limit_mib * (100 + LIMIT_GROWTH_PERCENT) < limit * 100:
+        memory = replace(memory, safe_max=0, failed_batch=0)
+    return replace(memory, memory_limit_mib=limit)
+
+
+def _within(memory: WorkerMemory, line: MemoryLine, batch: int, peak: int) -> WorkerMemory:
+    low, high = line.low_mib, line.high_mib
+    span = line.high_batch - line.low_batch
+    expected = low + (high - low) * (batch - line.low_batch) // span
+    if batch == line.high_batch:
+        # Lowered together, the ends keep their slope; a higher peak at the greatest batch makes it steeper.
+        change = _followed(high, peak) - high
+        low, high = low + min(change, 0), high + change
+    elif peak > _raised(expected):
+        low, high = low + peak - expected, high + peak - expected
+    elif batch == line.low_batch and peak < low:
+        low = _followed(low, peak)
+    return _with_ends(memory, line.low_batch, max(low, 1), line.high_batch, max(high, 1))
+
+
+def _with_ends(memory: WorkerMemory, low_batch: int, low_mib: int, high_batch: int, high_mib: int) -> WorkerMemory:
+    return replace(
+        memory,
+        memory_low_batch=low_batch,
+        memory_low_mib=low_mib,
+        memory_high_batch=high_batch,
+        memory_high_mib=high_mib,
+    )
+
+
+def _followed(known: int, peak: int) -> int:
+    return peak if peak >= known else known - (known - peak) // FADING
+
+
+def _usable(limit_mib: int) -> int:
+    return limit_mib * USABLE_PERCENT // 100
+
+
+def _error(mib: int) -> int:
+    return max(-(-mib * ERROR_PERCENT // 100), LEAST_ERROR_MIB)
+
+
+def _raised(mib: int) -> int:
+    return mib + _error(mib)
+
+
+def _mebibytes(value: float | None, to_whole: Callable[[float], int]) -> int | None:
+    if value is None or not 0 <= value < ABSURD_BYTES:
+        return None
+    return to_whole(value / MEBIBYTE)

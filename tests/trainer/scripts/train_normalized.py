@@ -1,0 +1,45 @@
+"""A script with BatchNorm on its inputs; notes what its forward computes in and what travels to the other workers."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import Subset
+
+import heterotrain
+from heterotrain.workloads.digits import digits
+
+out, samples = Path(sys.argv[1]), int(sys.argv[2])
+computed: set[str] = set()
+travelled: set[str] = set()
+all_reduce = dist.all_reduce
+
+
+def noted_all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if tensor.numel() > 1000:  # gradients; all else between workers is small
+        travelled.add(str(tensor.dtype))
+    return all_reduce(tensor, *args, **kwargs)
+
+
+dist.all_reduce = noted_all_reduce
+session = heterotrain.join()
+torch.manual_seed(1)
+# With momentum 1 the running statistics are those of the last batch, whatever the weights are.
+model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=1.0), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+model[2].register_forward_hook(lambda _module, _inputs, output: computed.add(str(output.dtype)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+model, optimizer, batches = session.prepare(model, optimizer, Subset(digits(), range(samples)))
+for images, labels in batches:
+    outputs = model(images)
+    assert outputs.dtype == torch.float32
+    session.scale(nn.functional.cross_entropy(outputs, labels)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+name = os.environ["HETEROTRAIN_WORKER"]
+torch.save(model.state_dict(), out / f"{name}.pt")
+(out / f"{name}.json").write_text(json.dumps({"computed": sorted(computed), "travelled": sorted(travelled)}))

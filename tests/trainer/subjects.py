@@ -1,0 +1,95 @@
+"""Models of three kinds with data, loss and optimizer, to be trained by a session and, to compare, by plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, Subset, default_collate
+
+from heterotrain.sampler import epoch_order
+from heterotrain.workloads.digits import DigitsCNN, digits
+from heterotrain.workloads.gpt import GPT
+from heterotrain.workloads.resnet import resnet18
+from heterotrain.workloads.synthetic import SyntheticImages, SyntheticTokens
+
+PADDING = -100
+CLIP_NORM = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`loss` makes a mean over a batch of outputs and targets; `count` says over how many, if not over samples."""
+
+    model: nn.Module
+    dataset: Dataset[Any]
+    batch_size: int
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    count: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def schedule(self) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=3, gamma=0.8)
+
+
+class PaddedTokens(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Sequences of unequal length, padded; one in seven has no tokens at all."""
+
+    def __init__(self, samples: int) -> None:
+        self.whole = SyntheticTokens(samples, length=8, vocabulary=12, choices=2)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, following = self.whole[index]
+        following = following.clone()
+        following[0 if index % 7 == 0 else 1 + index % 8 :] = PADDING
+        return tokens, following
+
+
+def _token_loss(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=PADDING)
+
+
+def _tokens(following: torch.Tensor) -> torch.Tensor:
+    return (following != PADDING).sum()
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def subject(name: str) -> Subject:
+    """In the default dtype, and always with the same first weights."""
+    torch.manual_seed(1)
+    if name == "cnn":
+        model: nn.Module = DigitsCNN(4)
+        return Subject(model, Subset(digits(), range(148)), 24, functional.cross_entropy, _sgd(model))
+    if name == "resnet18":
+        model = resnet18(width=4)
+        # At 8x8 the last groups would be of two values, which normalising makes a step: rounding would grow to 1e-6.
+        return Subject(model, SyntheticImages(50, size=16), 16, functional.cross_entropy, _sgd(model))
+    model = GPT(12, context=8, width=16, depth=1, heads=2)
+    adam = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return Subject(model, PaddedTokens(50), 16, _token_loss, adam, _tokens)
+
+
+def train_plainly(name: str, epochs: int, seed: int) -> dict[str, torch.Tensor]:
+    """The weights after the loop that everybody knows, over whole global batches, without the library's session."""
+    each = subject(name)
+    schedule = each.schedule()
+    samples = len(each.dataset)  # type: ignore[arg-type]  # all of them have one; torch's base class declares none
+    for epoch in range(epochs):
+        for indices in epoch_order(samples, seed, epoch).split(each.batch_size):
+            inputs, targets = default_collate([each.dataset[index] for index in indices.tolist()])
+            each.loss(each.model(inputs), targets).backward()
+            nn.utils.clip_grad_norm_(each.model.parameters(), CLIP_NORM)
+            each.optimizer.step()
+            schedule.step()
+            each.optimizer.zero_grad()
+    return dict(each.model.state_dict())

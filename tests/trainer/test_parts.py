@@ -1,0 +1,193 @@
+"""Parts of the training library that need no other worker."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import heterotrain
+from heterotrain.accumulation import Accumulator
+from heterotrain.batch_norm import has_batch_norm
+from heterotrain.contract import Member, Plan, TrainingConfig
+from heterotrain.counting import checked_count
+from heterotrain.membership import Generation, Rendezvous
+from heterotrain.precision import Arithmetic, in_float32
+from heterotrain.reduction import Witness
+from heterotrain.running_step import RunningStep
+from heterotrain.sampler import Position, Share, epoch_order
+from heterotrain.wire import StagedWire
+from heterotrain.worker import choose_device
+from trainer.gang import free_port
+
+CPU = torch.device("cpu")
+Pair = namedtuple("Pair", ["one", "other"])
+
+
+@pytest.fixture
+def generation() -> Iterator[Generation]:
+    """The groups of a job of one worker, in this process."""
+    plan = Plan(1, 1, "step", (Member("a", "uid", f"127.0.0.1:{free_port()}", "cpu", 8),))
+    rendezvous = Rendezvous(plan, 0, "cpu", deadline_seconds=60, spare_port=None, check_stop=lambda: None)
+    generation = rendezvous.meet(60)
+    yield generation
+    rendezvous.part()
+    generation.leave()
+
+
+def test_gradients_of_micro_batches_add_up_whatever_the_script_does_to_them_meanwhile() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    inputs = torch.randn(4, 3)
+    model(inputs).square().sum().backward()
+    whole = [parameter.grad for parameter in model.parameters()]
+    accumulator = Accumulator(model)
+    accumulator.collect()
+    for part in inputs[:3].split(1):
+        model.zero_grad(set_to_none=False)
+        model(part).square().sum().backward()
+        assert nn.utils.clip_grad_norm_(model.parameters(), 1e-6) == 0
+        assert all(parameter.grad is None for parameter in model.parameters())
+    accumulator.release()
+    model.zero_grad()
+    model(inputs[3:]).square().sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    accumulator.add_to(list(model.parameters()), gradients)
+    torch.testing.assert_close(gradients, whole)
+
+
+def test_a_dropped_step_leaves_nothing_to_add() -> None:
+    model = nn.Linear(1, 1)
+    accumulator = Accumulator(model)
+    accumulator.collect()
+    model(torch.ones(1, 1)).sum().backward()
+    accumulator.drop()
+    gradient = torch.zeros(1, 1)
+    accumulator.add_to([model.weight], [gradient])
+    assert gradient.item() == 0
+    assert not accumulator.collecting
+
+
+def test_a_witness_sees_that_gradients_were_clipped() -> None:
+    model = nn.Linear(3, 1)
+    model(torch.ones(2, 3)).sum().backward()
+    witness = Witness()
+    parameters = list(model.parameters())
+    witness.saw(parameters, [each.grad for each in parameters if each.grad is not None])
+    assert not witness.changed
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    assert witness.changed
+
+
+def test_a_worker_without_samples_hears_from_the_first_that_has_some_and_one_with_many_takes_passes() -> None:
+    members = (Member("a", "", "", "", 0), Member("b", "", "", "", 7, 3), Member("c", "", "", "", 2))
+    steps = [RunningStep.at(Position(4, 1, 10), Plan(1, 1, "step", members), rank, 100, 1) for rank in range(3)]
+    assert [step.source for step in steps] == [1, 1, 1]
+    assert [step.own_samples for step in steps] == [0, 7, 2]
+    for step in steps:
+        step.open_part()
+    assert [step.share for step in steps] == [None, Share(1, 10, 12), Share(1, 17, 19)]
+    assert [step.is_last_part for step in steps] == [True, False, True]
+    assert RunningStep.at(Position(), Plan(1, 1, "step", members[1:]), 0, 100, 1).source is None
+
+
+def test_a_staged_bucket_is_summed_in_place_and_broken_groups_are_told(generation: Generation) -> None:
+    wire = StagedWire(generation, CPU)
+    buckets = [torch.full((size,), float(size)) for size in (3, 5, 3)]
+    sums = [wire.sum(bucket).wait()[0] for bucket in buckets]
+    assert [each.tolist() for each in sums] == [[3.0] * 3, [5.0] * 5, [3.0] * 3]
+    assert all(one is other for one, other in zip(sums, buckets, strict=True))
+    generation.break_up("lost a peer")
+    with pytest.raises(RuntimeError, match="lost a peer"):
+        wire.sum(buckets[0]).wait()
+
+
+def test_bfloat16_is_what_the_model_computes_in_and_not_what_the_script_sees() -> None:
+    model, seen = nn.Linear(4, 2), []
+    model.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    for precision in ("bfloat16", "float32"):
+        arithmetic = Arithmetic(precision, CPU)
+        outputs = arithmetic.run(lambda: {"logits": model(torch.ones(1, 4))})
+        assert outputs["logits"].dtype == torch.float32
+        outputs["logits"].sum().backward()
+    assert seen == [torch.bfloat16, torch.float32]
+    assert model.weight.grad is not None
+    assert model.weight.grad.dtype == torch.float32
+    with pytest.raises(ValueError, match="float32, bfloat16"):
+        Arithmetic("float8", CPU)
+
+
+def test_outputs_of_any_kind_become_float32() -> None:
+    low = torch.ones(1, dtype=torch.bfloat16)
+    outputs = in_float32(OrderedDict(a=[low, (low, 3)], b=Pair(low.double(), None)))
+    assert isinstance(outputs, OrderedDict)
+    assert outputs["a"][0].dtype == outputs["a"][1][0].dtype == torch.float32
+    assert outputs["b"] == Pair(torch.ones(1).double(), None)
+
+
+@pytest.mark.parametrize("count", [-1, float("nan"), torch.tensor(float("inf"))])
+def test_a_count_that_is_none_is_refused(count: float) -> None:
+    with pytest.raises(ValueError, match="count"):
+        checked_count(count)
+
+
+def test_batch_norm_is_found_and_sync_batch_norm_refused() -> None:
+    assert has_batch_norm(nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)))
+    assert not has_batch_norm(nn.Sequential(nn.GroupNorm(1, 1), nn.LayerNorm(1), nn.InstanceNorm2d(1)))
+    with pytest.raises(TypeError, match=r"0: SyncBatchNorm"):
+        has_batch_norm(nn.Sequential(nn.SyncBatchNorm(1)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_promised_gpu_that_is_missing_fails_clearly_or_is_done_without() -> None:
+    with pytest.raises(RuntimeError, match="onMissingDevice: UseCPU"):
+        choose_device(TrainingConfig(device="gpu"))
+    assert choose_device(TrainingConfig(device="gpu", on_missing_device="UseCPU")) == CPU
+
+
+def test_alone_weighted_samples_make_a_weighted_mean_and_a_count_must_be_as_announced() -> None:
+    torch.manual_seed(0)
+    session = heterotrain.join(batch_size=4)
+    model = nn.Linear(2, 1)
+    plain = deepcopy(model)
+    inputs, targets, weights = torch.randn(8, 2), torch.randn(8), torch.tensor([1.0, 2, 3, 4, 0, 0, 0, 0])
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    data = TensorDataset(inputs, targets, weights)
+    elastic, optimizer, batches = session.prepare(model, sgd, data, loss="sum", counted=True)
+    for some, wanted, weight in batches:
+        loss = (weight * (elastic(some).flatten() - wanted).square()).sum()
+        with pytest.raises(ValueError, match="needs a count"):
+            session.scale(loss)
+        scaled = session.scale(loss, count=weight.sum())
+        with pytest.raises(RuntimeError, match="twice"):
+            session.scale(loss, count=weight.sum())
+        scaled.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    order = epoch_order(8, 0, 0)
+    for part in order.split(4):
+        if weights[part].sum():
+            loss = (weights[part] * (plain(inputs[part]).flatten() - targets[part]).square()).sum() / weights[
+                part
+            ].sum()
+            gradients = torch.autograd.grad(loss, list(plain.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
+                    parameter.sub_(gradient)
+    torch.testing.assert_close(list(model.parameters()), list(plain.parameters()))
+
+
+def test_a_count_nobody_asked_for_is_an_error() -> None:
+    session = heterotrain.join(batch_size=1)
+    model = nn.Linear(1, 1)
+    data = TensorDataset(torch.ones(1, 1))
+    elastic, _, batches = session.prepare(model, torch.optim.SGD(model.parameters()), data)
+    for (some,) in batches:
+        with pytest.raises(ValueError, match="counted=True"):
+            session.scale(elastic(some).sum(), count=3)
+        break

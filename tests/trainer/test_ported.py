@@ -1,0 +1,60 @@
+"""The ported examples change little of what people have, run alone, and are what their README says."""
+
+import difflib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.gang import PATIENCE_SECONDS, REPOSITORY
+
+FOLDER = REPOSITORY / "examples" / "ported"
+SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
+RUN_ALL = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
+
+
+def lines(path: Path) -> list[str]:
+    return [stripped for line in path.read_text().splitlines() if (stripped := line.strip())]
+
+
+def changes(name: str) -> list[tuple[list[str], list[str]]]:
+    """Lines that went and lines that came, place by place."""
+    before, after = lines(FOLDER / "plain" / name), lines(FOLDER / name)
+    opcodes = difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
+    return [(before[i1:i2], after[j1:j2]) for tag, i1, i2, j1, j2 in opcodes if tag != "equal"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_port_changes_at_most_six_lines_and_its_readme_shows_them(name: str) -> None:
+    changed = changes(name)
+    assert 0 < sum(max(len(went), len(came)) for went, came in changed) <= 6
+    shown = [f"-{line}" for went, _ in changed for line in went] + [f"+{line}" for _, came in changed for line in came]
+    diffs = re.findall(r"```diff\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
+    assert sorted(shown) in [sorted(diff.splitlines()) for diff in diffs]
+
+
+def test_there_are_five_ports_of_five_plain_scripts() -> None:
+    assert sorted(path.name for path in (FOLDER / "plain").glob("*.py")) == SCRIPTS
+    assert len(SCRIPTS) == 5
+
+
+@pytest.mark.processes
+def test_ports_run_alone_and_learn() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, *(str(FOLDER / name) for name in SCRIPTS)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer-image"), "OMP_NUM_THREADS": "1"},
+        timeout=PATIENCE_SECONDS,
+    )
+    results = dict(re.findall(r"^([a-z ]+): \D*([\d.]+)", ran.stdout, re.MULTILINE))
+    assert float(results["image classification"]) > 200  # of 297
+    assert float(results["batch norm"]) > 200  # of 256
+    assert float(results["custom collate"]) > 140  # of 200
+    assert float(results["language model"]) < 3.5
+    assert float(results["regression"]) < 0.8

@@ -1,0 +1,180 @@
+"""The benchmarks' arithmetic and tables; that they run is shown by running them."""
+
+import json
+from pathlib import Path
+
+import bsp
+import bsp_setting
+import carry
+import gpu
+import pytest
+import table
+import torch
+import weighting
+import yaml
+from bsp_figures import ARM_FIGURES, common_loss, figures
+from bsp_setting import DYNAMIC, WORKLOADS, Cost, Setting, expected_seconds, limits, manifest, schedule
+
+from heterotrain_operator.api import parse_manifest, to_core
+from heterotrain_operator.cli.arms import limits_of
+from heterotrain_operator.cli.schedule import load_schedule
+from unit.cli.histories import FAST, SLOW, history, joined
+
+
+@pytest.mark.parametrize("level", [1, 2, 4, 8])
+def test_levels_keep_the_total_and_their_ratio(level: int):
+    cores = limits(level, 1.5)
+    assert sum(cores) == pytest.approx(1.5, abs=1e-3)
+    assert max(cores) / min(cores) == pytest.approx(level, rel=1e-3)
+    assert max(cores) <= 1
+
+
+@pytest.mark.parametrize("machine", [2, 4, 64])
+def test_no_worker_has_more_cores_than_it_can_use(machine: int):
+    assert bsp_setting.spare_cores(machine) == 1.5
+
+
+@pytest.mark.parametrize("model", WORKLOADS)
+def test_every_setting_is_a_valid_job_with_its_schedule(model: str, tmp_path: Path):
+    setting = Setting(WORKLOADS[model], DYNAMIC, 1.5, 300, 3)
+    job = to_core(parse_manifest(manifest(setting)))
+    path = tmp_path / "schedule.yaml"
+    path.write_text(yaml.safe_dump(schedule(setting)), "utf-8")
+    found = load_schedule(path, job, limits_of(job))
+    assert [level.label for level in found.levels] == ["HL1", "HL2", "HL4", "HL8"]
+    assert [(change.at, change.level) for change in found.changes] == [(0, 0), (60, 1), (120, 2), (180, 3), (240, 0)]
+
+
+def test_more_rounds_and_more_unequal_workers_take_longer():
+    cost = Cost(start_core_seconds=8.0, sample_core_seconds=0.001)
+
+    def seconds(level: str, rounds: int) -> float:
+        return expected_seconds(Setting(WORKLOADS["cnn"], level, 1.5, 100, rounds), cost)
+
+    assert seconds("1", 1) < seconds("8", 1) < seconds("8", 3)
+
+
+def test_every_combination_is_a_setting_with_a_file_of_its_own():
+    wanted = bsp.settings(bsp.parse(["--cores", "1.5", "--phase-steps", "10"]))
+    assert len({each.name for each in wanted}) == len(wanted) == len(WORKLOADS) * len(bsp.LEVELS)
+    assert {each.steps for each in wanted if each.is_dynamic} == {50}
+
+
+def test_the_common_loss_is_one_that_every_arm_reached():
+    low, high = history(20, (32, 32), (1.0, 1.0), loss=0.5), history(20, (32, 32), (1.0, 1.0), loss=0.7)
+    assert common_loss([joined(low), joined(high)]) == pytest.approx(0.7)
+    assert common_loss([joined(history(5, (32, 32), (1.0, 1.0)))]) is None
+
+
+def test_figures_leave_out_the_warm_up(tmp_path: Path):
+    slow = history(20, (32, 32), (1.5, 1.5))
+    fast = history(20, (32, 32), (0.5, 0.5), first=20, began=1000.0 + 20 * 2.0)
+    lines = [
+        json.dumps({"worker": name, **json.loads(record.to_json()), "cpuLimit": 0.5})
+        for part in (slow, fast)
+        for name, records in part.items()
+        for record in records
+    ]
+    (tmp_path / "optimal-1-series.jsonl").write_text("\n".join(lines), "utf-8")
+    arm = {"policy": "Optimal", "round": 1, "worker": [{"name": FAST, "batch": 40}, {"name": SLOW, "batch": 24}]}
+    arm |= dict.fromkeys(set(ARM_FIGURES) - arm.keys())
+    found = figures({"arms": [arm], "levels": [], "ceilings": []}, tmp_path, 20)
+    assert found["arms"][0]["samples_per_second"] == pytest.approx(64.0)
+    assert found["arms"][0]["batches"] == [40, 24]
+    assert found["arms"][0]["target_seconds"] == 18.0  # ten steps of 2 s: the loss never changes
+
+
+def document(level: str = "8", **arms: float) -> dict[str, object]:
+    return {
+        "benchmark": "bsp",
+        "workload": "resnet18",
+        "level": level,
+        "machine": {"cores": 2, "python": "3.11", "torch": "2.13", "limits": "by cgroups"},
+        "warnings": ["the machine was in use"],
+        "arms": [
+            {
+                "policy": policy,
+                "round": 1 + index // 2,
+                "samples_per_second": value + index % 2,
+                "iteration_seconds": 0.1,
+                "target_seconds": 1000 / value,
+                "ceiling_fraction": 0.9,
+                "ceiling_fraction_all": None,
+                "phases": [],
+            }
+            for policy, value in arms.items()
+            for index in (0, 1)
+        ],
+    }
+
+
+def test_table_has_medians_spreads_and_what_the_papers_say():
+    found = table.rendered([document(Uniform=100.0, Optimal=250.0)], "bsp")
+    assert "| resnet18 | 8 | Optimal | 250 (250..251) | 100 ms | 90% | - | 4.0 s | 60% |" in found
+    assert "cores alone: at most 3x" in found
+    assert "Doubtful, resnet18 8: the machine was in use" in found
+
+
+def test_tables_in_a_page_are_replaced_and_the_rest_stays(tmp_path: Path):
+    page = tmp_path / "page.md"
+    marks = "before\n<!-- table: bsp -->\nold\n<!-- end -->\nafter\n<!-- table: gpu -->\n<!-- end -->\n"
+    page.write_text(marks, "utf-8")
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "a.json").write_text(json.dumps(document(Uniform=100.0)), "utf-8")
+    assert table.main([str(results), "--write", str(page)]) == 0
+    once = page.read_text()
+    assert once.startswith("before\n")
+    assert "old" not in once
+    assert once.endswith(f"after\n<!-- table: gpu -->\n\n{table.NOTHING}\n\n<!-- end -->\n")
+    table.main([str(results), "--write", str(page)])
+    assert page.read_text() == once
+
+
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path):
+    path = tmp_path / "other.json"
+    path.write_text("{}", "utf-8")
+    with pytest.raises(ValueError, match="is no result of a benchmark"):
+        table.read([path])
+
+
+@pytest.mark.parametrize("level", [2, 4, 8])
+@pytest.mark.parametrize("split", weighting.SPLITS)
+def test_workers_have_parts_that_last_equally_long(level: int, split: str):
+    labels = torch.arange(1000) % 10
+    sizes = weighting.batches(level, 96)
+    parts = weighting.parts(labels, sizes, split, torch.Generator().manual_seed(0))
+    assert sum(sizes) == 96
+    assert [len(part) for part in parts] == [10 * size for size in sizes]
+    assert len(set(torch.cat(parts).tolist())) == 960
+    kinds = [len(set(labels[part].tolist())) for part in parts]
+    assert (min(kinds) == 10) == (split == "random")
+
+
+def test_weights_sum_to_one_and_the_plain_mean_ignores_batches():
+    assert weighting.weights((10, 30), weighting.WEIGHTED) == (0.25, 0.75)
+    assert weighting.weights((10, 30), weighting.PLAIN) == (0.5, 0.5)
+
+
+def test_weighting_is_told_after_some_epochs_and_at_the_end():
+    outcomes = [
+        {"level": 8, "split": "by label", "rule": rule, "seed": seed, "accuracies": [0.1, low + seed / 100, 0.9]}
+        for rule, low in (("weighted", 0.8), ("plain", 0.6))
+        for seed in (0, 1, 2)
+    ]
+    machine = {"python": "3.11", "torch": "2.13"}
+    document = {"benchmark": "weighting", "epochs": 3, "outcomes": outcomes, "machine": machine}
+    found = table.rendered([document], "weighting")
+    assert "| HL8 | by label | 2 | 81.0% (80.0%..82.0%) | 61.0% (60.0%..62.0%) | +20.0 |" in found
+    assert "| HL8 | by label | 3 | 90.0% | 90.0% | +0.0 |" in found
+
+
+def test_only_the_newest_schemas_are_carried():
+    assert carry.version_in("v1.9.0-local") < carry.version_in("v1.37.0-local-strict")
+
+
+def test_gpu_jobs_are_valid():
+    options = gpu.parse(["--width", "8", "--cpu-workers", "2"])
+    groups = [gpu.group("gpu", 1, options, replicas=1, device="gpu", onMissingDevice="UseCPU", flops=1e12)]
+    groups += [gpu.group("cpu", 2, options, replicas=2, flops=1e10)]
+    assert parse_manifest(gpu.manifest(groups, "Static", options)).spec.replicas == 3

@@ -1,0 +1,193 @@
+"""The model of a worker's memory: its bound holds on affine worlds with noise, and nothing is invented."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from heterotrain_operator.core.memory_model import (
+    MEBIBYTE,
+    failed,
+    fitting_batch,
+    greatest_batch,
+    greatest_growth,
+    line_of,
+    measured,
+)
+from heterotrain_operator.core.state import WorkerMemory
+
+GIBIBYTE = 1024 * MEBIBYTE
+NOISE = 0.01
+
+
+def learned(*points: tuple[int, float], limit_mib: float | None = 1024) -> WorkerMemory:
+    """What is remembered after peaks, in MiB, at these batches."""
+    memory = WorkerMemory()
+    for batch, mib in points:
+        memory = measured(memory, batch, mib * MEBIBYTE, None if limit_mib is None else limit_mib * MEBIBYTE)
+    return memory
+
+
+@pytest.mark.parametrize("points", [[], [(64, 500)], [(64, 500), (64, 510), (64, 490)]])
+def test_fewer_than_two_batches_give_no_bound(points: list[tuple[int, float]]) -> None:
+    assert greatest_batch(learned(*points)) is None
+
+
+def test_no_limit_gives_no_bound() -> None:
+    memory = learned((64, 500), (96, 600), limit_mib=None)
+    assert greatest_batch(memory) is None
+    line = line_of(memory)
+    assert line is not None
+    assert (line.fixed_mib, line.slope_mib) == (300, 3.125)
+
+
+def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() -> None:
+    ideal = 0.95 * 1024 / 4 - 300 / 4
+    near, far = (greatest_batch(learned((8, 332), (batch, 300 + 4 * batch))) for batch in (32, 128))
+    assert near is not None
+    assert far is not None
+    assert 32 < near < far
+    assert 0.85 * ideal < far <= ideal
+
+
+def test_batch_that_takes_more_than_is_usable_is_cut() -> None:
+    bound = greatest_batch(learned((64, 500), (200, 1010)))
+    assert bound is not None
+    assert 64 < bound < 200
+
+
+def test_batches_that_have_run_within_the_limit_stay_allowed() -> None:
+    assert greatest_batch(learned((64, 600), (128, 970))) == 128
+    assert greatest_batch(learned((64, 990), (128, 1020))) == 64, "nothing below it was seen to need less"
+
+
+def test_grown_fixed_part_lowers_the_bound() -> None:
+    memory = learned((64, 500), (128, 600))
+    grown = measured(memory, 96, 750 * MEBIBYTE)
+    before, after = greatest_batch(memory), greatest_batch(grown)
+    assert before is not None
+    assert after is not None
+    assert after < before
+
+
+def test_single_spike_is_forgotten_slowly() -> None:
+    memory = learned((64, 500), (128, 600))
+    spiked = measured(memory, 128, 900 * MEBIBYTE)
+    bounds = [greatest_batch(memory), greatest_batch(spiked)]
+    for _ in range(30):
+        spiked = measured(spiked, 128, 600 * MEBIBYTE)
+        bounds.append(greatest_batch(spiked))
+    assert bounds[1:] == sorted(bounds[1:], key=lambda bound: bound or 0)
+    assert all(bound is not None and bounds[0] is not None and bound <= bounds[0] for bound in bounds)
+
+
+def test_one_batch_allows_growth_in_proportion_to_its_memory() -> None:
+    assert greatest_growth(learned((64, 500))) == 64 * 972 // 525
+    assert greatest_growth(learned((64, 1020))) == 64, "it has run"
+    assert greatest_growth(learned((64, 500), limit_mib=None)) is None
+    assert greatest_growth(learned((64, 500), (65, 501))) is None, "the line says more"
+
+
+def test_failure_bends_a_line_that_promised_otherwise() -> None:
+    memory = learned((64, 400), (128, 420))
+    promised = greatest_batch(memory)
+    assert promised is not None
+    assert promised > 200
+    bound = greatest_batch(failed(memory, 200))
+    assert bound is not None
+    assert 64 < bound < 200
+
+
+def test_failure_that_the_line_foretold_changes_nothing() -> None:
+    memory = learned((64, 500), (128, 900))
+    assert failed(memory, 200) == memory
+
+
+def test_failure_says_nothing_of_a_slope_that_was_not_seen() -> None:
+    assert greatest_batch(failed(learned((64, 500)), 128)) is None
+
+
+@pytest.mark.parametrize("points", [[(128, 500)], [(128, 500), (200, 600)]])
+def test_failure_of_what_had_fitted_ends_what_was_known(points: list[tuple[int, float]]) -> None:
+    assert line_of(failed(learned(*points), 100)) is None
+    assert greatest_batch(failed(learned(*points), 100)) is None
+
+
+def test_greatest_batch_known_to_fit_is_below_the_one_asked_about() -> None:
+    memory = learned((64, 500), (128, 900))
+    assert [fitting_batch(memory, below) for below in (200, 128, 64)] == [128, 64, 0]
+    assert fitting_batch(learned((64, 1000)), 128) == 0, "more than is usable"
+
+
+def test_larger_limit_ends_what_was_learned_by_failing() -> None:
+    memory = replace(learned((64, 500)), safe_max=32)
+    assert measured(memory, 64, 500 * MEBIBYTE, GIBIBYTE).safe_max == 32
+    assert measured(memory, 64, 500 * MEBIBYTE, 2 * GIBIBYTE).safe_max == 0
+
+
+FIXED = st.floats(50, 4000)
+SLOPE = st.floats(0, 40)
+TRAVEL = st.lists(st.tuples(st.integers(1, 2000), st.floats(-NOISE, NOISE)), min_size=1, max_size=30)
+
+
+@given(FIXED, SLOPE, st.floats(100, 80_000), TRAVEL)
+def test_bound_never_takes_more_than_the_limit_on_affine_worlds_with_noise(
+    fixed: float, slope: float, limit: float, travel: list[tuple[int, float]]
+) -> None:
+    def peak(batch: int) -> float:
+        return fixed + slope * batch
+
+    memory = WorkerMemory()
+    for batch, noise in travel:
+        if peak(batch) * (1 + NOISE) > limit:
+            continue
+        memory = measured(memory, batch, peak(batch) * (1 + noise) * MEBIBYTE, limit * MEBIBYTE)
+        bound = greatest_batch(memory)
+        assert bound is None or peak(bound) <= limit
+
+
+@given(FIXED, SLOPE, TRAVEL, st.floats(100, 40_000), st.floats(1, 4))
+def test_bound_rises_with_the_limit_and_falls_with_the_peak(
+    fixed: float, slope: float, travel: list[tuple[int, float]], limit: float, factor: float
+) -> None:
+    points = [(batch, (fixed + slope * batch) * (1 + noise)) for batch, noise in travel]
+    memory = learned(*points, limit_mib=limit)
+    bound = greatest_batch(memory)
+    assume(bound is not None)
+    assert bound is not None
+    more = greatest_batch(replace(memory, memory_limit_mib=int(memory.memory_limit_mib * factor)))
+    assert more is not None
+    assert more >= bound
+    heavier = greatest_batch(replace(memory, memory_high_mib=int(memory.memory_high_mib * factor)))
+    assert heavier is not None
+    assert heavier <= bound
+    assert bound >= memory.memory_low_batch
+
+
+NUMBERS = st.integers() | st.integers(-5, 300)
+FIGURES = st.none() | st.floats() | st.floats(0, 2**36)
+
+
+@given(
+    st.builds(
+        WorkerMemory,
+        memory_limit_mib=NUMBERS,
+        memory_low_batch=NUMBERS,
+        memory_low_mib=NUMBERS,
+        memory_high_batch=NUMBERS,
+        memory_high_mib=NUMBERS,
+    ),
+    NUMBERS,
+    FIGURES,
+    FIGURES,
+)
+def test_nonsense_has_an_answer(memory: WorkerMemory, batch: int, peak: float | None, limit: float | None) -> None:
+    for known in (memory, measured(memory, batch, peak, limit), failed(memory, batch)):
+        bound = greatest_batch(known)
+        assert bound is None or bound >= known.memory_low_batch >= 1
+        growth = greatest_growth(known)
+        assert growth is None or growth >= known.memory_low_batch >= 1
+        assert fitting_batch(known, batch) < max(batch, 1)

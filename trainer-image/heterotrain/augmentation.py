@@ -1,0 +1,114 @@
+"""Random numbers for augmentation that belong to the sample, not to the worker that happens to load it.
+
+Drawn from seed, epoch, sample index and number of the call, they make a sample look the same on any worker, for any
+split of the batch, and when its step is replayed; and anew in each epoch. Source: mechanisms, exactly-once data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import struct
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a sample's random numbers depend on; `index` is None while a whole batch is asked for at once.
+
+    `calls` counts how often random numbers were asked for, by index: each call has a stream of its own.
+    """
+
+    seed: int
+    epoch: int
+    index: int | None
+    calls: Counter[int] = field(default_factory=Counter)
+
+
+_current: ContextVar[Draw | None] = ContextVar("heterotrain_draw", default=None)
+
+
+@contextlib.contextmanager
+def drawing(draw: Draw) -> Iterator[None]:
+    """Inside, samples are loaded for a session, with the randomness of `draw`."""
+    token = _current.set(draw)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def sample_generator(index: int | None = None) -> torch.Generator:
+    """A new generator for the sample that is being loaded, seeded by the job's seed, the epoch and the sample's index.
+
+    Call it in a data set's `__getitem__`, or in a transform that it calls, and give it to functions of torch as
+    `generator=`. Each call returns another one; what the first call draws, and the second, is the same whenever this
+    sample is loaded in this epoch. `index` is needed in `__getitems__` only, where one call loads several samples.
+
+    Outside a session's loading (an item looked at by hand, a plain DataLoader) it is seeded from torch's own random
+    state. Raises RuntimeError in `__getitems__` without an `index`.
+    """
+    return torch.Generator().manual_seed(_sample_seed(index))
+
+
+def seeded(transform: Callable[P, T]) -> Callable[P, T]:
+    """A transform that draws from the global random state (of torch, `random` or NumPy, as torchvision's do), made to
+    draw what belongs to the sample, as from `sample_generator()`. The global state is put back after each call.
+
+    `seeded(Compose([RandomCrop(32, padding=4), RandomHorizontalFlip()]))`. Raises RuntimeError as `sample_generator`.
+    """
+
+    return partial(_with_the_samples_randomness, transform)
+
+
+def _with_the_samples_randomness(transform: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    if _current.get() is None:
+        return transform(*args, **kwargs)
+    with _global_state(_sample_seed(None)):
+        return transform(*args, **kwargs)
+
+
+def _sample_seed(index: int | None) -> int:
+    draw = _current.get()
+    if draw is None:
+        return int(torch.randint(2**62, ()))
+    index = draw.index if index is None else index
+    if index is None:
+        raise RuntimeError("in __getitems__ heterotrain.sample_generator() needs the index of the sample")
+    call = draw.calls[index]
+    draw.calls[index] += 1
+    # Neighbouring indices and epochs must not give neighbouring seeds: a generator begins alike for those.
+    digest = hashlib.blake2b(struct.pack("<4q", draw.seed, draw.epoch, index, call), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@contextlib.contextmanager
+def _global_state(seed: int) -> Iterator[None]:
+    """Seeds the global random states inside, on the CPU: loading does not use another device."""
+    numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody draws from it
+    own = random.getstate()
+    torchs = torch.get_rng_state()
+    numpys = numpy.random.get_state() if numpy else None
+    try:
+        random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if numpy:
+            numpy.random.seed(seed % 2**32)
+        yield
+    finally:
+        random.setstate(own)
+        torch.set_rng_state(torchs)
+        if numpy:
+            numpy.random.set_state(numpys)

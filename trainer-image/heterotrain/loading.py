@@ -1,0 +1,264 @@
+"""torch's DataLoader, asked for whatever samples a step turns out to need.
+
+Its workers start before the process groups exist and live as long as the job: a process that is forked later would
+hold the groups' sockets open, and a worker that was killed would seem to be alive to its peers. What they have
+loaded ahead is used only if it is exactly what the step needs; after a change of plan or a replayed step it is thrown
+away, and loading begins anew.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
+
+from heterotrain.augmentation import Draw, drawing
+from heterotrain.sampler import Share, epoch_order
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples that make one batch, by index; `epoch` is that of their augmentation."""
+
+    epoch: int
+    indices: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A data set, and how the user wants it loaded; names are those of torch's DataLoader."""
+
+    dataset: Dataset[Any]
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = True
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    batch_size: int | None = None  # of the user's loader; a session has its own
+
+    @property
+    def length(self) -> int:
+        """Number of samples."""
+        return len(self.dataset)  # type: ignore[arg-type]  # Dataset declares no __len__; source_of has checked
+
+    @classmethod
+    def of(
+        cls,
+        data: Dataset[Any] | DataLoader[Any],
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> Source:
+        """Of a data set, or of a loader whose settings are taken over, but for batch size and order.
+
+        Raises TypeError for an IterableDataset, ValueError for an empty data set, a loader with a sampler of its own
+        or without batches, or a collate_fn beside a loader's.
+        """
+        source = cls._of_loader(data, collate_fn) if isinstance(data, DataLoader) else cls(data, collate_fn)
+        if isinstance(source.dataset, IterableDataset) or not hasattr(source.dataset, "__len__"):
+            raise TypeError(
+                "the data set has no length and no index, so its samples cannot be divided exactly once among "
+                "workers; give a map-style Dataset (with __len__ and __getitem__), e.g. a list of its items, or an "
+                "index of the places where they lie"
+            )
+        if source.length == 0:
+            raise ValueError("the data set is empty")
+        return source
+
+    @classmethod
+    def _of_loader(cls, loader: DataLoader[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Source:
+        if not isinstance(loader.dataset, IterableDataset):
+            if collate_fn is not None:
+                raise ValueError("collate_fn: give it to the DataLoader, which has one of its own")
+            if loader.batch_size is None and type(loader.batch_sampler) is not BatchSampler:
+                raise ValueError("the DataLoader makes no batches (batch_size=None), or has a batch_sampler of its own")
+            sampler = loader.sampler
+            plain = type(sampler) is SequentialSampler or (
+                isinstance(sampler, RandomSampler)
+                and not sampler.replacement
+                and sampler.num_samples == len(sampler.data_source)
+            )
+            if not plain:
+                raise ValueError(
+                    f"the DataLoader has a sampler of its own ({type(sampler).__name__}), but the session decides "
+                    "which worker gets which sample, each once per epoch; leave the sampler out"
+                )
+        return cls(
+            dataset=loader.dataset,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            batch_size=loader.batch_size,
+        )
+
+
+class Loader:
+    """Loads batches of any samples; its processes, if it has any, run while it is entered."""
+
+    def __init__(self, source: Source, seed: int, device: torch.device) -> None:
+        self._source = source
+        self._seed = seed
+        self.device = device
+        self._wanted: Iterable[Samples] = ()
+        self._loader: DataLoader[Any] | None = None
+        self._loaded: Iterator[Any] = iter(())
+
+    def __enter__(self) -> Loader:
+        source = self._source
+        self._loader = DataLoader(
+            _Drawn(source.dataset, self._seed),
+            batch_sampler=_Wanted(self),
+            collate_fn=source.collate_fn,
+            num_workers=source.num_workers,
+            prefetch_factor=source.prefetch_factor,
+            persistent_workers=source.num_workers > 0,
+            # without a GPU torch would warn of it
+            pin_memory=source.pin_memory and self.device.type == "cuda",
+            timeout=source.timeout,
+            worker_init_fn=partial(_begin_worker, source.worker_init_fn),
+            multiprocessing_context=source.multiprocessing_context,
+            # one of its own leaves the script's random state alone
+            generator=torch.Generator(),
+        )
+        self._loaded = iter(self._loader)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # torch ends the processes with the last reference; left to the interpreter's end they would be killed
+        self._loader, self._loaded = None, iter(())
+
+    def ask(self, wanted: Iterable[Samples]) -> None:
+        """The batches to come; what was asked for before is thrown away.
+
+        `wanted` is looked at further ahead than batches are taken, by as much as the loader prefetches.
+        """
+        assert self._loader is not None, "the loader was not entered"
+        self._wanted = wanted
+        self._loaded = iter(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch that was asked for, on the device. Raises what the data set raised while it loaded that."""
+        return _to_device(next(self._loaded), self.device)
+
+    @property
+    def wanted(self) -> Iterable[Samples]:
+        """What was asked for last."""
+        return self._wanted
+
+
+class Prefetch:
+    """Loads a worker's shares ahead, and never gives out anything but the share that is asked for."""
+
+    def __init__(self, loader: Loader, dataset_length: int, seed: int, coming: Callable[[], Iterable[Share]]) -> None:
+        """`coming` tells the shares that are to be expected, from the running step on."""
+        self._loader = loader
+        self._coming = coming
+        # an epoch's order and, beyond its end, the next one's
+        self._order = lru_cache(maxsize=2)(partial(epoch_order, dataset_length, seed))
+        self._ahead: deque[Share] = deque()
+
+    def batch(self, share: Share) -> Any:
+        """The batch of this very share."""
+        if not self._ahead or self._ahead[0] != share:
+            self._ahead.clear()
+            self._loader.ask(self._expected())
+        batch = next(self._loader)
+        loaded = self._ahead.popleft()
+        assert loaded == share, f"loaded {loaded} for {share}"
+        return batch
+
+    def _expected(self) -> Iterator[Samples]:
+        for share in self._coming():
+            self._ahead.append(share)
+            yield Samples(share.epoch, self._order(share.epoch)[share.start : share.stop].tolist())
+
+
+def _to_device(batch: Any, device: torch.device) -> Any:
+    """Move what can be moved in nested tuples, lists and dicts: tensors, and a collate_fn's own classes that have a
+    `to()`. On the CPU nothing is to do."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to_device(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_to_device(value, device) for value in batch)
+    return batch
+
+
+class _Wanted:
+    """The batch sampler: torch asks it anew for each iteration.
+
+    What it yields reaches the data set as it is, so it need not be the list that torch declares.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader.wanted)
+
+
+class _Drawn(Dataset[Any]):
+    """The user's data set, which knows while it loads a sample what its random numbers depend on."""
+
+    def __init__(self, dataset: Dataset[Any], seed: int) -> None:
+        self._dataset: Any = dataset
+        self._seed = seed
+
+    def __getitems__(self, samples: Samples) -> list[Any]:
+        if _loads_at_once(self._dataset):
+            with drawing(Draw(self._seed, samples.epoch, None)):
+                at_once: list[Any] = self._dataset.__getitems__(samples.indices)
+                return at_once
+        items = []
+        for index in samples.indices:
+            with drawing(Draw(self._seed, samples.epoch, index)):
+                items.append(self._dataset[index])
+        return items
+
+    def __getattr__(self, name: str) -> Any:
+        # for a worker_init_fn, which finds this one as the data set of its worker
+        if name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
+def _loads_at_once(dataset: Any) -> bool:
+    """Whether a data set gains by loading several samples in one call; a Subset only passes the call on."""
+    if isinstance(dataset, Subset):
+        return _loads_at_once(dataset.dataset)
+    return callable(getattr(dataset, "__getitems__", None))
+
+
+def _begin_worker(init: Callable[[int], None] | None, worker: int) -> None:
+    # The handler of the process that trains, which is inherited, would let it outlive the request.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if init is not None:
+        init(worker)

@@ -1,0 +1,102 @@
+"""This worker's peak memory in ordinary steps, by which the operator learns how large its batch may grow.
+
+Only measured steps count: a checkpoint or an evaluation takes memory too, but not in proportion to the batch, and would
+be mistaken for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+
+from heterotrain import resources
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes held since the plan in force began, in steps of so many samples at once."""
+
+    memory_bytes: float
+    batch_size: int
+
+
+class PeakMemory:
+    """Follows the process's resident memory; right for workers that train on the CPU.
+
+    The training thread writes; the metrics server's thread reads.
+    """
+
+    def __init__(self) -> None:
+        self.peak: Peak | None = None
+        self._forgets = False
+
+    def begin(self) -> None:
+        """Another batch size is in force: what the one before needed is given back, and does not count any more."""
+        self.peak = None
+        self._give_back()
+        self._forget()
+
+    def children_bytes(self) -> float:
+        """What processes that load data hold beside this one, now."""
+        return resources.children_memory_bytes()
+
+    def step(self, samples: int, *, measured: bool) -> None:
+        """A step has ended, with `samples` at once; one that is not `measured` does not count."""
+        if not measured or samples <= 0:
+            self._forget()
+            return
+        read = self._read()
+        if read is None:
+            return
+        self.peak = Peak(max(read, self.peak.memory_bytes if self.peak else 0.0), samples)
+
+    def limit_bytes(self) -> float | None:
+        """The limit under which it is; None if there is none."""
+        return resources.memory_limit_bytes()
+
+    def _give_back(self) -> None:
+        # glibc keeps what was freed, and a smaller batch would seem to need as much as the larger one before.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+    def _forget(self) -> None:
+        self._forgets = resources.forget_peak()
+
+    def _read(self) -> float | None:
+        # A peak that does not begin anew may be that of another batch, or of the script's preparations.
+        return resources.peak_memory_bytes() if self._forgets else None
+
+
+class CudaPeakMemory(PeakMemory):
+    """Follows what torch's allocator hands out on a GPU, whose memory ends before the host's does."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._limit_bytes: float | None = None
+
+    def children_bytes(self) -> float:
+        return 0.0  # they hold none of the GPU's memory
+
+    def limit_bytes(self) -> float | None:
+        return self._limit_bytes
+
+    def _give_back(self) -> None:
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self._device)
+        # What others hold there, and CUDA itself, is not to be had.
+        self._limit_bytes = float(free + torch.cuda.memory_reserved(self._device))
+
+    def _forget(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _read(self) -> float | None:
+        return float(torch.cuda.max_memory_allocated(self._device))
+
+
+def peak_memory_of(device: torch.device) -> PeakMemory:
+    """What is right for a device."""
+    return CudaPeakMemory(device) if device.type == "cuda" else PeakMemory()

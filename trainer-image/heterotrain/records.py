@@ -1,0 +1,67 @@
+"""What workers write of their steps and evaluations, one JSON line each; `heterotrain.contract` offers it to all.
+
+Lines of both kinds share a file, so each kind refuses the other's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord:
+    """The leader's account of one evaluation: `metrics` of the model after `step` committed steps, over the whole set.
+
+    `time` is the moment at which it was known, Unix seconds.
+    """
+
+    time: float
+    step: int
+    metrics: dict[str, float]
+
+    def to_json(self) -> str:
+        """One line, without the newline."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> EvaluationRecord:
+        """Raises ValueError on a torn or foreign line."""
+        try:
+            return cls(**json.loads(line))
+        except TypeError as error:
+            raise ValueError(f"not a record of an evaluation: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One worker's account of one committed step.
+
+    `time` is the moment of commitment, Unix seconds; `samples` is this worker's share of the step; `own` and `wait`
+    are seconds; `loss` is this worker's share of the global loss (summed over the workers of a step it is the mean
+    loss over the global batch), None if it had no samples; `mark` says why the step is unfit for measuring ("first",
+    "partial", "checkpoint", "replay", "evaluation"), or is empty.
+    """
+
+    time: float
+    step: int
+    epoch: int
+    version: int
+    batch: int
+    samples: int
+    own: float
+    wait: float
+    loss: float | None
+    mark: str
+
+    def to_json(self) -> str:
+        """One line, without the newline."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> StepRecord:
+        """Raises ValueError on a torn or foreign line."""
+        try:
+            return cls(**json.loads(line))
+        except TypeError as error:
+            raise ValueError(f"not a step record: {error}") from error

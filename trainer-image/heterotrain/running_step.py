@@ -1,0 +1,79 @@
+"""The step under way on one worker: its samples, in how many passes they are computed, and what the script has done."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from heterotrain import sampler
+from heterotrain.contract import Plan, StepRecord
+from heterotrain.plans import Plans
+from heterotrain.sampler import Position, Share
+from heterotrain.timing import StepTimes
+
+
+@dataclass(slots=True)
+class RunningStep:
+    """`samples` are all workers'; `parts` this worker's micro-batches, as [start, stop) of the epoch's order.
+
+    `source` is the first rank that has samples, if some rank has none; None if all have. `opened` is the number of
+    micro-batches that the script got so far; `is_open` while it has not stepped the optimizer for the last of them,
+    `scaled` once it has scaled that one's loss. `count` is what they counted so far.
+    """
+
+    epoch: int = 0
+    samples: int = 0
+    parts: tuple[tuple[int, int], ...] = ()
+    source: int | None = None
+    opened: int = 0
+    is_open: bool = False
+    scaled: bool = False
+    count: float = 0.0
+
+    @classmethod
+    def at(cls, position: Position, plan: Plan, rank: int, dataset_length: int, least: int) -> RunningStep:
+        """The step at a position, nothing of it done. `least` is the fewest samples that any worker may compute on."""
+        samples = sampler.step_samples(dataset_length, position.cursor, plan.global_batch_size, least)
+        slices = [sampler.rank_slice(plan.batch_sizes, each, samples, least) for each, _ in enumerate(plan.batch_sizes)]
+        start, stop = slices[rank]
+        most = plan.members[rank].micro_batch_size
+        parts = sampler.micro_batches(position.cursor + start, position.cursor + stop, most, least)
+        busy = [each for each, (begin, end) in enumerate(slices) if begin < end]
+        source = busy[0] if len(busy) < len(slices) else None
+        return cls(epoch=position.epoch, samples=samples, parts=tuple(parts), source=source)
+
+    @property
+    def own_samples(self) -> int:
+        """This worker's samples in all its micro-batches."""
+        return self.parts[-1][1] - self.parts[0][0]
+
+    @property
+    def share(self) -> Share | None:
+        """The samples of the micro-batch under way; None if this worker has none in this step."""
+        start, stop = self.parts[self.opened - 1]
+        return Share(self.epoch, start, stop) if start < stop else None
+
+    @property
+    def is_last_part(self) -> bool:
+        """Whether the micro-batch under way is the step's last."""
+        return self.opened == len(self.parts)
+
+    def open_part(self) -> None:
+        """The script gets the next micro-batch."""
+        self.opened += 1
+        self.is_open, self.scaled = True, False
+
+    def record(self, position: Position, plans: Plans, times: StepTimes, loss: float | None, mark: str) -> StepRecord:
+        """This worker's account of it, now that it is committed; `position` is the one that it began at."""
+        return StepRecord(
+            time=time.time(),
+            step=position.step,
+            epoch=position.epoch,
+            version=plans.in_force.version,
+            batch=plans.batch_size,
+            samples=self.own_samples,
+            own=times.own,
+            wait=times.wait,
+            loss=loss,
+            mark=mark,
+        )
