@@ -152,9 +152,12 @@ def _all_finished(job: Job, facts: Facts) -> bool:
 
 
 def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
-    """No pods at all; the active deadline begins anew when the job resumes."""
+    """No pods at all; the active deadline begins anew when the job resumes. After the first look nothing is remembered
+    anew, for every change would be written, and every write looked at.
+    """
     reason = f"suspended; deleting {listed(facts.names)}" if facts.names else "suspended"
-    first = memory.reason != "Suspended"
+    if memory.draining and memory.reason == "Suspended":
+        return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names), memory
     memory = replace(
         memory,
         draining=True,
@@ -165,8 +168,8 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
         reason="Suspended",
         message="the job was suspended",
     )
-    events = (Event("Normal", "JobSuspended", reason),) if first else ()
-    return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names, events=events), memory
+    event = Event("Normal", "JobSuspended", reason)
+    return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names, events=(event,)), memory
 
 
 def _outlived(job: Job, memory: Memory, now: float) -> bool:

@@ -39,6 +39,44 @@ def test_memory_in_which_only_measurements_change_is_not_written(world: World, a
     assert written(api, "configmaps") == []
 
 
+def test_job_whose_pods_do_not_start_is_written_once(world: World, api: ApiServer) -> None:
+    for _ in range(2):
+        world.round()
+    api.writes.clear()
+    for _ in range(20):
+        world.round(5)
+    assert written(api) == []
+
+
+def test_ended_job_is_left_alone(world: World, api: ApiServer) -> None:
+    world.train()
+    ended = {"name": "trainer", "state": {"terminated": {"exitCode": 0, "message": '{"finished": true, "step": 9}'}}}
+    for name in NAMES:
+        api.change("pods", name, {"status": {"phase": "Succeeded", "containerStatuses": [ended]}})
+    for _ in range(2):
+        world.round()
+    assert world.status["phase"] == "Succeeded"
+    api.writes.clear()
+    for _ in range(20):
+        world.round(60)
+    assert written(api) == []
+
+
+def test_suspended_job_is_left_alone(world: World, api: ApiServer) -> None:
+    world.train()
+    api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
+    world.round()
+    world.end_pods()
+    for _ in range(2):
+        world.round()
+    assert world.status["phase"] == "Suspended"
+    assert world.pods == []
+    api.writes.clear()
+    for _ in range(20):
+        world.round(60)
+    assert written(api) == []
+
+
 def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, api: ApiServer) -> None:
     world.train()
     decision = world.round()
