@@ -96,17 +96,20 @@ async def test_deleted_job_ends_its_loop_and_its_series(api: ApiServer, workers:
         assert api.names("pods") == []
 
 
+def owner_of(api: ApiServer, pod: str) -> str:
+    """UID of a pod's job; empty as long as there is no such pod."""
+    found = api.get("pods", pod)
+    return "" if found is None else str(found["metadata"]["ownerReferences"][0]["uid"])
+
+
 async def test_job_of_the_same_name_is_another_job(api: ApiServer, workers: Team) -> None:
     async with operator():
         await trained(api, workers)
         api.remove("heterotrainingjobs", "digits")
         uid = api.put("heterotrainingjobs", JOB)["metadata"]["uid"]
-        await until(lambda: api.names("pods") == sorted(NAMES))
-        pod = api.get("pods", NAMES[0])
-        assert pod is not None
-        assert pod["metadata"]["ownerReferences"][0]["uid"] == uid
+        await until(lambda: [owner_of(api, name) for name in NAMES] == [uid] * len(NAMES))
         await until(lambda: phase(api) == "Created")
-        assert loops() == ["job team-a/digits"]
+        await until(lambda: loops() == ["job team-a/digits"])
 
 
 async def test_invalid_job_is_told_so_once_and_steered_when_mended(api: ApiServer) -> None:
