@@ -73,12 +73,17 @@ class Controller:
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
-        """A job as a watch event shows it. One of the same name and another UID is another job."""
+        """A job as a watch event shows it. One of the same name and another UID is another job, of which the end may be
+        told after the other's beginning.
+        """
         metadata = body["metadata"]
         key = (metadata["namespace"], metadata["name"])
         known = self._jobs.get(key)
         gone = deleted or metadata.get("deletionTimestamp") is not None
-        if known is not None and known.body["metadata"]["uid"] == metadata["uid"] and not gone:
+        same = known is not None and known.body["metadata"]["uid"] == metadata["uid"]
+        if gone and not same:
+            return
+        if known is not None and same and not gone:
             known.body = body
             known.wake.set()
             return

@@ -276,6 +276,19 @@ async def test_job_of_the_same_name_begins_when_the_earlier_one_has_ended(world:
     assert not world.made[1].closed
 
 
+@pytest.mark.parametrize("end", [{"deleted": True}, {"deletionTimestamp": "2026-01-31T12:00:00Z"}])
+async def test_news_of_an_earlier_job_that_come_late_do_not_end_the_one_of_its_name(world: World, end: Any) -> None:
+    """Events of two objects may be handled in any order, even if they have the same name."""
+    world.saw(A, "1")
+    await until(lambda: world.made[0].looks)
+    world.saw(A, "2")
+    world.saw(A, "1", **end)
+    await until(lambda: len(world.made) == 2 and world.made[1].looks)
+    world.controller.woke(A)
+    await until(lambda: len(world.made[1].looks) == 2)
+    assert not world.made[1].closed
+
+
 async def test_job_that_was_deleted_unnoticed_ends_its_loop(world: World) -> None:
     world.scripts = [[JobGoneError("gone")]]
     world.saw(A)

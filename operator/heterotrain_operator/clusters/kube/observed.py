@@ -126,7 +126,7 @@ def pod_facts(body: Document) -> PodFacts:
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
-        lingering=ending.over and status.get("phase") == "Running",
+        lingering=ending.over and _anything_runs(status),
     )
 
 
@@ -170,6 +170,11 @@ def _status_of(status: Document, name: str) -> Document:
         if entry.get("name") == name:
             found = entry
     return found
+
+
+def _anything_runs(status: Document) -> bool:
+    """Whether a container does; the pod's phase may lag behind those of its containers."""
+    return any("running" in (entry.get("state") or {}) for entry in status.get("containerStatuses") or ())
 
 
 def _cpu_limit(container: Document, trainer: Document) -> float | None:
