@@ -17,8 +17,8 @@ from heterotrain.contract import StepRecord
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 TOLERANCE = 0.15
-"""By how much the slowest worker's own time, for which all others wait, may exceed the mean. The operator's own is 10 %;
-the rest is for a machine on which the same worker was seen to take 10 to 30 % more at one and the same batch."""
+"""By how much the slowest worker's own time, for which all others wait, may exceed the mean. The operator's own figure
+is 10 %; the rest is for machines on which the same worker takes 10 to 30 % more at one and the same batch."""
 
 LEAST_STEPS = 10
 """Measured steps under a plan before a mean of them says anything."""
