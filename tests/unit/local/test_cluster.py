@@ -159,6 +159,16 @@ def test_memory_limit_kills_and_is_named(memory_mechanism: Mechanism, start: Sta
     assert "64 MiB" in worker.message
 
 
+def test_lack_of_memory_is_known_with_the_exit_code(memory_mechanism: Mechanism, start: Start) -> None:
+    script = "b = bytearray(200 << 20); b[::4096] = b'x' * len(b[::4096])\n"
+    cluster = start(make_job(script, resources={"limits": {"memory": "64Mi"}}), memory_mechanism)
+    (pod,) = cluster._pods.values()
+    deadline = time.monotonic() + 60
+    while pod.process.exit_code() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pod.process.out_of_memory
+
+
 def test_a_deleted_worker_is_asked_to_leave(start: Start) -> None:
     script = (
         "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(143)))\n"

@@ -66,7 +66,7 @@ class WorkerProcess:
         self.out_of_memory = False
         self._memory_bytes = memory_bytes
         self._kill_at: float | None = None
-        self._removed = False
+        self._removed = self._ended = False
         files.folder.mkdir(parents=True, exist_ok=True)
         with files.log.open("ab") as log:
             self._log_start = log.tell()
@@ -96,6 +96,9 @@ class WorkerProcess:
         code = self._process.poll()
         if code is None:
             return None
+        if not self._ended:
+            # Known with the code, and not a look later, for who sees the one decides by the other.
+            self._ended, self.out_of_memory = True, self.cage.out_of_memory()
         return SIGNAL_EXIT_BASE - code if code < 0 else code
 
     def terminate(self, grace_seconds: float) -> None:
@@ -114,7 +117,6 @@ class WorkerProcess:
                 return False
             self.cage.remove()
             return False
-        self.out_of_memory = self.out_of_memory or self.cage.out_of_memory()
         self._removed = self.cage.remove()  # whatever it started goes with it, as in a container
         return self._removed
 
