@@ -133,7 +133,13 @@ class Generation:
         up. `device` is that of its tensors: on a GPU whoever waits is ordered after them in its stream."""
         promise: torch.futures.Future[Any] = torch.futures.Future(devices=None if device == CPU else [device])
         with self._lock:
-            self._outstanding[promise] = time.monotonic()
+            broken = self._broken
+            if not broken:
+                self._outstanding[promise] = time.monotonic()
+        if broken:
+            # Even if it completes: what was begun after the break does not count.
+            promise.set_exception(CollectiveError(broken))
+            return promise
 
         def end(done: torch.futures.Future[Any]) -> None:
             with self._lock:
@@ -145,8 +151,6 @@ class Generation:
                 promise.set_exception(CollectiveError(str(error)))
 
         work.get_future().add_done_callback(end)
-        if self._broken:
-            self.break_up(self._broken)  # it may have begun after the break
         return promise
 
     @property
