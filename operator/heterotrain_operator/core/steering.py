@@ -43,9 +43,8 @@ class Steered:
     """What one look says: batches to publish (None: leave the plan), why, how healthy it is, what to
     remember.
 
-    `kind` tells what a new plan is: "policy" moves by measurement, "repair" restores what the plan in force
-    violates. `decided`: a policy was asked, so an observe-only job has something new to tell. `events` are worth
-    telling whatever becomes of the batches.
+    `decided`: a policy was asked, so an observe-only job has something new to tell. `promise` is what the batches are
+    to be held to. `events` are worth telling whatever becomes of the batches.
     """
 
     batches: tuple[int, ...] | None
