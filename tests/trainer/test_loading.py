@@ -67,6 +67,21 @@ def test_a_share_is_given_out_only_if_it_is_the_one_asked_for() -> None:
             assert prefetch.batch(share) == expected(share)
 
 
+def test_the_loader_is_asked_anew_only_when_steps_come_otherwise_than_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    ask = Loader.ask
+    monkeypatch.setattr(Loader, "ask", lambda loader, wanted: asked.append(wanted) or ask(loader, wanted))
+    shares = list(coming_shares(Position(), [6, 10], 0, LENGTH, epochs=3, steps=None))
+    with Loader(Source(Indices(), collate_fn=list), SEED, CPU) as loader:
+        prefetch = Prefetch(loader, LENGTH, SEED, lambda: iter(shares))
+        for share in shares:
+            prefetch.batch(share)
+        assert len(asked) == 1
+        prefetch.batch(shares[0])
+        prefetch.batch(shares[0])
+        assert len(asked) == 3
+
+
 def test_coming_shares_are_those_of_the_steps_and_end_with_the_job() -> None:
     shares = list(coming_shares(Position(), [4, 4, 2], 1, 25, epochs=2, steps=None))
     assert shares[:3] == [Share(0, 4, 8), Share(0, 14, 18), Share(0, 22, 24)]

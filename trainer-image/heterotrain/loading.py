@@ -176,12 +176,16 @@ class Prefetch:
         self._coming = coming
         # an epoch's order and, beyond its end, the next one's
         self._order = lru_cache(maxsize=2)(partial(epoch_order, dataset_length, seed))
-        self._ahead: deque[Share] = deque()
+        self._ahead: deque[Share] = deque()  # shares that the loader was given and that were not taken yet
+        self._next: Share | None = None  # the one that it would be given next
+        self._rest: Iterator[Share] = iter(())  # and those after that
 
     def batch(self, share: Share) -> Any:
         """The batch of this very share."""
-        if not self._ahead or self._ahead[0] != share:
+        if (self._ahead[0] if self._ahead else self._next) != share:
             self._ahead.clear()
+            self._rest = iter(self._coming())
+            self._next = next(self._rest, None)
             self._loader.ask(self._expected())
         batch = next(self._loader)
         loaded = self._ahead.popleft()
@@ -189,8 +193,9 @@ class Prefetch:
         return batch
 
     def _expected(self) -> Iterator[Samples]:
-        for share in self._coming():
+        while (share := self._next) is not None:
             self._ahead.append(share)
+            self._next = next(self._rest, None)
             yield Samples(share.epoch, self._order(share.epoch)[share.start : share.stop].tolist())
 
 

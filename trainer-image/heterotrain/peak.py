@@ -13,6 +13,10 @@ import torch
 
 from heterotrain import resources
 
+EVERY_STEPS = 8
+"""One measured step in so many is followed by a reading, whose cost a small step feels. The kernel keeps the most until
+it is told to forget."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -31,12 +35,13 @@ class PeakMemory:
     def __init__(self) -> None:
         self.peak: Peak | None = None
         self._forgets = False
+        self._unread = 0  # steps until the next reading
 
     def begin(self) -> None:
         """Another batch size is in force: what the one before needed is given back, and does not count any more."""
         self.peak = None
         self._give_back()
-        self._forget()
+        self._begin_anew()
 
     def children_bytes(self) -> float:
         """What processes that load data hold beside this one, now."""
@@ -45,8 +50,12 @@ class PeakMemory:
     def step(self, samples: int, *, measured: bool) -> None:
         """A step has ended, with `samples` at once; one that is not `measured` does not count."""
         if not measured or samples <= 0:
-            self._forget()
+            self._begin_anew()
             return
+        self._unread -= 1
+        if self._unread > 0:
+            return
+        self._unread = EVERY_STEPS
         read = self._read()
         if read is None:
             return
@@ -55,6 +64,10 @@ class PeakMemory:
     def limit_bytes(self) -> float | None:
         """The limit under which it is; None if there is none."""
         return resources.memory_limit_bytes()
+
+    def _begin_anew(self) -> None:
+        self._unread = 0
+        self._forget()
 
     def _give_back(self) -> None:
         # glibc keeps what was freed, and a smaller batch would seem to need as much as the larger one before.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class TrainingState:
         self.registered: dict[str, Any] = {}
         self._kept: tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]] | None = None
         self._model = model
+        # A walk through all modules at each step would be felt; few have buffers.
+        self._with_buffers = [module for module in model.modules() if list(module.buffers(recurse=False))]
         self._optimizer = optimizer
         self._dataset_length = dataset_length
         self._config = config
@@ -42,7 +45,7 @@ class TrainingState:
         """Keep what a step changes before its gradients arrive: random state and the model's buffers."""
         has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         on_gpu = torch.cuda.get_rng_state() if has_gpu else None
-        self._kept = (torch.get_rng_state(), on_gpu, [buffer.clone() for buffer in self._model.buffers()])
+        self._kept = (torch.get_rng_state(), on_gpu, [buffer.clone() for buffer in self._buffers()])
 
     def restore(self) -> None:
         """A step is dropped: its next attempt is to draw the same random numbers, on the same buffers."""
@@ -53,8 +56,11 @@ class TrainingState:
         if on_gpu is not None:
             torch.cuda.set_rng_state(on_gpu)
         with torch.no_grad():
-            for buffer, kept in zip(self._model.buffers(), buffers, strict=True):
+            for buffer, kept in zip(self._buffers(), buffers, strict=True):
                 buffer.copy_(kept)
+
+    def _buffers(self) -> Iterator[torch.Tensor]:
+        return (buffer for module in self._with_buffers for buffer in module.buffers(recurse=False))
 
     def step_schedules(self) -> None:
         """Learning-rate schedules among what is registered follow the committed steps, on every rank."""

@@ -76,8 +76,8 @@ def why_no_more(known: WorkerMemory) -> str:
     if most == line.low_batch:
         return f"at most {most} samples, the fewest seen, with which it took {line.low_mib} of {line.limit_mib} MiB"
     return (
-        f"at most {most} samples fit into its {line.limit_mib} MiB, by peaks of {line.low_mib} MiB at {line.low_batch} "
-        f"and {line.high_mib} MiB at {line.high_batch} samples"
+        f"at most {most} samples, which are sure to fit into its {line.limit_mib} MiB by peaks of {line.low_mib} MiB "
+        f"at {line.low_batch} and {line.high_mib} MiB at {line.high_batch} samples"
     )
 
 

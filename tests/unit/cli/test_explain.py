@@ -92,7 +92,8 @@ def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: Api, told: Told
     job.put(api)
     said = told()
     assert said["What their memory holds"] == [
-        "digits-g0-0: at most 211 samples fit into its 1024 MiB, by peaks of 500 MiB at 64 and 600 MiB at 110 samples"
+        "digits-g0-0: at most 211 samples, which are sure to fit into its 1024 MiB by peaks of 500 MiB at 64 and "
+        "600 MiB at 110 samples"
     ]
 
 

@@ -58,7 +58,7 @@ def test_bound_is_told_once_and_shown_with_every_decision() -> None:
     world = memory_world()
     world.run(8)
     (event,) = [event for event in events(world, "MemoryBoundFound") if event.message.startswith(FAST)]
-    assert "samples fit into its 1024 MiB, by peaks of" in event.message
+    assert "samples, which are sure to fit into its 1024 MiB by peaks of" in event.message
     safe = dict(world.decisions[-1].safe_batches)
     assert batch_of_fast(world) <= safe[FAST] <= 181
 
