@@ -26,9 +26,7 @@ def measure(workload: Workload) -> Cost:
     if done.returncode:
         raise RuntimeError(f"workload {workload.model} failed: {done.stderr.strip().splitlines()[-1:]}")
     steps = json.loads(done.stdout)
-    # What a job's workers do at their start beside this, a first DistributedDataParallel, takes as long as the imports.
-    start = 2 * (_children_core_seconds() - before - steps)
-    return Cost(start, steps / ((STEPS + 1) * BATCH))
+    return Cost(_children_core_seconds() - before - steps, steps / ((STEPS + 1) * BATCH))
 
 
 def _children_core_seconds() -> float:

@@ -188,11 +188,10 @@ def expected_seconds(setting: Setting, cost: Cost) -> float:
     different = tuple(dict.fromkeys(per_level))
     equal = sum(steps * _uniform_seconds(cores, cost) for cores in per_level)
     balanced = sum(steps * _balanced_seconds(cores, cost) for cores in per_level)
-    start = cost.start_core_seconds / min(per_level[0])
+    # No worker is limited before its first plan, so the machine starts them all as fast as it can.
+    start = len(WORKERS) * cost.start_core_seconds / setting.cores
     arms = sum(start + (equal if policy == "Uniform" else balanced) for policy in (OWN_POLICY, *setting.compared))
-    profiles = sum(
-        cost.start_core_seconds / min(cores) + PROFILE_STEPS * _balanced_seconds(cores, cost) for cores in different
-    )
+    profiles = sum(start + PROFILE_STEPS * _balanced_seconds(cores, cost) for cores in different)
     return setting.rounds * arms + 2 * profiles
 
 

@@ -75,7 +75,8 @@ METRIC_STEPS_NONFINITE = "heterotrain_worker_steps_nonfinite"
 LABELS = ("training_job", "worker", "group", "plan_version")
 """Labels of every series. `training_job`, because Prometheus claims `job` for itself."""
 
-PHASE_WAITING = "waiting"  # joined, in no plan yet: ready to be a member
+PHASE_PREPARING = "preparing"  # joined, but its script is not at its loop yet
+PHASE_WAITING = "waiting"  # at its loop, in no plan yet: ready to be a member
 PHASE_STARTING = "starting"  # member; building groups, loading a checkpoint
 PHASE_TRAINING = "training"
 PHASE_CHECKPOINTING = "checkpointing"
@@ -83,6 +84,7 @@ PHASE_EVALUATING = "evaluating"
 PHASE_REFORMING = "reforming"  # a collective failed; making new groups
 PHASE_FINISHED = "finished"
 PHASES = (
+    PHASE_PREPARING,
     PHASE_WAITING,
     PHASE_STARTING,
     PHASE_TRAINING,

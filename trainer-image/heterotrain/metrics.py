@@ -67,7 +67,7 @@ class WorkerState:
     step: int = 0
     total_steps: int = 0
     epoch: int = 0
-    phase: str = contract.PHASE_STARTING
+    phase: str = contract.PHASE_PREPARING
     loss: float = math.nan
     plans_rejected: int = 0
     steps_replayed: int = 0

@@ -1,6 +1,7 @@
-"""From no workers to the first plan of a generation: create what is missing, wait until all answer, publish.
+"""From no workers to the first plan of a generation: create what is missing, wait until all are ready, publish.
 
-A plan names addresses and identities, so it can only be made when every wanted worker is there to be named.
+A plan names addresses and identities, so it can only be made when every wanted worker is there to be named. And only
+when its script is done with whatever it loads and builds first, or those that are would wait for it in a collective.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import Member, Plan
+from heterotrain.contract import PHASE_PREPARING, Member, Plan
 from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.batching import POLICIES, Seat, Split
 from heterotrain_operator.core.batching import static as static_policy
@@ -81,6 +82,8 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
             reasons.append(f"{worker.name} (Running, but its metrics do not answer)")
         elif not worker.address:
             reasons.append(f"{worker.name} (Running, but without an address)")
+        elif worker.metrics.phase == PHASE_PREPARING:
+            reasons.append(f"{worker.name} (Running, but its script is not at its loop yet)")
     return reasons
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import Plan
+from heterotrain.contract import PHASE_PREPARING, Plan
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import Condition, Decision, Group, Job, Seen
+from heterotrain_operator.core.model import Condition, Decision, Group, Job, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World, hetero_world
 
@@ -56,9 +56,13 @@ def test_missing_worker_is_created_with_the_smallest_free_index() -> None:
     [
         ({"phase": "Pending", "message": "ImagePullBackOff"}, "job-gpu-1 (Pending: ImagePullBackOff)"),
         ({"answers": False}, "job-gpu-1 (Running, but its metrics do not answer)"),
+        (
+            {"metrics": WorkerMetrics(plan_version=0, phase=PHASE_PREPARING)},
+            "job-gpu-1 (Running, but its script is not at its loop yet)",
+        ),
     ],
 )
-def test_first_plan_waits_until_every_worker_answers(impairment: dict[str, object], said: str) -> None:
+def test_first_plan_waits_until_every_worker_is_ready(impairment: dict[str, object], said: str) -> None:
     world = World(two_groups())
     world.tick()
     for name, value in impairment.items():

@@ -101,6 +101,18 @@ def test_greatest_batch_that_memory_holds_is_a_quiet_figure() -> None:
     assert worth_writing(found, moved, 40.0)
 
 
+def test_balance_that_comes_and_goes_with_the_noise_is_a_quiet_figure() -> None:
+    def judged(balanced: bool, reason: str, before: Document | None = None) -> Document:
+        return status(before, decided=decision(conditions=(Condition("Balanced", balanced, reason, "as measured"),)))
+
+    unknown = judged(False, "NotMeasured")
+    measured = judged(True, "WithinTolerance", unknown)
+    assert worth_writing(unknown, measured, 5.0), "the first that is known of a plan is written at once"
+    lost = judged(False, "Unbalanced", measured)
+    assert not worth_writing(measured, lost, 5.0)
+    assert worth_writing(measured, lost, 40.0)
+
+
 def test_pod_that_waits_says_why() -> None:
     pending = worker("digits-small-0", phase="Pending", message="ImagePullBackOff: not found", cpu_limit=None, node="")
     (entry,) = status(seen=Seen((pending,), None))["workers"]

@@ -1,4 +1,4 @@
-"""The local world with real processes: they start limited, end as told, say why they ended, and leave nothing."""
+"""The local world with real processes: they train limited, end as told, say why they ended, and leave nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.limits import Mechanism
+from heterotrain_operator.clusters.local.limits import Cage, Mechanism
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.model import Decision, WorkerSeen
 from heterotrain_operator.core.state import Memory
@@ -93,13 +94,42 @@ def test_the_run_decides_where_checkpoints_go(tmp_path: Path) -> None:
     assert TrainingConfig.from_json(environment[contract.ENV_CONFIG]).checkpoint_path == "/somewhere"
 
 
-def test_limits_bind_before_the_command_begins(mechanism: Mechanism, start: Start) -> None:
+def test_a_worker_is_in_its_cgroup_before_the_command_begins(mechanism: Mechanism, start: Start) -> None:
     if not mechanism.parents:
         pytest.skip("only cgroups can be looked at from inside")
     script = "print(open('/proc/self/cgroup').read())"
     cluster = start(make_job(script, resources={"limits": {"cpu": "500m"}}), mechanism)
     ended(cluster)
     assert f"{leftovers.FOLDER_PREFIX}{os.getpid()}-" in cluster.log_file("job-cpu-0").read_text()
+
+
+def test_cpu_limits_hold_from_the_first_plan_on(
+    mechanism: Mechanism, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cages: dict[str, Cage] = {}
+    create = type(mechanism).create
+
+    def remembered(self: Mechanism, worker: str, *limits: object) -> Cage:
+        cages[worker] = create(self, worker, *limits)
+        return cages[worker]
+
+    def in_force() -> list[float | None]:
+        return [cages[name].cores() for name in ("job-cpu-0", "job-cpu-1")]
+
+    monkeypatch.setattr(type(mechanism), "create", remembered)
+    cluster = start(make_job(SLEEP, replicas=2, resources={"limits": {"cpu": "250m"}}), mechanism)
+    assert in_force() == [None, None], "a worker that starts is not held back"
+    cluster.set_cpu_limit("job-cpu-1", 0.125)
+    assert in_force() == [None, None], "not by a schedule either"
+    seen, _ = cluster.observe()
+    assert [worker.cpu_limit for worker in seen.workers] == [0.25, 0.125]
+    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    assert in_force() == [0.25, None], "who is not in the plan goes on starting"
+    cluster.set_cpu_limit("job-cpu-0", 0.5)
+    cluster.observe()
+    both = tuple(replace(PLAN.members[0], name=name) for name in cages)
+    cluster.act(Decision("Running", "", plan=Plan(2, 2, "step", both)), Memory.initial())
+    assert in_force() == [0.5, 0.125]
 
 
 def test_limits_are_reported_and_can_be_changed(mechanism: Mechanism, start: Start) -> None:

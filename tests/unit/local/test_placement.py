@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.placement import place
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.local.worlds import SLEEP, eventually, key, make_job
+from unit.local.worlds import SLEEP, key, make_job
 
 
 def test_workers_share_a_cpu_only_if_their_limits_fit_on_it() -> None:
@@ -28,9 +29,13 @@ def test_equal_workers_are_placed_by_name() -> None:
 
 
 @pytest.mark.processes
-def test_a_worker_keeps_to_its_cpu(tmp_path: Path) -> None:
+def test_a_worker_keeps_to_its_cpu_from_the_first_plan_on(tmp_path: Path) -> None:
     cpu = max(os.sched_getaffinity(0))
     with LocalCluster(make_job(SLEEP), tmp_path, None, cpus={"job-cpu-0": cpu}) as cluster:
         cluster.observe()
         cluster.act(Decision("Running", "test", create=(key(),)), Memory.initial())
-        assert eventually(lambda: os.sched_getaffinity(cluster.pid("job-cpu-0")) == {cpu})
+        assert os.sched_getaffinity(cluster.pid("job-cpu-0")) == os.sched_getaffinity(0)
+        cluster.observe()
+        plan = Plan(1, 1, "step", (Member("job-cpu-0", "u", "127.0.0.1:1", "cpu", 32),))
+        cluster.act(Decision("Running", "test", plan=plan), Memory.initial())
+        assert os.sched_getaffinity(cluster.pid("job-cpu-0")) == {cpu}

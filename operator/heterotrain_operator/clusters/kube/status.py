@@ -101,8 +101,8 @@ def worth_writing(
 ) -> bool:
     """Whether a status is to be written: at once if more than figures changed, else every `FIGURES_SECONDS` at most.
 
-    While the job runs, reasons and messages of its conditions count as figures: they speak of each measurement.
-    `seconds_since_last_write` None: it is not known, as after a restart of the operator.
+    While the job runs, reasons and messages of its conditions count as figures, and so does whether it is balanced:
+    they speak of each measurement. `seconds_since_last_write` None: it is not known, as after the operator's restart.
     """
     previous = previous or {}
     if previous == new:
@@ -150,14 +150,17 @@ def _without_figures(status: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in status.items() if name not in _QUIET}
     rest["reason"] = "" if running else _worded(status.get("reason"))
     rest["workers"] = [_worker_without_figures(entry) for entry in _list(status, "workers")]
-    rest["conditions"] = [
-        {
-            **condition,
-            "reason": "" if running else condition.get("reason"),
-            "message": "" if running else _worded(condition.get("message")),
-        }
-        for condition in _list(status, "conditions")
-    ]
+    rest["conditions"] = [_condition_without_figures(each, running) for each in _list(status, "conditions")]
+    return rest
+
+
+def _condition_without_figures(condition: Mapping[str, Any], running: bool) -> dict[str, Any]:
+    if not running:
+        return {**condition, "message": _worded(condition.get("message"))}
+    rest = {**condition, "reason": "", "message": ""}
+    if condition.get("type") == "Balanced" and condition.get("reason") != "NotMeasured":
+        # A job at the edge of the tolerance crosses it with every measurement.
+        rest |= {"status": "", "lastTransitionTime": ""}
     return rest
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -49,11 +49,15 @@ class _Pod:
     metrics_address: str
     cores: float | None
     process: WorkerProcess
+    confined: bool = False
     deleted: bool = False
 
 
 class LocalCluster:
     """Runs one job's pods as processes. A context manager; leaving it leaves no process and no cgroup behind.
+
+    CPU limits hold from a worker's first plan on: before it there is nothing to measure, and a small worker would take
+    a minute to load torch.
 
     `ignored` are the paths of the manifest's fields that mean nothing here. Make it, and act on it, in a
     thread that lives as long as the run (best the main one): the kernel ends the workers with the thread that
@@ -131,6 +135,8 @@ class LocalCluster:
         Raises PlanConflictError if plan or memory changed since `observe`, and LimitError or OSError if a
         process cannot be had.
         """
+        if decision.plan is not None:
+            self._confine({member.name for member in decision.plan.members})
         self._version = self._volume.write(self._version, decision.plan, memory.to_json())
         for name in decision.delete:
             if (pod := self._pods.get(name)) is not None:
@@ -151,7 +157,8 @@ class LocalCluster:
         """
         pod = self._pod(name)
         if pod.process.exit_code() is None:
-            pod.process.cage.set_cores(cores)
+            if pod.confined:
+                pod.process.cage.set_cores(cores)
             pod.cores = cores
 
     def keep_to_cpu(self, name: str, cpu: int) -> None:
@@ -228,6 +235,15 @@ class LocalCluster:
         if problems:
             raise ManifestError(problems)
 
+    def _confine(self, names: Collection[str]) -> None:
+        """Set the CPU limits, and the CPU, of those that are about to get their first plan."""
+        for name, pod in self._pods.items():
+            if name in names and not pod.confined and pod.process.exit_code() is None:
+                pod.process.cage.set_cores(pod.cores)
+                if name in self._cpus:
+                    move({pod.process.pid, *pod.process.cage.pids()}, self._cpus[name])
+                pod.confined = True
+
     def _running(self) -> bool:
         return any(pod.process.exit_code() is None for pod in self._pods.values())
 
@@ -256,7 +272,7 @@ class LocalCluster:
         address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
         environment = self._environment(key, template, files, metrics_port)
         command = [expand(word, environment) for word in template.command]
-        cage = self.mechanism.create(key.name, template.cores, template.memory_bytes, self._token)
+        cage = self.mechanism.create(key.name, None, template.memory_bytes, self._token)
         process = WorkerProcess(
             command,
             environment,
@@ -265,8 +281,6 @@ class LocalCluster:
             cage=cage,
             memory_bytes=template.memory_bytes,
         )
-        if key.name in self._cpus:
-            move({process.pid}, self._cpus[key.name])
         self._history.setdefault(key.name, []).append(files)
         logger.info("worker %s is process %d, its log is %s", key.name, process.pid, files.log)
         return _Pod(key, files.uid, address, f"{HOST}:{metrics_port}", template.cores, process)
