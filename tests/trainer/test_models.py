@@ -1,4 +1,6 @@
-"""Real models in unequal hands: passes, clipping, schedules, padded tokens, BatchNorm, bfloat16. Real processes."""
+"""Real models in unequal hands: loading ahead, augmentation, passes, clipping, schedules, padded tokens, BatchNorm,
+bfloat16. Real processes.
+"""
 
 import json
 from collections.abc import Iterator
@@ -35,7 +37,7 @@ def double() -> Iterator[None]:
         ("gpt", 6, ((15, 1), (1, 0)), None),
     ],
 )
-def test_in_several_passes_with_clipping_and_schedule_it_is_the_model_of_plain_pytorch(
+def test_loaded_ahead_augmented_in_passes_clipped_and_scheduled_it_is_the_model_of_plain_pytorch(
     tmp_path: Path,
     name: str,
     epochs: int,

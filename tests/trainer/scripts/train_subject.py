@@ -1,4 +1,6 @@
-"""A script that clips gradients and has a schedule, for any subject; it knows nothing of micro-batches."""
+"""A script that loads in a process, clips gradients and has a schedule, for any subject; it knows nothing of
+micro-batches.
+"""
 
 import os
 import sys
@@ -6,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import heterotrain
 from trainer.subjects import CLIP_NORM, subject
@@ -13,7 +16,8 @@ from trainer.subjects import CLIP_NORM, subject
 torch.set_default_dtype(torch.float64)
 each, out = subject(sys.argv[1]), Path(sys.argv[2])
 session = heterotrain.join()
-model, optimizer, batches = session.prepare(each.model, each.optimizer, each.dataset, counted=each.count is not None)
+loader = DataLoader(each.dataset, each.batch_size, shuffle=True, num_workers=1)
+model, optimizer, batches = session.prepare(each.model, each.optimizer, loader, counted=each.count is not None)
 session.register(schedule=each.schedule())
 largest = 0
 for inputs, targets in batches:
