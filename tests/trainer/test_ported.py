@@ -1,4 +1,4 @@
-"""The ported examples change little of what people have, run alone, and are what their README says."""
+"""The ported examples change little of what people have, run alone and in a job, and are what their README says."""
 
 import difflib
 import os
@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from trainer.gang import PATIENCE_SECONDS, REPOSITORY
+from heterotrain.contract import TrainingConfig
+from trainer.gang import PATIENCE_SECONDS, REPOSITORY, Gang
 
 FOLDER = REPOSITORY / "examples" / "ported"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
+RESULT = re.compile(r"^([a-z ]+): \D*([\d.]+)", re.MULTILINE)
 RUN_ALL = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
 
 
@@ -52,9 +54,19 @@ def test_ports_run_alone_and_learn() -> None:
         env=os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer-image"), "OMP_NUM_THREADS": "1"},
         timeout=PATIENCE_SECONDS,
     )
-    results = dict(re.findall(r"^([a-z ]+): \D*([\d.]+)", ran.stdout, re.MULTILINE))
+    results = dict(RESULT.findall(ran.stdout))
     assert float(results["image classification"]) > 200  # of 297
     assert float(results["batch norm"]) > 200  # of 256
     assert float(results["custom collate"]) > 140  # of 200
     assert float(results["language model"]) < 3.5
     assert float(results["regression"]) < 0.8
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_ports_train_as_unequal_workers_of_a_job_and_their_leader_alone_tells(tmp_path: Path, name: str) -> None:
+    with Gang(tmp_path, [f"examples/ported/{name}"], (20, 12), TrainingConfig(steps=8, seed=7)) as gang:
+        gang.succeed()
+        assert [len(gang.series(rank)) for rank in range(2)] == [8, 8]
+        told = RESULT.findall(gang.logs())
+    assert [title.replace(" ", "_") for title, _ in told] == [name.removesuffix(".py")]
