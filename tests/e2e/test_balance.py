@@ -16,9 +16,10 @@ from heterotrain.contract import StepRecord
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-TOLERANCE = 0.15
-"""By how much the slowest worker's own time, for which all others wait, may exceed the mean. The operator's own figure
-is 10 %; the rest is for machines on which the same worker takes 10 to 30 % more at one and the same batch."""
+LEFT = 0.5
+"""Of what the slowest worker's own time, for which all others wait, exceeds the mean by with equal batches. Within one
+run, for there are machines on which the same worker takes 10 to 30 % more at one and the same batch; that a quiet one
+comes within 10 % is held on traces."""
 
 LEAST_STEPS = 10
 """Measured steps under a plan before a mean of them says anything."""
@@ -34,6 +35,11 @@ def mean_own_seconds(records: dict[str, list[StepRecord]], version: int) -> dict
     """Mean own time of every worker under a plan; of those with too few steps none."""
     times = {name: own_seconds(mine, version) for name, mine in records.items()}
     return {name: statistics.fmean(own) for name, own in times.items() if len(own) >= LEAST_STEPS}
+
+
+def excess(own: dict[str, float]) -> float:
+    """Of the slowest over the mean, relative to that."""
+    return max(own.values()) / statistics.fmean(own.values()) - 1
 
 
 @pytest.mark.parametrize("apply_at", ["step", "epoch"])
@@ -58,8 +64,8 @@ def test_unequal_workers_come_to_take_equally_long(apply: Apply, apply_at: str) 
     assert history.newest <= 1 + FEW_ADJUSTMENTS
 
     judged = max(version for version in history.plans if len(mean_own_seconds(records, version)) == len(groups))
-    own = mean_own_seconds(records, judged)
-    assert max(own.values()) <= (1 + TOLERANCE) * statistics.fmean(own.values()), own
+    equal, last = mean_own_seconds(records, 1), mean_own_seconds(records, judged)
+    assert excess(last) <= LEFT * excess(equal), (equal, last)
     large, medium, small = history.plans[judged].batch_sizes
     assert large > medium > small
 
