@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 BASE=$(awk '$1 == "FROM" { print $2; exit }' Dockerfile)
 
 # Docker knows these arguments by itself and keeps them out of the image.
-BUILD=(docker build --network host)
+BUILD=(docker build --network host --force-rm) # of a build that failed, too, no container stays
 for variable in HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
   [ -z "${!variable:-}" ] || BUILD+=(--build-arg "$variable")
 done

@@ -47,7 +47,12 @@ class Nodes:
     def stop(self, node: str) -> None:
         """Pull the plug of a node; `start` or the end of the test puts it back."""
         self._stopped.add(node)
-        run("docker", "stop", "--time", "2", node)
+        run("docker", "kill", node)
+
+    def shut_down(self, node: str) -> None:
+        """Let a node end in order, as far as it gets in a few seconds; `start` as above."""
+        self._stopped.add(node)
+        run("docker", "stop", "--time", "10", node)
 
     def start(self, node: str) -> None:
         """Start a stopped node, and wait until it is Ready again."""

@@ -4,6 +4,8 @@ from the newest checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from e2e.api import Document
@@ -80,20 +82,27 @@ def test_drained_node_is_left_without_counting(apply: Apply, cluster: Cluster, n
 
 
 @pytest.mark.disruptive
-def test_lost_node_is_left_without_counting(apply: Apply, cluster: Cluster, nodes: Nodes) -> None:
+@pytest.mark.parametrize(
+    ("lose", "said"),
+    [(Nodes.stop, "does not answer"), (Nodes.shut_down, "was asked to stop")],
+    ids=["plug", "shutdown"],
+)
+def test_lost_node_is_left_without_counting(
+    apply: Apply, cluster: Cluster, nodes: Nodes, lose: Callable[[Nodes, str], None], said: str
+) -> None:
     lost = nodes.named("slow")
     struck = apply(on_slow_node())
     try:
         with History(struck) as history:
             struck.wait_for_step(30)
             assert struck.pod("small")["spec"]["nodeName"] == lost
-            nodes.stop(lost)
+            lose(nodes, lost)
             wait_for_generation(struck, history, 2)
     finally:
         nodes.restore()
     assert struck.pod("small")["spec"]["nodeName"] != lost
     assert struck.status["restarts"] == 0
-    assert "does not answer" in struck.events("WorkerDisrupted")[-1]["message"]
+    assert any(said in event["message"] for event in struck.events("WorkerDisrupted"))
     assert_resumed_from_checkpoint(struck, history)
     # The node is back, and so is nothing of what ran there.
     assert set(history.pods_made().values()) == {2}

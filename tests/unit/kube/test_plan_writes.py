@@ -93,6 +93,19 @@ def test_figures_of_the_status_are_written_every_thirty_seconds_at_most(world: W
     assert len(written(api, "heterotrainingjobs")) in (3, 4)
 
 
+def test_figures_that_were_seen_last_stay_when_workers_end_before_they_were_written(
+    world: World, api: ApiServer
+) -> None:
+    world.train()
+    world.workers.train(steps=80, slow=dict.fromkeys(NAMES, 2.0))
+    world.round()
+    assert written(api, "heterotrainingjobs") == []
+    world.workers.said.clear()
+    api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
+    world.round()
+    assert [worker["ownMilliseconds"] for worker in world.status["workers"]] == [180, 180, 180]
+
+
 def test_next_operator_goes_on_without_a_jump(world: World, api: ApiServer) -> None:
     world.train()
     rebalance(world)

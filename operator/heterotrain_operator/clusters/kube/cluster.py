@@ -53,7 +53,8 @@ class KubeCluster:
         self._refused: dict[str, str] = {}
         self._service_checked = False
         self._service_applied = False
-        self._status: Mapping[str, Any] | None = None
+        self._status: Mapping[str, Any] | None = None  # as it was written last
+        self._known: Mapping[str, Any] | None = None  # as it was found last, worth a write or not
         self._status_at: float | None = None
 
     def notice(
@@ -71,7 +72,7 @@ class KubeCluster:
         self._pods = {pod.name: pod for pod in self._ghosts.without(pods)}
         self._plans.notice(plan_versions)
         if self._status is None:
-            self._status = body.get("status")
+            self._status = self._known = body.get("status")
 
     def refuse(self, body: Mapping[str, Any], problems: Sequence[Problem]) -> None:
         """Say in the job's status why nothing is done about it.
@@ -83,7 +84,8 @@ class KubeCluster:
         status = invalid_status(before, metadata["generation"], problems, now)
         if status != before:
             self._gateway.write_status(metadata["namespace"], metadata["name"], metadata["uid"], status)
-        self._status, self._status_at = status, now
+        self._status = self._known = status
+        self._status_at = now
 
     # --- the port -------------------------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ class KubeCluster:
                     return
 
     def _report(self, decision: Decision, memory: Memory, now: float) -> None:
-        status = next_status(self._status, self._job, self._seen, decision, memory, now)
+        self._known = status = next_status(self._known, self._job, self._seen, decision, memory, now)
         if worth_writing(self._status, status, None if self._status_at is None else now - self._status_at):
             self._gateway.write_status(self._namespace, self._name, self._uid, status)
             self._status, self._status_at = status, now

@@ -54,8 +54,8 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
 ) -> dict[str, Any]:
     """The status of a job after a decision, in the API's names; `now` in Unix seconds.
 
-    `previous` is the one that the object has: moments of transition, and what cannot be seen this time, are taken
-    over from it. What is not known is absent.
+    `previous` is the one found before, written or not: moments of transition, and what cannot be seen this time, are
+    taken over from it. What is not known is absent.
     """
     previous = previous or {}
     plan = decision.plan or seen.plan
