@@ -67,6 +67,8 @@ def files(cluster: Cluster) -> Iterator[SharedFolder]:
 def installation(cluster: Cluster) -> Iterator[Installation]:
     """The operator, installed for all namespaces."""
     installation = Installation(cluster, SYSTEM)
+    others = installation.others()
+    assert not others, f"these operators would steer the same jobs, so remove them first: {', '.join(others)}"
     installation.install()
     yield installation
     installation.uninstall()

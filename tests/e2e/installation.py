@@ -51,6 +51,12 @@ class Installation:
         run("helm", "uninstall", self.release, "--namespace", self.namespace, "--wait", seconds=HELM_SECONDS)
         self.cluster.kubectl("delete", "namespace", self.namespace, seconds=120)
 
+    def others(self) -> list[str]:
+        """Pods of operators of other namespaces."""
+        labels = "app.kubernetes.io/name=heterotrain,app.kubernetes.io/component=operator"
+        found = [pod["metadata"] for pod in self.cluster.api.items(f"{CORE}/pods", labelSelector=labels)]
+        return [f"{pod['namespace']}/{pod['name']}" for pod in found if pod["namespace"] != self.namespace]
+
     def pods(self) -> list[Document]:
         """The operator's pods, the leading one first."""
         labels = f"app.kubernetes.io/instance={self.release},app.kubernetes.io/component=operator"

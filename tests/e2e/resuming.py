@@ -32,7 +32,7 @@ def assert_resumed_from_checkpoint(job: JobOnCluster, history: History) -> None:
     assert first > 0
     assert f"step-{first:010d}.pt" in job.files.names(job.namespace)
     # No more was done twice than what lay beyond the newest checkpoint.
-    assert max(lasts) - first < job_interval(job)
+    assert max(lasts) - first < job_interval(job), f"after steps {sorted(lasts)} again from step {first}"
 
 
 def job_interval(job: JobOnCluster) -> int:
