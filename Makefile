@@ -27,7 +27,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 install: $(VENV)/installed ## set up .venv with the command line and the training library
 
-demo: $(VENV)/installed ## watch three unequal workers converge, against uniform batches (about 4 minutes)
+demo: $(VENV)/installed ## watch three unequal workers converge, against uniform batches (about 2 minutes)
 	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo --fresh
 
 test: $(VENV)/installed-dev ## run all tests that need no cluster
