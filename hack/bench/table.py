@@ -111,6 +111,9 @@ def of_machine(document: Document) -> str:
 def _notes(documents: Sequence[Document]) -> str:
     """Machines, each once, and what the runs themselves doubt."""
     lines = [f"Measured on {words}." for words in dict.fromkeys(map(of_machine, documents))]
+    runs = dict.fromkeys((each["rounds"], each["steps"]) for each in documents if "rounds" in each)
+    if runs:
+        lines.append(f"Runs of each arm: {' and '.join(f'{rounds} x {steps} steps' for rounds, steps in runs)}.")
     for document in documents:
         doubts = document.get("warnings", [])
         if doubts:

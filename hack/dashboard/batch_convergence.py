@@ -78,6 +78,7 @@ STEP_SECONDS = f"({rate(contract.METRIC_OWN_SECONDS)} + {rate(contract.METRIC_WA
 
 THROUGHPUT = f"{rate(contract.METRIC_SAMPLES)} / {STEP_SECONDS}"
 WAITING = f"{rate(contract.METRIC_WAIT_SECONDS)} / {STEP_SECONDS}"
+MEMORY_SHARE = f"{worker(contract.METRIC_MEMORY_PEAK_BYTES)} / {worker(contract.METRIC_MEMORY_LIMIT_BYTES)}"
 
 
 def query(expression: str, legend: str) -> Dataquery:
@@ -253,7 +254,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Seconds per second for which the CPU limit holds a worker back; of several threads more than one.",
                 "percentunit",
                 (rate(contract.METRIC_CPU_THROTTLED_SECONDS), "{{worker}}"),
-                columns=8,
+                columns=6,
             )
         )
         .with_panel(
@@ -262,7 +263,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Cores, as in force now; a resize in place changes it.",
                 "short",
                 (worker(contract.METRIC_CPU_LIMIT), "{{worker}}"),
-                columns=8,
+                columns=6,
             )
         )
         .with_panel(
@@ -271,7 +272,16 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Resident memory of each worker.",
                 "bytes",
                 (worker(contract.METRIC_MEMORY_BYTES), "{{worker}}"),
-                columns=8,
+                columns=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Peak memory of the limit",
+                "Of an ordinary step under the plan in force; batches grow to 95 %.",
+                "percentunit",
+                (MEMORY_SHARE, "{{worker}}"),
+                columns=6,
             )
         )
     )

@@ -1,10 +1,27 @@
-"""What holds whenever the workers of a job start anew: they begin at the newest checkpoint, and lose nothing else."""
+"""When the workers of a job start anew: wait for it, and what then holds: they begin at the newest checkpoint, and lose
+nothing else.
+"""
 
 from __future__ import annotations
 
 from e2e.history import History
 from e2e.jobs import JobOnCluster
+from e2e.waiting import wait_for
 from heterotrain.contract import StepRecord
+
+RESTART_SECONDS = 240.0
+
+
+def wait_for_generation(restarted: JobOnCluster, history: History, generation: int) -> None:
+    """Wait until the job trains again, under a plan of a generation, for some steps."""
+    wait_for(
+        lambda: any(plan.generation >= generation for plan in history.plans.values()),
+        RESTART_SECONDS,
+        f"generation {generation} of job {restarted.name}",
+    )
+    restarted.wait_for_phase("Running")
+    reached = restarted.wait_for_step(1)
+    restarted.wait_for_step(reached + 5)
 
 
 def steps_of_newest_generation(job: JobOnCluster, history: History, group: str) -> tuple[StepRecord, StepRecord]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from e2e.api import Document
 from e2e.cluster import Cluster, entry_of
 from e2e.conftest import Apply
-from e2e.manifests import group, job
+from e2e.history import History
+from e2e.manifests import IMAGE, RESTRICTED_CONTAINER, RESTRICTED_POD, group, job
+from e2e.resuming import assert_resumed_from_checkpoint, wait_for_generation
+from e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -15,6 +20,32 @@ ON_GPU_NODE = {
     "nodeSelector": {"heterotrain.dev/machine": "gpu"},
     "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
 }
+
+
+IMPORTANT = "heterotrain-e2e-important"
+
+
+@pytest.fixture
+def priority(cluster: Cluster) -> Iterator[str]:
+    """The name of a priority above that of all workers."""
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    cluster.apply({**kind, "metadata": {"name": IMPORTANT}, "value": 1000, "description": "Takes workers' GPUs."})
+    yield IMPORTANT
+    cluster.kubectl("delete", "priorityclass", IMPORTANT)
+
+
+def greedy_pod(namespace: str, priority: str, gpus: str) -> Document:
+    """Nobody's worker, which needs so many GPUs."""
+    container = {
+        "name": "greedy",
+        "image": IMAGE,
+        "command": ["sleep", "600"],
+        "resources": {"limits": {"nvidia.com/gpu": gpus}},
+        "securityContext": RESTRICTED_CONTAINER,
+    }
+    spec = {"priorityClassName": priority, "securityContext": RESTRICTED_POD, "containers": [container], **ON_GPU_NODE}
+    metadata = {"name": "greedy", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def gpu_group(on_missing_device: str) -> Document:
@@ -52,3 +83,23 @@ def test_missing_gpu_ends_a_job_that_insists_on_it(apply: Apply) -> None:
     assert insisting.pod_name("gpu") in status["reason"]
     assert insisting.condition("Failed")["reason"] == "BackoffLimitExceeded"
     assert "onMissingDevice" in insisting.wait_for_event("WorkerFailed", 10)["message"]
+
+
+def test_preempted_gpu_worker_waits_for_a_gpu_without_counting(apply: Apply, cluster: Cluster, priority: str) -> None:
+    (node,) = cluster.nodes("heterotrain.dev/machine=gpu")
+    all_gpus = node["status"]["allocatable"]["nvidia.com/gpu"]
+    struck = apply(job("preempted", gpu_group("UseCPU"), group("cpu", "300m"), checkpoint={"keep": 100}))
+    with History(struck) as history:
+        struck.wait_for_step(30)
+        cluster.apply(greedy_pod(struck.namespace, priority, all_gpus))
+        event = struck.wait_for_event("WorkerDisrupted", 60)
+        wait_for(
+            lambda: "nvidia.com/gpu" in struck.worker("gpu").get("message", ""), 90, "the worker to wait for a GPU"
+        )
+        where = f"--namespace={struck.namespace}"
+        cluster.kubectl("delete", "pod", "greedy", where, "--grace-period=1")
+        wait_for_generation(struck, history, 2)
+    assert struck.pod_name("gpu") in event["message"]
+    assert "preempt" in event["message"]
+    assert struck.status["restarts"] == 0
+    assert_resumed_from_checkpoint(struck, history)

@@ -15,27 +15,12 @@ from e2e.history import History
 from e2e.jobs import JobOnCluster
 from e2e.manifests import digits_with_fault, group, idle, job, two_workers
 from e2e.nodes import Nodes
-from e2e.resuming import assert_resumed_from_checkpoint
+from e2e.resuming import assert_resumed_from_checkpoint, wait_for_generation
 from e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 KEEP_ALL = {"keep": 100}
-
-RESTART_SECONDS = 240.0
-
-
-def wait_for_generation(restarted: JobOnCluster, history: History, generation: int) -> None:
-    """Wait until the job trains again, under a plan of a generation, for some steps."""
-    wait_for(
-        lambda: any(plan.generation >= generation for plan in history.plans.values()),
-        RESTART_SECONDS,
-        f"generation {generation} of job {restarted.name}",
-    )
-    restarted.wait_for_phase("Running")
-    reached = restarted.wait_for_step(1)
-    restarted.wait_for_step(reached + 5)
-
 
 # --- from outside --------------------------------------------------------------------------------------------------
 

@@ -89,6 +89,8 @@ def document(level: str = "8", **arms: float) -> dict[str, object]:
         "benchmark": "bsp",
         "workload": "resnet18",
         "level": level,
+        "rounds": 1,
+        "steps": 90,
         "machine": {"cores": 2, "python": "3.11", "torch": "2.13", "limits": "by cgroups"},
         "warnings": ["the machine was in use"],
         "arms": [
@@ -113,6 +115,7 @@ def test_table_has_medians_spreads_and_what_the_papers_say():
     assert "| resnet18 | 8 | Optimal | 250 (250..251) | 100 ms | 90% | - | 4.0 s | 60% |" in found
     assert "cores alone: at most 3x" in found
     assert "Doubtful, resnet18 8: the machine was in use" in found
+    assert "Runs of each arm: 1 x 90 steps." in found
 
 
 def test_tables_in_a_page_are_replaced_and_the_rest_stays(tmp_path: Path):

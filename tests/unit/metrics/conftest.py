@@ -1,6 +1,8 @@
-"""A job as it is seen, decided and exported, and all that workers and operator export together."""
+"""A job as it is seen, decided and exported, all that workers and operator export together, and a server to ask."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +23,8 @@ from heterotrain_operator.core.model import (
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.own import OperatorMetrics
 from unit.metrics.promql import Exported, exported_by
+from unit.metrics.samples import matrix
+from unit.metrics.servers import Script, serving
 
 JOB = Job("digits", (Group("cpu", 2), Group("slow", 1)), 96, policy="Optimal", apply_at="step")
 PLAN = Plan(
@@ -79,3 +83,22 @@ def exported(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> Expo
     exporter.state.loss = 1.5
     exporter.memory.peak = Peak(memory_bytes=700e6, batch_size=48)
     return exported_by([*exporter.collect(), *operator.registry.collect()])
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is on this machine."""
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def script() -> Script:
+    """What the server does: it knows nothing until a test says otherwise."""
+    return Script(answer=matrix())
+
+
+@pytest.fixture
+def url(script: Script) -> Iterator[str]:
+    """The server's address."""
+    with serving(script) as address:
+        yield address

@@ -1,0 +1,59 @@
+"""Samples as Prometheus' API tells them, and what is read of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heterotrain import contract
+from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.metrics.prometheus import PrometheusSource
+
+NOW = 1_000_000.0
+WORKER = "digits-cpu-0"
+
+Row = dict[str, Any]
+
+
+def row(name: str, samples: list[tuple[float, object]], version: int = 7, **labels: str) -> Row:
+    """One series; times are seconds from now."""
+    metric = {
+        "__name__": name,
+        "namespace": "ml",
+        "training_job": "digits",
+        "worker": WORKER,
+        "group": "cpu",
+        "plan_version": str(version),
+        "instance": "10.0.0.7:9400",
+        **labels,
+    }
+    return {"metric": metric, "values": [[NOW + at, str(value)] for at, value in samples]}
+
+
+def matrix(*rows: Row) -> dict[str, object]:
+    return {"status": "success", "data": {"resultType": "matrix", "result": list(rows)}}
+
+
+def scrape(at: float, version: int = 7, steps: float = 10, own: float = 2.5, **labels: str) -> list[Row]:
+    """All series of one scrape of one worker, as far as these tests need them."""
+    return [
+        row(contract.METRIC_PLAN_VERSION, [(at, version)], version, **labels),
+        row(f"{contract.METRIC_STEPS}_total", [(at, steps)], version, **labels),
+        row(f"{contract.METRIC_OWN_SECONDS}_total", [(at, own)], version, **labels),
+    ]
+
+
+def source(url: str, **options: Any) -> PrometheusSource:
+    return PrometheusSource(url, **{"max_age_seconds": 30, "timeout_seconds": 5.0, **options})
+
+
+def read(url: str, **options: Any) -> WorkerMetrics | None:
+    reading = source(url, **options).read("digits", "ml", [WORKER], NOW)
+    assert reading.problem == ""
+    return reading.metrics[WORKER]
+
+
+def problem(url: str, **options: Any) -> str:
+    reading = source(url, **options).read("digits", "ml", [WORKER], NOW)
+    assert reading.metrics == {WORKER: None}
+    assert reading.problem
+    return reading.problem
