@@ -38,7 +38,7 @@ MAX_THREADS = 32
 @dataclass(eq=False)
 class _Job:
     """A job's loop. `before` is that of an earlier job of its name, which ends first; `term` that of the Lease in
-    which it looked last."""
+    which it looked last; `departed` are pods that are gone since."""
 
     body: Mapping[str, Any]
     rounds: JobRounds
@@ -46,6 +46,7 @@ class _Job:
     before: asyncio.Task[None] | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    departed: list[PodFacts] = field(default_factory=list)
     gone: bool = False
     failures: int = 0
 
@@ -92,10 +93,14 @@ class Controller:
             job = self._jobs[key] = _Job(body, self._make_rounds(), self._term, before)
             self._start(key, job)
 
-    def woke(self, key: Key) -> None:
-        """Something of this job changed."""
-        if key in self._jobs:
-            self._jobs[key].wake.set()
+    def woke(self, key: Key, departed: PodFacts | None = None) -> None:
+        """Something of this job changed; `departed` is a pod that is gone."""
+        job = self._jobs.get(key)
+        if job is None:
+            return
+        if departed is not None and self._leading():
+            job.departed.append(departed)
+        job.wake.set()
 
     def lead(self) -> None:
         """This replica leads from now on; what an earlier leader has changed since is read anew."""
@@ -156,7 +161,8 @@ class Controller:
             job.term = self._term
             job.rounds.forget()
         uid = job.body["metadata"]["uid"]
-        pods = [pod for pod in self._pods_of(key) if pod.owner_uid == uid]
+        pods = [pod for pod in (*self._pods_of(key), *job.departed) if pod.owner_uid == uid]
+        job.departed.clear()
         versions = self._plan_versions_of(key)
         loop = asyncio.get_running_loop()
         try:

@@ -84,9 +84,12 @@ async def job_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
 
 
 @kopf.on.event("pods", labels=OURS)
-async def pod_changed(labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any) -> None:
-    """A worker's pod came, changed or went."""
-    memo.runtime.controller.woke(_job(namespace, labels))
+async def pod_changed(
+    event: kopf.RawEvent, labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any
+) -> None:
+    """A worker's pod came, changed or went; one that went is in no index, and nobody else can say why."""
+    departed = pod_facts(event["object"], gone=True) if event["type"] == "DELETED" else None
+    memo.runtime.controller.woke(_job(namespace, labels), departed)
 
 
 @kopf.on.event("configmaps", labels=OURS)

@@ -100,6 +100,6 @@ def test_preempted_gpu_worker_waits_for_a_gpu_without_counting(apply: Apply, clu
         cluster.kubectl("delete", "pod", "greedy", where, "--grace-period=1")
         wait_for_generation(struck, history, 2)
     assert struck.pod_name("gpu") in event["message"]
-    assert "preempt" in event["message"]
+    assert "PreemptionByScheduler" in event["message"]
     assert struck.status["restarts"] == 0
     assert_resumed_from_checkpoint(struck, history)

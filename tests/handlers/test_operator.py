@@ -165,4 +165,4 @@ async def test_pod_that_was_deleted_restarts_the_workers(api: ApiServer, workers
         await trained(api, workers)
         api.remove("pods", NAMES[0])
         await until(lambda: phase(api) == "Restarting")
-        assert "digits-small-0 vanished" in status_of(api)["reason"]
+        assert "digits-small-0 was deleted" in status_of(api)["reason"]

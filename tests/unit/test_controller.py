@@ -136,6 +136,16 @@ async def test_look_has_the_pods_and_the_plan_as_the_watch_shows_them(world: Wor
     await until(lambda: world.made[0].looks == [("1", ["a-x-0"], {"7"})])
 
 
+async def test_pod_that_is_gone_is_shown_once_to_the_look_that_follows(world: World) -> None:
+    gone = PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1", gone=True)
+    world.saw(A)
+    await until(lambda: len(world.made[0].looks) == 1)
+    world.controller.woke(A, gone)
+    await until(lambda: len(world.made[0].looks) == 2)
+    world.controller.woke(A)
+    await until(lambda: [names for _, names, _ in world.made[0].looks] == [[], ["a-x-0"], []])
+
+
 async def test_news_during_a_look_is_not_missed(world: World) -> None:
     busy = threading.Event()
     world.scripts = [[busy]]

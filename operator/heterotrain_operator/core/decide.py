@@ -11,13 +11,13 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core import progress
 from heterotrain_operator.core.balance import balance
-from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey, vanished
+from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.passes import with_passes
 from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
 from heterotrain_operator.core.recovery import recovered
-from heterotrain_operator.core.restarts import after_failures, restart, still_draining
+from heterotrain_operator.core.restarts import after_departures, after_failures, restart, still_draining
 from heterotrain_operator.core.safe import bounds_at_once, safe_batch
 from heterotrain_operator.core.startup import start
 from heterotrain_operator.core.state import Memory
@@ -77,8 +77,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
     if facts.plan is None or not members:
         return start(job, facts, memory, now)
     if len(members) < len(facts.members):
-        message = f"{listed(vanished(facts))} vanished"
-        return restart(job, facts, memory, now, code="WorkerVanished", message=message, counts=False)
+        return after_departures(job, facts, memory, now)
     return _running(job, facts, members, memory, now)
 
 

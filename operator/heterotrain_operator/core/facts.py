@@ -24,6 +24,7 @@ class Facts:
 
     `strangers` are pods of groups that the job does not have. `members` are the workers of the plan in force
     by rank, None where the very worker (name and UID) is not there. `refused`: by name, why pods could not be created.
+    `departed`: by name, members that are not there, as they were seen last, where that is known.
     """
 
     workers: tuple[WorkerSeen, ...]
@@ -33,6 +34,7 @@ class Facts:
     metrics_problem: str = ""
     metrics_note: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
+    departed: Mapping[str, WorkerSeen] = field(default_factory=dict)
 
     @property
     def live(self) -> tuple[WorkerSeen, ...]:
@@ -82,6 +84,7 @@ def survey(job: Job, seen: Seen) -> Facts:
         metrics_problem=seen.metrics_problem,
         metrics_note=seen.metrics_note,
         refused=dict(seen.refused),
+        departed={worker.name: worker for worker in seen.departed},
     )
 
 

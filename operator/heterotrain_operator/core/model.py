@@ -120,7 +120,8 @@ class Seen:
 
     `metrics_problem` says why nobody's metrics could be read, if that is the source's fault and not the workers';
     `metrics_note` whom a source that answers does not know.
-    `refused` names pods that the world would not create when last asked, and why.
+    `refused` names pods that the world would not create when last asked, and why. `departed` are members of the plan in
+    force that are not there any more, as they were seen last, where that is known.
     """
 
     workers: tuple[WorkerSeen, ...] = ()
@@ -128,6 +129,7 @@ class Seen:
     metrics_problem: str = ""
     metrics_note: str = ""
     refused: tuple[tuple[str, str], ...] = ()
+    departed: tuple[WorkerSeen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ All of them, because the trainers re-join only at their start; one plan, one gen
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts, ended, listed, vanished
@@ -16,6 +17,9 @@ from heterotrain_operator.core.state import Memory
 
 GREATEST_DELAY_SECONDS = 60.0
 """Longest wait before workers are created anew."""
+
+DESCRIBED = 3
+"""Workers' ends that a message tells before it only counts them."""
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this tell a signal, by the convention of shells and container runtimes."""
@@ -40,6 +44,13 @@ def how_it_ended(worker: WorkerSeen) -> str:
     return f"{worker.name} {how}: {words}" if words else f"{worker.name} {how}"
 
 
+def how_it_left(worker: WorkerSeen) -> str:
+    """The same of one that is not there any more."""
+    if ended(worker):
+        return how_it_ended(worker)
+    return f"{worker.name} was deleted: {worker.message}" if worker.message else f"{worker.name} was deleted"
+
+
 def delay_seconds(restarts: int) -> float:
     """Wait before the workers of the n-th restart are created: 0, 1, 2, 4, ... s, at most a minute."""
     if restarts <= 1:
@@ -58,15 +69,23 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
     # A signal is likelier the cause than an exit, which may be a survivor's of a broken collective.
     memory, smaller = after_out_of_memory(job, facts, memory)
     causes = sorted(failures, key=lambda worker: (not _external(worker), _signal_name(worker.exit_code) is None))
-    descriptions = [how_it_ended(worker) for worker in causes]
-    message = "; ".join(descriptions[:3]) + (f"; and {len(descriptions) - 3} more" if len(descriptions) > 3 else "")
+    message = _told([how_it_ended(worker) for worker in causes])
     if smaller:
         message = f"{message}; {smaller}"
     if gone := vanished(facts):
-        message = f"{listed(gone)} vanished; {message}"
+        message = f"{_departures(facts, gone)}; {message}"
     external = bool(gone) or _external(causes[0])
     code = "WorkerDisrupted" if external else "WorkerFailed"
     return restart(job, facts, memory, now, code=code, message=message, counts=not external)
+
+
+def after_departures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """Members of the plan are not there any more: start all anew. Workers do not remove themselves, so it does not
+    count.
+    """
+    gone = vanished(facts)
+    code = "WorkerDisrupted" if all(name in facts.departed for name in gone) else "WorkerVanished"
+    return restart(job, facts, memory, now, code=code, message=_departures(facts, gone), counts=False)
 
 
 def restart(
@@ -114,6 +133,19 @@ def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
         reason = f"{memory.message}; workers start anew in {memory.restart_at - now:.1f} s"
         return decision(job, "Restarting", memory.reason, reason), memory
     return None
+
+
+def _departures(facts: Facts, gone: Sequence[str]) -> str:
+    """How those that are not there any more left, as far as that was seen."""
+    unseen = [name for name in gone if name not in facts.departed]
+    told = [how_it_left(facts.departed[name]) for name in gone if name in facts.departed]
+    return "; ".join(filter(None, [_told(told), f"{listed(unseen)} vanished" if unseen else ""]))
+
+
+def _told(descriptions: Sequence[str]) -> str:
+    """The first few of them."""
+    more = len(descriptions) - DESCRIBED
+    return "; ".join(descriptions[:DESCRIBED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _external(worker: WorkerSeen) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,26 @@ def test_vanished_worker_does_not_count() -> None:
     restart_fully(world)
     assert world.plan is not None
     assert world.plan.generation == 2
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ({"message": "PreemptionByScheduler: for another"}, "job-g1-0 was deleted: PreemptionByScheduler: for another"),
+        ({"exit_code": 143, "disrupted": True}, "job-g1-0 was killed by SIGTERM (disrupted from outside)"),
+    ],
+    ids=["deleted", "ended"],
+)
+def test_worker_that_is_gone_is_told_of_as_it_was_seen_last(last: dict[str, Any], said: str) -> None:
+    world = hetero_world(backoff_limit=0)
+    world.run(1)
+    gone = replace(next(each for each in world.seen().workers if each.name == "job-g1-0"), metrics=None, **last)
+    del world.workers["job-g1-0"]
+    decision, memory = decide(world.job, replace(world.seen(), departed=(gone,)), world.memory, world.now)
+    assert decision.phase == "Restarting"
+    assert decision.reason == f"{said}; all workers start anew in 0 s (not counted as a restart)"
+    assert [event.reason for event in decision.events] == ["WorkerDisrupted", "RestartingWorkers"]
+    assert memory.restarts == 0
 
 
 def test_failure_after_others_finished_is_a_failure_too() -> None:

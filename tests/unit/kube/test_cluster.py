@@ -187,6 +187,17 @@ def test_pod_is_deleted_once(world: World, api: ApiServer) -> None:
     assert written(api, "pods") == [("delete", "pods", LEADER)]
 
 
+def test_member_that_is_gone_is_seen_as_it_was_last_until_the_plan_names_it_no_more(world: World) -> None:
+    world.train()
+    leader = next(pod for pod in world.pods if pod.name == LEADER)
+    others = [pod for pod in world.pods if pod.name != LEADER]
+    stranger = replace(leader, name="digits-old-0", uid="of an earlier plan", gone=True)
+    seen, _ = world.look(pods=[*others, replace(leader, gone=True, message="preempted"), stranger])
+    assert LEADER not in {worker.name for worker in seen.workers}
+    assert [(worker.name, worker.message) for worker in seen.departed] == [(LEADER, "preempted")]
+    assert world.look(pods=others)[0].departed == seen.departed
+
+
 def test_pod_of_another_identity_is_not_deleted(world: World, api: ApiServer) -> None:
     world.train()
     shown = [replace(pod, uid="an earlier one") for pod in world.pods]

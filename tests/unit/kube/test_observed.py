@@ -135,6 +135,13 @@ def test_disruption_is_told_in_the_words_of_who_disrupts(reason: str, message: s
     assert facts.message == f"{reason}: {message}"
 
 
+def test_pod_that_is_gone_was_disrupted_whoever_deleted_it() -> None:
+    facts = pod_facts(pod(), gone=True)
+    assert facts.gone
+    assert facts.disrupted
+    assert facts.message == ""
+
+
 def test_disruption_that_was_called_off_is_none() -> None:
     condition = {"type": "DisruptionTarget", "status": "False", "reason": "EvictionByEvictionAPI"}
     assert not pod_facts(pod({"status": {"conditions": [condition]}})).disrupted

@@ -51,6 +51,7 @@ class KubeCluster:
         self._deleted: set[str] = set()
         self._forced: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._departed: dict[str, PodFacts] = {}  # by UID
         self._service_checked = False
         self._service_applied = False
         self._status: Mapping[str, Any] | None = None  # as it was written last
@@ -65,11 +66,12 @@ class KubeCluster:
         plan_versions: Collection[str],
         source: Source,
     ) -> None:
-        """What the watch events show of the job now: the object and its reading, its pods, the resource version of
-        the plan's ConfigMap (none: there is none); and where its metrics are.
+        """What the watch events show of the job now: the object and its reading, its pods and those gone since the last
+        time, the resource version of the plan's ConfigMap (none: there is none); and where its metrics are.
         """
         self._body, self._job, self._source = body, job, source
-        self._pods = {pod.name: pod for pod in self._ghosts.without(pods)}
+        self._departed |= {pod.uid: pod for pod in pods if pod.gone}
+        self._pods = {pod.name: pod for pod in self._ghosts.without([pod for pod in pods if not pod.gone])}
         self._plans.notice(plan_versions)
         if self._status is None:
             self._status = self._known = body.get("status")
@@ -111,12 +113,15 @@ class KubeCluster:
         if stored.plan is not None and stored.plan.version != self._delivering:
             # Whoever wrote this plan may not have lived to deliver it.
             self._undelivered, self._delivering = _behind(stored.plan, workers), stored.plan.version
+        members = set() if stored.plan is None else {member.uid for member in stored.plan.members}
+        self._departed = {uid: pod for uid, pod in self._departed.items() if uid in members}
         self._seen = Seen(
             tuple(workers),
             stored.plan,
             metrics_problem=reading.problem,
             metrics_note=reading.note,
             refused=tuple(self._refused.items()),
+            departed=tuple(worker_seen(pod, None, False) for pod in self._departed.values()),
         )
         return self._seen, self._plans.memory
 

@@ -48,7 +48,8 @@ class PodFacts:
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's.
     `phase`, `exit_code`, `finished`, `step` and `message` speak of the container that trains; those beside it do not
     count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in force, in cores, which a resize
-    in place changes. `deleting_since` is when the grace of its deletion ends; moments are Unix seconds.
+    in place changes. `deleting_since` is when the grace of its deletion ends; moments are Unix seconds. `gone`: the pod
+    is not there any more, and so it was seen last.
     """
 
     name: str
@@ -73,6 +74,7 @@ class PodFacts:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
     lingering: bool = False
+    gone: bool = False
 
     @property
     def address(self) -> str:
@@ -90,8 +92,10 @@ class PodFacts:
         return f"[{self.ip}]:{port}" if ":" in self.ip else f"{self.ip}:{port}"
 
 
-def pod_facts(body: Document) -> PodFacts:
-    """The facts in a pod's document, as the API server gives it; what it does not say yet stays at its default."""
+def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
+    """The facts in a pod's document, as the API server gives it; what it does not say yet stays at its default. The one
+    of a pod that is `gone` is the last that there was.
+    """
     metadata: Document = body["metadata"]
     spec, status = body.get("spec") or {}, body.get("status") or {}
     labels = metadata.get("labels") or {}
@@ -120,13 +124,14 @@ def pod_facts(body: Document) -> PodFacts:
         exit_code=ending.exit_code,
         finished=ending.finished,
         step=ending.step,
-        message=_message(ending, status, deleted=deleted is not None),
-        disrupted=deleted is not None or ending.asked_to_stop or is_disrupted(status, trainer),
+        message=_message(ending, status, deleting=deleted is not None and not gone),
+        disrupted=gone or deleted is not None or ending.asked_to_stop or is_disrupted(status, trainer),
         out_of_memory=ending.out_of_memory,
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
         lingering=ending.over and _anything_runs(status),
+        gone=gone,
     )
 
 
@@ -184,10 +189,10 @@ def _cpu_limit(container: Document, trainer: Document) -> float | None:
     return None if limit is None else float(parse_quantity(limit)) or None
 
 
-def _message(ending: Ending, status: Document, *, deleted: bool) -> str:
+def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
     """Why it waits, how it ended, and who takes it away."""
     words = ending.message if ending.over else why_it_waits(status)
-    reason = disruption(status) or ("is being deleted" if deleted and not ending.over else "")
+    reason = disruption(status) or ("is being deleted" if deleting and not ending.over else "")
     return "; ".join(filter(None, [words, reason]))
 
 
