@@ -125,7 +125,7 @@ def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
         seed=7,
         on_missing_device="UseCPU",
         precision="bfloat16",
-        checkpoint_path="/checkpoints",
+        checkpoint_path=f"/checkpoints/{job.metadata.name}",
         checkpoint_every_steps=30,
         checkpoint_keep=2,
         target_metric="accuracy",

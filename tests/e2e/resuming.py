@@ -47,7 +47,7 @@ def assert_resumed_from_checkpoint(job: JobOnCluster, history: History) -> None:
     assert len(firsts) == 1, f"workers began again at steps {firsts}"
     (first,) = firsts
     assert first > 0
-    assert f"step-{first:010d}.pt" in job.files.names(job.namespace)
+    assert f"step-{first:010d}.pt" in job.files.names(f"{job.namespace}/{job.name}")
     # No more was done twice than what lay beyond the newest checkpoint.
     assert max(lasts) - first < job_interval(job), f"after steps {sorted(lasts)} again from step {first}"
 

@@ -28,7 +28,7 @@ def run(tmp_path: Path, **job: Any) -> tuple[int, str]:
 
 
 def checkpoints(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in (tmp_path / "checkpoints").glob("*"))
+    return sorted(path.name for path in (tmp_path / "checkpoints" / "job").glob("*"))
 
 
 def spec_with_checkpoints(tmp_path: Path, **spec: Any) -> dict[str, Any]:

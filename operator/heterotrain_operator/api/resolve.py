@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
@@ -61,6 +62,15 @@ def to_core(job: HeteroTrainingJob) -> Job:
     )
 
 
+def checkpoint_folder(job: HeteroTrainingJob) -> str | None:
+    """Where its workers keep the job's checkpoints; None if it has none.
+
+    A folder of the job's own: jobs that share a volume would go on from each other's.
+    """
+    path = job.spec.checkpoint.path
+    return None if path is None else str(PurePosixPath(path) / job.metadata.name)
+
+
 def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
     """What the workers of one group are told at their start.
 
@@ -80,7 +90,7 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         device=own.device,
         on_missing_device=own.on_missing_device,
         precision=own.precision,
-        checkpoint_path=spec.checkpoint.path,
+        checkpoint_path=checkpoint_folder(job),
         checkpoint_every_steps=spec.checkpoint.every_steps,
         checkpoint_keep=spec.checkpoint.keep,
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.api import HeteroTrainingJob, checkpoint_folder
 
 VOLUMES = Path(".heterotrain") / "volumes"
 """Stands for a cluster's persistent volumes, below the current folder."""
@@ -17,12 +17,13 @@ _NAME = re.compile(r"step-(\d+)\.pt")
 def local_folder(job: HeteroTrainingJob, here: Path) -> Path | None:
     """The folder for `spec.checkpoint`, None if the job has no durable one.
 
-    A claim is a folder below `here` by its name; a path without a claim is taken as it stands.
+    A claim is a folder below `here` by its name; a path without a claim is taken as it stands. The job's is in it.
     """
-    checkpoint = job.spec.checkpoint
-    if checkpoint.persistent_volume_claim is not None:
-        return here / VOLUMES / checkpoint.persistent_volume_claim
-    return Path(checkpoint.path) if checkpoint.path is not None else None
+    folder = checkpoint_folder(job)
+    claim = job.spec.checkpoint.persistent_volume_claim
+    if folder is None or claim is None:
+        return None if folder is None else Path(folder)
+    return here / VOLUMES / claim / job.metadata.name
 
 
 def steps_in(folder: Path) -> dict[int, Path]:

@@ -131,7 +131,7 @@ def test_checkpoints_are_not_continued_or_lost_by_accident(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    volume = tmp_path / ".heterotrain" / "volumes" / "digits"
+    volume = tmp_path / ".heterotrain" / "volumes" / "digits" / "job"
     volume.mkdir(parents=True)
     (volume / "step-0000000120.pt").touch()
     job = manifest(checkpoint={"path": "/checkpoints", "persistentVolumeClaim": "digits"})

@@ -104,7 +104,7 @@ def test_interrupted_run_resumes_where_it_stopped(tmp_path: Path):
     assert command.returncode == 130
     interrupted = json.loads(out)
     assert interrupted["phase"] == "Interrupted"
-    saved = newest_step(tmp_path / ".heterotrain" / "volumes" / "weights")
+    saved = newest_step(tmp_path / ".heterotrain" / "volumes" / "weights" / "job")
     assert saved == interrupted["arms"][0]["steps"]
     assert f"stopped after {saved} steps; the newest checkpoint holds {saved} steps" in err
     assert (tmp_path / "first" / "report.html").exists()

@@ -230,7 +230,7 @@ def test_variables_of_the_template_may_refer_to_ours() -> None:
 
 def test_dollar_sign_in_a_path_is_not_expanded_by_the_cluster() -> None:
     value = environment(built({"checkpoint": {"path": "/data/$(HOME)"}}))[contract.ENV_CONFIG]
-    assert json.loads(value.replace("$$", "$"))["checkpoint_path"] == "/data/$(HOME)"
+    assert json.loads(value.replace("$$", "$"))["checkpoint_path"] == "/data/$(HOME)/digits"
     assert "$$(HOME)" in value
 
 
@@ -279,7 +279,7 @@ def test_claim_is_mounted_where_checkpoints_are_kept() -> None:
     volume = document["spec"]["volumes"][-1]
     assert volume["persistentVolumeClaim"] == {"claimName": "digits"}
     assert trainer(document)["volumeMounts"][-1] == {"name": volume["name"], "mountPath": "/checkpoints"}
-    assert json.loads(environment(document)[contract.ENV_CONFIG])["checkpoint_path"] == "/checkpoints"
+    assert json.loads(environment(document)[contract.ENV_CONFIG])["checkpoint_path"] == "/checkpoints/digits"
 
 
 def test_path_without_a_claim_mounts_nothing_of_ours() -> None:
