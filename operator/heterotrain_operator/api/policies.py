@@ -111,8 +111,8 @@ class Checkpoint(Model):
     )
     path: Annotated[str, Field(min_length=1, max_length=MAX_PATH, pattern=ABSOLUTE_PATH)] | None = Field(
         default=None,
-        description="Folder of checkpoints as the workers see it, on storage that they share; the job's are in a folder "
-        "of its name in it. Absent: the job has no checkpoint that outlives it.",
+        description="Folder of checkpoints as the workers see it, on storage that they share; the job's are in a "
+        "folder of its name in it. Absent: the job has no checkpoint that outlives it.",
     )
     persistent_volume_claim: ObjectName | None = Field(
         default=None,
