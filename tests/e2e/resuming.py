@@ -29,11 +29,11 @@ def steps_of_newest_generation(job: JobOnCluster, history: History, group: str) 
     newest = max(plan.generation for plan in history.plans.values())
     versions = {version for version, plan in history.plans.items() if plan.generation == newest}
     records = job.records(group)
-    before = [record for record in records if record.version not in versions]
-    after = [record for record in records if record.version in versions]
-    assert before, f"worker {job.pod_name(group)} did not train before it started anew"
-    assert after, f"worker {job.pod_name(group)} does not train again"
-    return before[-1], after[0]
+    # The job trains on meanwhile, under plans that may be later than those of the history.
+    first = next((at for at, record in enumerate(records) if record.version in versions), None)
+    assert first is not None, f"worker {job.pod_name(group)} does not train again"
+    assert first > 0, f"worker {job.pod_name(group)} did not train before it started anew"
+    return records[first - 1], records[first]
 
 
 def assert_resumed_from_checkpoint(job: JobOnCluster, history: History) -> None:
