@@ -87,9 +87,13 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
         _fed_forward(job, known, worker, counters)
         for known, worker, counters in zip(memory.workers, members, metrics, strict=True)
     )
-    if any(fed.cpu_limit != known.cpu_limit > 0 for fed, known in zip(workers, memory.workers, strict=True)):
+    resized = any(fed.cpu_limit != known.cpu_limit > 0 for fed, known in zip(workers, memory.workers, strict=True))
+    remembered, memory = memory.workers, replace(memory, workers=workers)
+    if resized:
         memory = trusted_anew(memory)
-    memory = replace(memory, workers=workers)
+        foretold = _foretold(job, plan, memory, remembered)
+        if foretold is not None:
+            return foretold
     waiting = _too_few_steps(job, plan, metrics, memory)
     if waiting:
         return Steered(None, waiting, memory, Health(*balance(plan, memory)))
@@ -172,7 +176,31 @@ def mended(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[i
     return split_proportionally(plan.batch_sizes, total, bounds), listed(broken)
 
 
+def _foretold(job: Job, plan: Plan, memory: Memory, remembered: Sequence[WorkerMemory]) -> Steered | None:
+    """What the policy makes of the speeds that are expected of new CPU limits; None where it must measure first.
+
+    An interval of steps at limits that are known is not waited for: the windows that follow correct what was expected.
+    It is as sure here as what was `remembered` of the old limits, for noise does not feign a limit. The batches promise
+    nothing, since none of this was measured.
+    """
+    policy = POLICIES.get(job.policy)
+    if policy is None or policy.internal:
+        return None
+    if any(m.batch_size > 0 and estimate_of(w) is None for m, w in zip(plan.members, remembered, strict=True)):
+        return None
+    expected = tuple(
+        replace(fed, estimate_steps=known.estimate_steps) for fed, known in zip(memory.workers, remembered, strict=True)
+    )
+    proposal = ask_policy(job, plan, replace(memory, workers=expected), (None,) * len(plan.members))
+    if proposal.batches is None or proposal.batches == plan.batch_sizes:
+        return None
+    reason = f"CPU limits changed; {proposal.reason}"
+    return Steered(proposal.batches, reason, memory, Health(*balance(plan, memory)), decided=True)
+
+
 def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:
+    if group_of(job, worker.group).device != "cpu":
+        return known  # a GPU's time is not that of the cores beside it
     limit = worker.cpu_limit if worker.cpu_limit is not None else metrics.cpu_limit
     fed = feed_forward(known, limit, metrics, job.interval)
     # A speed that changes with the limit says nothing about the batch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
@@ -10,6 +11,8 @@ from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
 
 TOLERANCE = 0.10
 QUIET_INTERVALS = 20
+LEVEL_1, LEVEL_2 = (0.375, 0.375, 0.375, 0.375), (0.375, 0.375, 0.25, 0.5)
+LEVEL_4, LEVEL_8 = (0.28, 0.28, 0.19, 0.75), (0.19, 0.19, 0.12, 1.0)
 
 
 def imbalance(world: World) -> float:
@@ -61,6 +64,30 @@ def test_batches_follow_a_changed_quota_and_settle_again(policy: str, noise: flo
     assert world.plan.batch_sizes[0] < 0.75 * batch
     until_still(world)
     assert imbalance(world) <= TOLERANCE
+
+
+def resize(world: World, limits: Sequence[float]) -> None:
+    """Limits of the workers in order; own times are as long as quotas make them."""
+    for worker, limit in zip(world.workers.values(), limits, strict=True):
+        worker.cpu_limit, worker.scale = limit, 0.375 / limit
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("noise", [0.0, 0.12])
+@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
+def test_batches_follow_known_limits_before_an_interval_is_measured(policy: str, noise: float, seed: int) -> None:
+    """Levels 1, 2, 4, 8 and 1 of OmniLearn's table I on 1.5 cores, as `hack/bench/bsp.py` runs through them."""
+    world = hetero_world(policy, scales=(1, 1, 1, 1), noise=noise, seed=seed)
+    levels = [LEVEL_2, LEVEL_4, LEVEL_8, LEVEL_1]
+    resize(world, LEVEL_1)
+    until_still(world)
+    for limits in levels:
+        resize(world, limits)
+        before = imbalance(world)
+        world.train(3)
+        assert world.tick().plan is not None
+        assert imbalance(world) <= before / 2
+        world.run(6)
 
 
 @pytest.mark.parametrize("policy", ["Uniform", "Static"])

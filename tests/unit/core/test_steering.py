@@ -247,3 +247,49 @@ def test_balance_is_still_told_when_the_job_is_over() -> None:
     world.tick()
     assert last(world, "Succeeded").status
     assert last(world, "Balanced").status
+
+
+def resized_world(scales: tuple[float, ...] = (1, 1), device: str = "cpu", factor: float = 0.5) -> World:
+    """Two workers in balance, of which the first is just given so many times its CPU limit."""
+    world = hetero_world(scales=scales)
+    world.job = replace(world.job, groups=tuple(replace(group, device=device) for group in world.job.groups))
+    for worker in world.workers.values():
+        worker.cpu_limit = 1.0
+    world.run(3)
+    world.workers["job-g0-0"].cpu_limit = factor
+    return world
+
+
+def test_known_limit_moves_samples_at_once_and_says_why() -> None:
+    world = resized_world()
+    world.train(1)
+    decision = world.tick()
+    assert decision.plan is not None
+    assert decision.plan.batch_sizes == pytest.approx((64, 128), abs=2)
+    assert decision.reason.startswith("CPU limits changed; ")
+    assert "job-g0-0 takes 196 ms at 96 samples" in decision.reason
+
+
+def test_limit_that_does_not_bind_costs_one_interval() -> None:
+    world = resized_world()
+    world.train(1)
+    assert world.tick().plan is not None
+    world.run(2)
+    assert world.plan is not None
+    assert world.plan.batch_sizes == pytest.approx((96, 96), abs=4)
+
+
+def test_new_limit_before_anything_is_measured_is_no_reason_to_move() -> None:
+    world = hetero_world(scales=(1, 1))
+    for worker in world.workers.values():
+        worker.cpu_limit = 1.0
+    world.tick()
+    world.workers["job-g0-0"].cpu_limit = 0.5
+    assert world.tick().plan is None
+
+
+def test_cpu_limit_beside_a_gpu_says_nothing_of_its_speed() -> None:
+    world = resized_world(device="gpu")
+    world.train(1)
+    assert world.tick().plan is None
+    assert all(decision.plan is None for decision in world.run(3))
