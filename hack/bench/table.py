@@ -130,14 +130,16 @@ def bsp(documents: Sequence[Document]) -> str:
         for policy, arms in policies.items():
             base = policies.get(UNIFORM, [])
             saved = [1 - ratio for ratio in ratios(arms, base, "target_seconds")]
+            # Of an arm with phases, iteration and share of the ceiling are those of its last phase.
+            settled = [arm for arm in arms if not arm["phases"]]
             rows.append(
                 [
                     document["workload"],
                     document["level"],
                     policy,
                     spread((arm["samples_per_second"] for arm in arms), rate),
-                    spread((arm["iteration_seconds"] for arm in arms), milliseconds),
-                    spread((arm["ceiling_fraction"] for arm in arms), percent),
+                    spread((arm["iteration_seconds"] for arm in settled), milliseconds),
+                    spread((arm["ceiling_fraction"] for arm in settled), percent),
                     spread((arm["ceiling_fraction_all"] for arm in arms), percent),
                     spread((arm["target_seconds"] for arm in arms), seconds),
                     NONE if policy == UNIFORM else spread(saved, percent),

@@ -17,13 +17,14 @@ _NAME = re.compile(r"step-(\d+)\.pt")
 def local_folder(job: HeteroTrainingJob, here: Path) -> Path | None:
     """The folder for `spec.checkpoint`, None if the job has no durable one.
 
-    A claim is a folder below `here` by its name; a path without a claim is taken as it stands. The job's is in it.
+    A claim is a folder below `here` by its name, and the job's own folder is in it; without a claim it is where
+    `spec.checkpoint.path` says.
     """
     folder = checkpoint_folder(job)
     claim = job.spec.checkpoint.persistent_volume_claim
-    if folder is None or claim is None:
-        return None if folder is None else Path(folder)
-    return here / VOLUMES / claim / job.metadata.name
+    if folder is None:
+        return None
+    return Path(folder) if claim is None else here / VOLUMES / claim / Path(folder).name
 
 
 def steps_in(folder: Path) -> dict[int, Path]:

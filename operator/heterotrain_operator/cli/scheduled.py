@@ -26,15 +26,15 @@ class Limited(Protocol):
         ...
 
     def keep_to_cpu(self, name: str, cpu: int) -> None:
-        """Let a worker run on that CPU alone."""
+        """Let a worker, and those that take its place, run on that CPU alone."""
         ...
 
 
 class ScheduledLimits:
     """The limits of one arm. Tell it every look; `now` gives Unix seconds.
 
-    A worker that is started again begins with its manifest's limit and on the first level's CPU, so every worker is
-    known by its uid.
+    A worker that is started again begins with its manifest's limit, so limits are imposed by uid; a CPU is kept to by
+    name.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class ScheduledLimits:
         self._began: float | None = None
         self._declared = declared
         self._imposed: dict[str, int] = {}
+        self._kept = dict(placements[0])
 
     def look(self, seen: Seen) -> tuple[Event, ...]:
         """Change what is due; returns what there is to tell. Raises LimitError if a limit is refused."""
@@ -110,7 +111,8 @@ class ScheduledLimits:
             if known[worker.name] != self._limits[worker.name]:
                 self._world.set_cpu_limit(worker.name, self._limits[worker.name])
             cpu = self._placements[self._level].get(worker.name)
-            if cpu is not None and cpu != self._placements[before or 0].get(worker.name):
+            if cpu is not None and cpu != self._kept.get(worker.name):
+                self._kept[worker.name] = cpu
                 self._world.keep_to_cpu(worker.name, cpu)
 
 

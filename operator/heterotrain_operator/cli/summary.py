@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from statistics import fmean, median
 from typing import Any
 
@@ -221,13 +222,17 @@ def _global_batch(steps: Sequence[Step]) -> int:
     return sum(steps[-1].batches.values()) if steps else 0
 
 
-def _fault(arm: Arm, fractions: Sequence[float | None]) -> str | None:
-    worst = max((fraction for fraction in fractions if fraction is not None), default=0.0)
+def _fault(arm: Arm, fractions: Sequence[float | None], parts: Sequence[phases.PhaseSummary]) -> str | None:
+    """Says which share of a ceiling cannot be, the greatest of the arm's and of its phases'; None if all can."""
+    found = [(fraction, "") for fraction in fractions]
+    for part in parts:
+        found += [(part.ceiling_fraction, f" in {part.label}"), (part.ceiling_fraction_all, f" in {part.label}")]
+    worst, where = max(((fraction or 0.0, place) for fraction, place in found), key=itemgetter(0))
     if worst <= FAULT_ABOVE:
         return None
     return (
-        f"fault of measurement: {arm.title} reached {worst:.3f} of the ceiling, and more than {FAULT_ABOVE} cannot be; "
-        "profile and arm did not run under the same conditions"
+        f"fault of measurement: {arm.title} reached {worst:.3f} of the ceiling{where}, and more than {FAULT_ABOVE} "
+        "cannot be; profile and arm did not run under the same conditions"
     )
 
 
@@ -251,6 +256,7 @@ def summarize_arm(
     ceiling = phases.ceilings_at(ceilings, last.level).get(_global_batch(steps))
     fraction = ceiling.iteration_seconds / iteration if ceiling and iteration else None
     fraction_all = phases.fraction_of(parts, ceilings)
+    by_phase = tuple(phases.summarize_phase(part, ceilings) for part in parts) if arm.changes else ()
     return ArmSummary(
         policy=arm.policy,
         round=arm.round,
@@ -270,10 +276,10 @@ def summarize_arm(
         ceiling_seconds=ceiling.iteration_seconds if ceiling else None,
         ceiling_fraction=fraction,
         ceiling_fraction_all=fraction_all,
-        fault=_fault(arm, (fraction, fraction_all)),
+        fault=_fault(arm, (fraction, fraction_all), by_phase),
         worker=tuple(_worker(name, steps, settled) for name in names),
         changes=arm.changes,
-        phases=tuple(phases.summarize_phase(part, ceilings) for part in parts) if arm.changes else (),
+        phases=by_phase,
     )
 
 

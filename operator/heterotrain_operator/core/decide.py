@@ -133,7 +133,7 @@ def _carried_out(
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
     after = rebalanced_plan(memory, plan, version, job.apply_at, steered.batches)
     after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
-    memory = adjusted(memory, plan, after, now, stage=steered.stage, promise=steered.promise)
+    memory = adjusted(memory, plan, after, now, stage=steered.stage, promise=steered.promise, foretold=steered.foretold)
     code = "PlanPublished" if stranded else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")
     events = (*told, event)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.base import Promise
 from heterotrain_operator.core.facts import Facts
-from heterotrain_operator.core.learned import raised
+from heterotrain_operator.core.learned import forgotten, raised
 from heterotrain_operator.core.shape import remember
 from heterotrain_operator.core.speed import estimate_of
 from heterotrain_operator.core.state import Memory, WorkerMemory
@@ -38,15 +38,23 @@ def rebalanced_plan(memory: Memory, before: Plan, version: int, apply_at: str, b
 
 
 def adjusted(
-    memory: Memory, before: Plan, after: Plan, now: float, *, stage: int | None, promise: Promise | None = None
+    memory: Memory,
+    before: Plan,
+    after: Plan,
+    now: float,
+    *,
+    stage: int | None,
+    promise: Promise | None = None,
+    foretold: Sequence[bool] = (),
 ) -> Memory:
     """Memory once `after` replaces `before` with the same members: what was measured becomes a point of the
-    shapes, and what `after` promises is remembered.
+    shapes, and what `after` promises, and on whose `foretold` speed it rests (by rank), is remembered.
     """
     memory = promised(memory, promise, before.batch_sizes)
+    foretold = foretold or (False,) * len(after.members)
     workers = tuple(
-        _ended_plan(known, old.batch_size, new.batch_size)
-        for known, old, new in zip(memory.workers, before.members, after.members, strict=True)
+        replace(_ended_plan(known, old.batch_size, new.batch_size, is_measured=not expected), foretold=int(expected))
+        for known, old, new, expected in zip(memory.workers, before.members, after.members, foretold, strict=True)
     )
     return replace(
         memory,
@@ -105,7 +113,9 @@ def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -
     )
 
 
-def _ended_plan(known: WorkerMemory, old_batch: int, new_batch: int) -> WorkerMemory:
+def _ended_plan(known: WorkerMemory, old_batch: int, new_batch: int, *, is_measured: bool = True) -> WorkerMemory:
     estimate = estimate_of(known) if old_batch > 0 else None
     remembered = remember(known, old_batch, estimate)
-    return raised(remembered, old_batch, new_batch, estimate).unmeasured()
+    # A throughput that is only expected is none that a raise could be held to.
+    watched = raised(remembered, old_batch, new_batch, estimate) if is_measured else forgotten(remembered)
+    return watched.unmeasured()

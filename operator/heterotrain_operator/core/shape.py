@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from heterotrain_operator.core.speed import Estimate
+from heterotrain_operator.core.speed import ASSUMED_VARIATION, Estimate
 from heterotrain_operator.core.state import WorkerMemory
 from heterotrain_operator.core.waterfill import Line
 
@@ -43,6 +43,7 @@ def remember(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> Wor
     """
     if batch <= 0 or estimate is None:
         return memory
+    memory = _at_measured_speed(memory, batch, estimate)
     if memory.speed <= 0:
         memory = replace(memory, speed=estimate.mean_seconds)
     elif _spans(memory) and abs(batch - memory.sum_wb / memory.sum_w) < LEAST_SPAN * batch:
@@ -61,6 +62,7 @@ def line_of(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> Line
             return None
         alpha, beta = _fit(memory)
         return Line(memory.speed * alpha, memory.speed * beta)
+    memory = _at_measured_speed(memory, batch, estimate)
     if memory.speed <= 0:
         return Line(0.0, estimate.mean_seconds / batch)
     alpha, beta = _fit(_with_point(memory, batch, estimate, 1.0))
@@ -69,11 +71,36 @@ def line_of(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> Line
     return Line(per_sample * overhead_samples, per_sample)
 
 
+def expected_of(memory: WorkerMemory, batch: int, steps: float) -> Estimate | None:
+    """Own time at a batch that is not measured yet, by the line known, as sure as so many steps; None without one."""
+    line = line_of(memory, 0, None)
+    if line is None or batch <= 0:
+        return None
+    seconds = line.at(batch)
+    return Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, steps)
+
+
 def is_known(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> bool:
     """Whether the batches seen, the present one included, span enough to tell alpha from beta."""
-    if batch <= 0 or estimate is None or memory.speed <= 0:
+    if batch <= 0 or estimate is None:
         return _spans(memory)
-    return _spans(_with_point(memory, batch, estimate, 1.0))
+    memory = _at_measured_speed(memory, batch, estimate)
+    return memory.speed > 0 and _spans(_with_point(memory, batch, estimate, 1.0))
+
+
+def _at_measured_speed(memory: WorkerMemory, batch: int, estimate: Estimate) -> WorkerMemory:
+    """The memory of a worker whose speed was foretold, with the speed that it is measured at, at another batch.
+
+    What differs from the line is taken for speed: taken for shape, a limit that does not bind would bend the line for
+    good. Without points enough to tell the two apart, the shape is learned anew.
+    """
+    if not memory.foretold:
+        return memory
+    memory = replace(memory, foretold=0)
+    if memory.speed <= 0 or not _spans(memory):
+        return replace(memory, speed=0.0, sum_w=0.0, sum_wb=0.0, sum_wbb=0.0, sum_wy=0.0, sum_wby=0.0)
+    alpha, beta = _fit(memory)
+    return replace(memory, speed=estimate.mean_seconds / (alpha + beta * batch))
 
 
 def _with_point(memory: WorkerMemory, batch: int, estimate: Estimate, keep: float) -> WorkerMemory:

@@ -82,6 +82,13 @@ def estimate_of(memory: WorkerMemory) -> Estimate | None:
     return Estimate(memory.mean_seconds, memory.variance, memory.estimate_steps)
 
 
+def with_estimate(memory: WorkerMemory, estimate: Estimate) -> WorkerMemory:
+    """The memory of a worker that is estimated so."""
+    return replace(
+        memory, mean_seconds=estimate.mean_seconds, variance=estimate.variance, estimate_steps=estimate.steps
+    )
+
+
 def steps_since(memory: WorkerMemory, metrics: WorkerMetrics) -> float:
     """Measured steps since the last window ended; 0 if the counter is no number."""
     if not math.isfinite(metrics.steps):
@@ -144,14 +151,7 @@ def follow(memory: WorkerMemory, window: Estimate, smoothing: float) -> tuple[Wo
     speed = memory.speed
     if jumped and before is not None:
         speed *= estimate.mean_seconds / before.mean_seconds
-    followed = replace(
-        memory,
-        mean_seconds=estimate.mean_seconds,
-        variance=estimate.variance,
-        estimate_steps=estimate.steps,
-        speed=speed,
-    )
-    return followed, jumped
+    return replace(with_estimate(memory, estimate), speed=speed), jumped
 
 
 def feed_forward(memory: WorkerMemory, cpu_limit: float | None, metrics: WorkerMetrics, interval: int) -> WorkerMemory:

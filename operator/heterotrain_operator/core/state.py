@@ -29,7 +29,8 @@ class WorkerMemory:
     under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
     and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
     one (`safe.py`); its batch before the plan in force (`trust.py`); its peak memory at the smallest and the greatest
-    batch seen, and its limit (`memory_model.py`); and small bookkeeping.
+    batch seen, and its limit (`memory_model.py`); whether its speed is what a new CPU limit lets expect, and not yet
+    measured (`foretold`, 1 if so); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -60,6 +61,7 @@ class WorkerMemory:
     memory_high_batch: int = 0
     memory_high_mib: int = 0
     failed_batch: int = 0
+    foretold: int = 0
 
     @property
     def learned_bounds(self) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSee
 from heterotrain_operator.core.outcomes import Health
 from heterotrain_operator.core.passes import at_once
 from heterotrain_operator.core.safe import bounded_anew, bounds_at_once, safe_bounds, why_no_more, with_peak
+from heterotrain_operator.core.shape import expected_of
 from heterotrain_operator.core.speed import (
     Estimate,
     counted,
@@ -29,6 +30,7 @@ from heterotrain_operator.core.speed import (
     follow,
     steps_since,
     window_of,
+    with_estimate,
 )
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.core.trust import reviewed, trusted_anew
@@ -44,7 +46,8 @@ class Steered:
     remember.
 
     `decided`: a policy was asked, so an observe-only job has something new to tell. `promise` is what the batches are
-    to be held to. `events` are worth telling whatever becomes of the batches.
+    to be held to, and `foretold` (by rank; empty: nobody) says whose own time they rest on is expected of a new CPU
+    limit, not measured. `events` are worth telling whatever becomes of the batches.
     """
 
     batches: tuple[int, ...] | None
@@ -54,6 +57,7 @@ class Steered:
     decided: bool = False
     stage: int | None = None
     promise: Promise | None = None
+    foretold: tuple[bool, ...] = ()
     events: tuple[Event, ...] = ()
 
 
@@ -91,7 +95,7 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     remembered, memory = memory.workers, replace(memory, workers=workers)
     if resized:
         memory = trusted_anew(memory)
-        foretold = _foretold(job, plan, memory, remembered)
+        foretold = _foretold(job, plan, metrics, memory, remembered)
         if foretold is not None:
             return foretold
     waiting = _too_few_steps(job, plan, metrics, memory)
@@ -176,8 +180,11 @@ def mended(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[i
     return split_proportionally(plan.batch_sizes, total, bounds), listed(broken)
 
 
-def _foretold(job: Job, plan: Plan, memory: Memory, remembered: Sequence[WorkerMemory]) -> Steered | None:
-    """What the policy makes of the speeds that are expected of new CPU limits; None where it must measure first.
+def _foretold(
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory, remembered: Sequence[WorkerMemory]
+) -> Steered | None:
+    """What the policy makes of the speeds that are expected of new CPU limits; None where it keeps the batches, or must
+    measure first.
 
     An interval of steps at limits that are known is not waited for: the windows that follow correct what was expected.
     It is as sure here as what was `remembered` of the old limits, for noise does not feign a limit. The batches promise
@@ -186,16 +193,29 @@ def _foretold(job: Job, plan: Plan, memory: Memory, remembered: Sequence[WorkerM
     policy = POLICIES.get(job.policy)
     if policy is None or policy.internal:
         return None
-    if any(m.batch_size > 0 and estimate_of(w) is None for m, w in zip(plan.members, remembered, strict=True)):
-        return None
-    expected = tuple(
-        replace(fed, estimate_steps=known.estimate_steps) for fed, known in zip(memory.workers, remembered, strict=True)
-    )
-    proposal = ask_policy(job, plan, replace(memory, workers=expected), (None,) * len(plan.members))
+    workers = [with_peak(fed, counters) for fed, counters in zip(memory.workers, metrics, strict=True)]
+    expected = []
+    for member, fed, known in zip(plan.members, workers, remembered, strict=True):
+        estimate = estimate_of(replace(fed, estimate_steps=known.estimate_steps))
+        if estimate is None:  # limits may change one by one, each soon after the plan that followed the one before
+            estimate = expected_of(fed, member.batch_size, max(job.interval, 1))
+        if estimate is None and member.batch_size > 0:
+            return None
+        expected.append(fed if estimate is None else with_estimate(fed, estimate))
+    proposal = ask_policy(job, plan, replace(memory, workers=tuple(expected)), (None,) * len(plan.members))
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
-    reason = f"CPU limits changed; {proposal.reason}"
-    return Steered(proposal.batches, reason, memory, Health(*balance(plan, memory)), decided=True)
+    found = tuple(bounded_anew(job, plan, remembered, workers))
+    memory = replace(memory, workers=tuple(workers))
+    return Steered(
+        proposal.batches,
+        f"by the CPU limits that changed, {proposal.reason}",
+        memory,
+        Health(*balance(plan, memory)),
+        decided=True,
+        foretold=tuple(fed.cpu_limit != known.cpu_limit for fed, known in zip(workers, remembered, strict=True)),
+        events=found,
+    )
 
 
 def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:

@@ -1,10 +1,12 @@
 """The figures of a run, from records small enough to calculate by hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from heterotrain_operator.cli.ceiling import AllReduce, Ceiling, allreduce_of, ceiling_of, profile_of
+from heterotrain_operator.cli.phases import LimitChange
 from heterotrain_operator.cli.summary import Arm, Summary, Target, summarize, summarize_arm
 from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
 
@@ -102,6 +104,18 @@ def test_fraction_above_one_is_a_fault_of_measurement():
     fault = summarize_arm(adjusted_arm(), NAMES, ({64: ceiling},)).fault
     assert fault is not None
     assert "fault of measurement: Optimal reached 1.030 of the ceiling" in fault
+
+
+def test_a_phase_above_its_ceiling_is_a_fault_even_if_the_whole_arm_is_not():
+    low = Ceiling(64, {FAST: 32, SLOW: 32}, own_seconds=2.0, iteration_seconds=2.9)
+    high = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.5)
+    change = LimitChange(BEGAN + 24.0, 10, 1, "less", {})
+    found = summarize_arm(replace(adjusted_arm(), changes=(change,)), NAMES, ({64: low}, {64: high}), label="more")
+    assert found.ceiling_fraction == pytest.approx(0.5)
+    assert found.ceiling_fraction_all is not None
+    assert found.ceiling_fraction_all <= 1.0
+    assert found.fault is not None
+    assert "of the ceiling in more, and more than" in found.fault
 
 
 def test_profile_pools_before_and_after():

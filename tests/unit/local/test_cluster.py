@@ -132,6 +132,24 @@ def test_cpu_limits_hold_from_the_first_plan_on(
     assert in_force() == [0.5, 0.125]
 
 
+def test_a_worker_that_is_started_again_keeps_to_the_cpu_of_its_name(mechanism: Mechanism, start: Start) -> None:
+    def cpus() -> set[int]:
+        return os.sched_getaffinity(cluster.pid("job-cpu-0"))
+
+    other = max(os.sched_getaffinity(0))
+    cluster = start(make_job(SLEEP), mechanism)
+    cluster.keep_to_cpu("job-cpu-0", other)
+    assert cpus() == os.sched_getaffinity(0), "a worker that starts is not held back"
+    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    assert cpus() == {other}
+    cluster.act(Decision("Running", "", delete=("job-cpu-0",)), Memory.initial())
+    eventually(lambda: not cluster.observe()[0].workers)
+    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    cluster.observe()
+    cluster.act(Decision("Running", "", plan=replace(PLAN, version=2, generation=2)), Memory.initial())
+    assert cpus() == {other}
+
+
 def test_limits_are_reported_and_can_be_changed(mechanism: Mechanism, start: Start) -> None:
     cluster = start(make_job(SLEEP, resources={"limits": {"cpu": "250m"}}), mechanism)
     assert only(cluster).cpu_limit == 0.25

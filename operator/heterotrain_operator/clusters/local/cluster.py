@@ -112,10 +112,6 @@ class LocalCluster:
             cwd="/",
         )
 
-    def describe_limits(self) -> str:
-        """Which mechanism limits the workers, in words."""
-        return self.mechanism.describe()
-
     # --- the port -------------------------------------------------------------------------------------------
 
     def observe(self) -> tuple[Seen, Memory | None]:
@@ -162,8 +158,13 @@ class LocalCluster:
             pod.cores = cores
 
     def keep_to_cpu(self, name: str, cpu: int) -> None:
-        """Let a worker, all of its threads, run on that CPU alone. Raises ValueError without such a worker."""
-        move(self._pod(name).process.cage.pids(), cpu)
+        """Let a worker, all of its threads, run on that CPU alone, and those that take its place. Raises ValueError
+        without such a worker.
+        """
+        pod = self._pod(name)
+        self._cpus[name] = cpu
+        if pod.confined and pod.process.exit_code() is None:
+            move(pod.process.cage.pids(), cpu)
 
     def pid(self, name: str) -> int:
         """A worker's first process. Raises ValueError without such a worker."""

@@ -86,11 +86,6 @@ class WorkerProcess:
         """Of its first process."""
         return self._process.pid
 
-    @property
-    def terminating(self) -> bool:
-        """Whether it was asked to end."""
-        return self._kill_at is not None
-
     def exit_code(self) -> int | None:
         """As Kubernetes reports it (128 plus the signal's number); None while it runs."""
         code = self._process.poll()
