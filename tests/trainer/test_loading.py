@@ -6,7 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    WeightedRandomSampler,
+)
 
 import heterotrain
 from heterotrain.augmentation import Draw, drawing
@@ -25,6 +33,9 @@ class Indices(Dataset):
 
     def __getitem__(self, index: int) -> int:
         return index
+
+
+WEIGHTED = BatchSampler(WeightedRandomSampler([1.0] * LENGTH, 9), 5, drop_last=False)
 
 
 class Drawn(Indices):
@@ -46,6 +57,13 @@ def batches_of(dataset: Dataset, *wanted: Samples) -> list:
     with Loader(Source(dataset, collate_fn=list), SEED, CPU) as loader:
         loader.ask(wanted)
         return list(loader)
+
+
+class Unseeded(Indices):
+    """Draws from the global random state."""
+
+    def __getitem__(self, index: int) -> float:
+        return float(torch.rand(()))
 
 
 def test_a_share_is_given_out_only_if_it_is_the_one_asked_for() -> None:
@@ -142,6 +160,19 @@ def test_settings_of_a_loader_are_taken_over_but_for_batch_size_and_order() -> N
     loader = DataLoader(Indices(), batch_size=7, sampler=RandomSampler(Indices()), collate_fn=sum, timeout=0)
     source = Source.of(loader)
     assert (source.length, source.batch_size, source.collate_fn) == (LENGTH, 7, sum)
+    batches = BatchSampler(RandomSampler(Indices()), 5, drop_last=False)
+    assert Source.of(DataLoader(Indices(), batch_sampler=batches)).batch_size == 5
+
+
+def test_loading_processes_of_workers_draw_differently_and_again_the_same_after_the_same_seed() -> None:
+    def first(uid: str, seed: int = 3) -> float:
+        torch.manual_seed(seed)
+        with Loader(Source(Unseeded(), num_workers=1, collate_fn=list), SEED, CPU, uid) as loader:
+            loader.ask([Samples(0, [0])])
+            return next(loader)[0]
+
+    assert first("a") == first("a") != first("b")
+    assert first("a") != first("a", seed=4)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +185,7 @@ def test_settings_of_a_loader_are_taken_over_but_for_batch_size_and_order() -> N
         (DataLoader(Indices(), sampler=RandomSampler(Indices(), replacement=True)), ValueError, "sampler of its own"),
         (DataLoader(Indices(), batch_size=None), ValueError, "makes no batches"),
         (DataLoader(Indices(), batch_sampler=[[1, 2]]), ValueError, "batch_sampler of its own"),
+        (DataLoader(Indices(), batch_sampler=WEIGHTED), ValueError, "WeightedRandomSampler"),
     ],
 )
 def test_data_that_cannot_be_divided_is_refused(data: object, error: type[Exception], message: str) -> None:

@@ -2,7 +2,9 @@
 bfloat16. Real processes.
 """
 
+import dataclasses
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +14,13 @@ import torch
 from heterotrain import sampler
 from heterotrain.contract import TrainingConfig
 from heterotrain.workloads.digits import digits
-from trainer.gang import Gang
+from trainer.gang import Gang, run_alone
 from trainer.subjects import train_plainly
 
 pytestmark = pytest.mark.processes
+
+NORMALIZED = "tests/trainer/scripts/train_normalized.py"
+UNUSUAL = "tests/trainer/scripts/unusual.py"
 
 
 @pytest.fixture
@@ -66,8 +71,7 @@ def test_loaded_ahead_augmented_in_passes_clipped_and_scheduled_it_is_the_model_
 def test_batch_norm_is_merged_and_bfloat16_travels_as_float32(tmp_path: Path) -> None:
     samples, batches, seed = 121, (20, 9, 1), 7
     config = TrainingConfig(steps=43, seed=seed, precision="bfloat16", checkpoint_path=str(tmp_path))
-    command = ["tests/trainer/scripts/train_normalized.py", str(tmp_path), str(samples)]
-    with Gang(tmp_path, command, batches, config) as gang:
+    with Gang(tmp_path, [NORMALIZED, str(tmp_path), str(samples), "1"], batches, config) as gang:
         gang.succeed()
 
     for rank in range(3):
@@ -101,3 +105,81 @@ def test_batch_norm_is_merged_and_bfloat16_travels_as_float32(tmp_path: Path) ->
         assert torch.allclose(saved["1.running_var"].double(), second / total - mean**2, atol=1e-5)
     written = torch.load(tmp_path / "step-0000000043.pt", weights_only=True)
     assert torch.equal(written["model"]["1.running_mean"], gang.saved(2)["1.running_mean"])
+
+
+def test_a_job_with_batch_norm_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    command = [NORMALIZED, str(tmp_path), "121", "0.1"]
+    config = TrainingConfig(steps=100_000, seed=7, checkpoint_path=str(tmp_path), checkpoint_every_steps=10)
+    with Gang(tmp_path, command, (20, 10), config) as gang:
+        gang.await_step(25)
+        gang.stop(signal.SIGKILL)
+        gang.wait()
+    resumed = newest_step(tmp_path)
+    config = dataclasses.replace(config, steps=resumed + 25)
+    with Gang(tmp_path, command, (10, 20), config, generation=2) as second:
+        second.succeed()
+    for rank in range(2):
+        series = second.series(rank)
+        assert [record.step for record in series] == list(range(resumed, resumed + 25))
+        assert all(record.mark != "replay" for record in series)
+    assert newest_step(tmp_path) == resumed + 25
+
+
+def newest_step(folder: Path) -> int:
+    return max(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.pt"))
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_a_failed_step_leaves_everybodys_running_statistics_as_they_were(tmp_path: Path, kind: str) -> None:
+    """All samples are the second worker's, which fails in the last step but one. That is done again; or the other one
+    has committed it: then the statistics of that step are lost, and no others."""
+    samples, seed, steps, momentum = 120, 7, 12, 0.1
+    script = [NORMALIZED, str(tmp_path), str(samples), str(momentum)]
+    breaking = ["tests/trainer/scripts/break_collective.py", "w-1", kind, str(steps - 1)]
+    with Gang(tmp_path, [*breaking, *script], (0, 30), TrainingConfig(steps=steps, seed=seed)) as gang:
+        gang.succeed()
+    assert any(record.mark == "replay" for record in gang.series(1))
+    committed = {record.step for record in gang.series(1)}
+    assert len(committed) >= steps - 1
+    images = digits().tensors[0].flatten(1)
+    mean, variance = torch.zeros(64), torch.ones(64)
+    for epoch in range(3):
+        for number, indices in enumerate(sampler.epoch_order(samples, seed, epoch).split(30)):
+            if 4 * epoch + number not in committed:
+                continue
+            mean += momentum * (images[indices].mean(0) - mean)
+            variance += momentum * (images[indices].var(0) - variance)
+    for rank in range(2):
+        assert torch.allclose(gang.saved(rank)["1.running_mean"], mean, atol=1e-5)
+        assert torch.allclose(gang.saved(rank)["1.running_var"], variance, atol=1e-5)
+
+
+def test_workers_that_seed_differently_start_from_the_leaders_weights_and_buffers(tmp_path: Path) -> None:
+    with Gang(tmp_path, [UNUSUAL, "seeds", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=3)) as gang:
+        gang.succeed()
+    first, second = gang.saved(0), gang.saved(1)
+    assert "offset" in first
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tmp_path: Path) -> None:
+    command = [UNUSUAL, "unused", "--out"]
+    with Gang(tmp_path, [*command, str(tmp_path)], (6, 2), TrainingConfig(steps=3)) as gang:
+        gang.succeed()
+    alone = run_alone(tmp_path / "alone", command[:-1])
+    for name, weights in gang.saved(1).items():
+        assert torch.allclose(alone[name], weights, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("untold", "find_unused_parameters=True"),
+        ("unfrozen", "parameter 'used.bias' was made trainable in the loop"),
+    ],
+)
+def test_parameters_without_gradients_are_explained(tmp_path: Path, kind: str, message: str) -> None:
+    config = TrainingConfig(steps=3, progress_timeout_seconds=2)
+    with Gang(tmp_path, [UNUSUAL, kind, "--out", str(tmp_path)], (6, 2), config) as gang:
+        assert all(gang.wait())
+    assert any(message in gang.ending(rank).message for rank in range(2))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from collections.abc import Iterator
 from copy import deepcopy
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,8 @@ from torch.utils.data import TensorDataset
 
 import heterotrain
 from heterotrain.accumulation import Accumulator
-from heterotrain.batch_norm import has_batch_norm
+from heterotrain.batch_norm import RunningStatistics, has_batch_norm
+from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain.counting import checked_count
 from heterotrain.membership import Generation, Rendezvous
@@ -21,6 +23,7 @@ from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep
 from heterotrain.sampler import Position, Share, epoch_order
+from heterotrain.training_state import TrainingState
 from heterotrain.wire import StagedWire
 from heterotrain.worker import choose_device
 from trainer.gang import free_port
@@ -144,6 +147,20 @@ def test_batch_norm_is_found_and_sync_batch_norm_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_who_lags_behind_keeps_the_statistics_of_its_own_samples() -> None:
+    model = nn.BatchNorm1d(2)
+    statistics = RunningStatistics(model)
+    others = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
+    for samples, expected in ((0, 7.0), (4, 3.0)):
+        assert model.running_mean is not None
+        model.running_mean.fill_(3)
+        statistics.saw(samples)
+        with statistics.kept():
+            model.load_state_dict(others)
+        assert model.running_mean.tolist() == [expected, expected]
+        assert model.weight.tolist() == [7, 7]
+
+
 def test_a_promised_gpu_that_is_missing_fails_clearly_or_is_done_without() -> None:
     with pytest.raises(RuntimeError, match="onMissingDevice: UseCPU"):
         choose_device(TrainingConfig(device="gpu"))
@@ -191,3 +208,77 @@ def test_a_count_nobody_asked_for_is_an_error() -> None:
         with pytest.raises(ValueError, match="counted=True"):
             session.scale(elastic(some).sum(), count=3)
         break
+
+
+class Keeper:
+    """What a script might register."""
+
+    def __init__(self, state: object) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, object]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.state = state["state"]
+
+
+def test_a_schedule_that_computes_with_numpy_can_be_resumed_from() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + numpy.cos(numpy.pi * step / 10)))
+    optimizer.step()
+    schedule.step()
+    assert isinstance(optimizer.param_groups[0]["lr"], numpy.floating)
+    state = TrainingState(model, optimizer, 8, TrainingConfig())
+    state.registered["schedule"] = schedule
+    rate = float(optimizer.param_groups[0]["lr"])
+    packed = state.pack()
+    optimizer.param_groups[0]["lr"] = 0.0
+    state.load(packed)
+    assert optimizer.param_groups[0]["lr"] == rate
+
+
+@pytest.mark.parametrize(
+    ("kept", "word"), [(deque([1]), "collections.deque"), (numpy.zeros(2), "numpy"), (lambda: 0, "cannot be stored")]
+)
+def test_what_no_checkpoint_could_be_resumed_with_is_refused_at_the_start(kept: object, word: str) -> None:
+    session = heterotrain.join()
+    model = nn.Linear(1, 1)
+    data = TensorDataset(torch.zeros(4, 1))
+    _, _, batches = session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
+    session.register(keeper=Keeper({"here": [kept]}))
+    with pytest.raises(CheckpointError, match=f"registered object 'keeper': its state_dict.. holds .*{word}"):
+        next(iter(batches))
+
+
+def test_a_prepared_model_is_used_as_the_scripts_own() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1, 1, bias=False)
+            self.register_buffer("shift", torch.ones(1))
+            self.temperature = 1.0
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.layer(inputs) * self.temperature + self.shift
+
+    session = heterotrain.join()
+    own = Scaled()
+    model, _, _ = session.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1), TensorDataset(torch.zeros(4, 1)))
+    model.temperature = 0.0
+    assert model(torch.ones(1)).item() == 1.0
+    model.layer = nn.Identity()
+    assert isinstance(own.layer, nn.Identity)
+    assert [name for name, _ in model.named_buffers()] == ["shift"]
+    assert dict(model.named_modules()).keys() == dict(own.named_modules()).keys()
+    assert not model.eval().training
+    assert not own.training
+
+
+def test_joining_seeds_the_first_weights() -> None:
+    def weights(seed: int) -> list[float]:
+        heterotrain.join(seed=seed)
+        return nn.Linear(3, 1).weight.flatten().tolist()
+
+    assert weights(5) == weights(5) != weights(6)

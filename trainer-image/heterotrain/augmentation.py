@@ -89,9 +89,17 @@ def _sample_seed(index: int | None) -> int:
         raise RuntimeError("in __getitems__ heterotrain.sample_generator() needs the index of the sample")
     call = draw.calls[index]
     draw.calls[index] += 1
+    return _hashed(struct.pack("<4q", draw.seed, draw.epoch, index, call))
+
+
+def seed_of(seed: int, name: str) -> int:
+    """The seed of a named stream of its own."""
+    return _hashed(struct.pack("<Q", seed % 2**64) + name.encode())
+
+
+def _hashed(what: bytes) -> int:
     # Neighbouring indices and epochs must not give neighbouring seeds: a generator begins alike for those.
-    digest = hashlib.blake2b(struct.pack("<4q", draw.seed, draw.epoch, index, call), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return int.from_bytes(hashlib.blake2b(what, digest_size=8).digest(), "little") >> 1
 
 
 @contextlib.contextmanager

@@ -6,6 +6,9 @@ where they are used: for an evaluation, for a checkpoint, and at the end.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -51,6 +54,15 @@ class RunningStatistics:
         """This worker's layers have seen so many samples more, in a committed step."""
         self._samples += samples
 
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever happens to the model inside, statistics of samples seen since the last merge stay."""
+        own = [(buffer, buffer.clone()) for buffer in self._buffers()] if self._samples else []
+        yield
+        with torch.no_grad():
+            for buffer, value in own:
+                buffer.copy_(value)
+
     def merge(self, generation: Generation) -> None:
         """All workers take the statistics of all samples since the last merge. Raises RuntimeError.
 
@@ -85,6 +97,9 @@ class RunningStatistics:
             for layer, count in zip(self._layers, batches, strict=True):
                 if layer.num_batches_tracked is not None:
                     layer.num_batches_tracked.fill_(int(count))
+
+    def _buffers(self) -> list[torch.Tensor]:
+        return [buffer for layer in self._layers for buffer in layer.buffers(recurse=False)]
 
     def _moments(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import operator
 import os
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
+from pickle import PicklingError, UnpicklingError
 from typing import Any
 
 import torch
@@ -23,6 +26,7 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 1
 _NAME = re.compile(r"step-(\d{10})\.pt")
+_REFUSED = re.compile(r"GLOBAL (\S+)")
 
 
 class CheckpointError(Exception):
@@ -30,10 +34,43 @@ class CheckpointError(Exception):
 
 
 def pack(state: dict[str, Any]) -> bytes:
-    """Serialise a state of tensors and plain values."""
+    """Serialise a state of tensors and plain values; NumPy's numbers become plain ones."""
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save(_mapped(state, _plain_number), buffer)
     return buffer.getvalue()
+
+
+def check_readable(what: str, state: Any) -> None:
+    """Raises CheckpointError if a state holds what `unpack` would refuse: better at the start than after a restart."""
+    try:
+        unpack(pack({"": _mapped(state, _without_tensor)}))
+    except (CheckpointError, PicklingError, TypeError, AttributeError) as error:
+        found = _REFUSED.search(str(error))
+        held = f"a {found[1]}" if found else f"something that cannot be stored ({error})"
+        raise CheckpointError(
+            f"{what}: its state_dict() holds {held}, which no checkpoint could be resumed with; make it of tensors, "
+            "numbers, strings, lists and dicts"
+        ) from error
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with all that is in it changed; the very same object where nothing was."""
+    if isinstance(value, dict):
+        items = {key: _mapped(each, change) for key, each in value.items()}
+        return value if all(items[key] is value[key] for key in items) else items
+    if type(value) in (list, tuple):
+        parts = [_mapped(each, change) for each in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
+    return change(value)
+
+
+def _plain_number(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody has its numbers
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
+def _without_tensor(value: Any) -> Any:
+    return None if isinstance(value, torch.Tensor) else value
 
 
 def unpack(data: bytes) -> dict[str, Any]:

@@ -135,6 +135,7 @@ class Engine:
         """
         if self.finished or self._team.generation is not None:
             raise RuntimeError("the batches end with the job; they cannot be iterated twice")
+        self.state.check()
         self._stop.deferred = True
         if self._worker is not None:
             self._await_membership(self._worker)
@@ -201,7 +202,8 @@ class Engine:
             if not reduction.reduced and not reduction.error:
                 raise RuntimeError(
                     "no gradients were summed over the workers: the forward must go through the model that "
-                    "session.prepare() returned, and backward() through what session.scale() returned"
+                    "session.prepare() returned, and backward() through what session.scale() returned; if the forward "
+                    "leaves parameters out, session.prepare() is to be told find_unused_parameters=True"
                 )
             if step.source is not None:
                 self._team.hand_on_changes(step.source, takes=step.share is None)

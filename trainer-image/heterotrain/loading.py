@@ -26,7 +26,7 @@ from torch.utils.data import (
     Subset,
 )
 
-from heterotrain.augmentation import Draw, drawing
+from heterotrain.augmentation import Draw, drawing, seed_of
 from heterotrain.sampler import Share, epoch_order
 
 
@@ -81,12 +81,14 @@ class Source:
 
     @classmethod
     def _of_loader(cls, loader: DataLoader[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Source:
+        batch_size = loader.batch_size
         if not isinstance(loader.dataset, IterableDataset):
             if collate_fn is not None:
                 raise ValueError("collate_fn: give it to the DataLoader, which has one of its own")
-            if loader.batch_size is None and type(loader.batch_sampler) is not BatchSampler:
+            batches = loader.batch_sampler
+            if type(batches) is not BatchSampler:
                 raise ValueError("the DataLoader makes no batches (batch_size=None), or has a batch_sampler of its own")
-            sampler = loader.sampler
+            sampler, batch_size = batches.sampler, batches.batch_size
             plain = type(sampler) is SequentialSampler or (
                 isinstance(sampler, RandomSampler)
                 and not sampler.replacement
@@ -106,16 +108,19 @@ class Source:
             timeout=loader.timeout,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
-            batch_size=loader.batch_size,
+            batch_size=batch_size,
         )
 
 
 class Loader:
     """Loads batches of any samples; its processes, if it has any, run while it is entered."""
 
-    def __init__(self, source: Source, seed: int, device: torch.device) -> None:
+    def __init__(self, source: Source, seed: int, device: torch.device, uid: str = "") -> None:
+        """`uid` is the worker's: what draws from the global random state in loading processes shall not draw the same
+        on all workers, nor from the start after a restart."""
         self._source = source
         self._seed = seed
+        self._uid = uid
         self.device = device
         self._wanted: Iterable[Samples] = ()
         self._loader: DataLoader[Any] | None = None
@@ -136,7 +141,7 @@ class Loader:
             worker_init_fn=partial(_begin_worker, source.worker_init_fn),
             multiprocessing_context=source.multiprocessing_context,
             # one of its own leaves the script's random state alone
-            generator=torch.Generator(),
+            generator=torch.Generator().manual_seed(seed_of(torch.initial_seed(), self._uid)),
         )
         self._loaded = iter(self._loader)
         return self

@@ -38,7 +38,7 @@ class LossScale:
             scaled = loss * sample_weight(samples, step.samples, self.reduction)
         self.losses.add(scaled)
         step.scaled = True
-        if self.find_unused_parameters and self.team.reduction is not None:
+        if self.find_unused_parameters:
             return scaled + zero_of(self.model.module).to(scaled.device, scaled.dtype)
         return scaled
 

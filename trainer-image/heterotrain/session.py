@@ -38,7 +38,7 @@ def join(*, batch_size: int | None = None, epochs: int = 1, seed: int = 0) -> Se
 
     `batch_size`, `epochs` and `seed` are for a run alone: in a job its manifest decides. Without a `batch_size` it is
     that of the DataLoader given to `prepare()`, or 32. Call `join` once, early: from here on the worker answers to
-    SIGTERM and says how it ended.
+    SIGTERM and says how it ended, and torch's random state is seeded.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
     promised GPU is missing.
@@ -72,6 +72,7 @@ class Session:
             self._stop.install()
             limit_threads(os.environ)
             serve(self._metrics, worker.metrics_port)
+        torch.manual_seed(config.seed)  # the first weights; a script may seed anew
         self._device = choose_device(config)
         self._metrics.memory = peak_memory_of(self._device)
 
@@ -153,7 +154,7 @@ class Session:
             stop=self._stop,
         )
         self._engine = engine
-        loader = Loader(source, self._config.seed, self._device)
+        loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
         prefetch = Prefetch(loader, source.length, self._config.seed, engine.coming_shares)
         return (
             wrapped,

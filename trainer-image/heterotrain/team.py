@@ -52,6 +52,7 @@ class Team:
         self._device = device
         self._evaluation = evaluation
         self._rendezvous: Rendezvous | None = None
+        self._has_met = False
         self.statistics = RunningStatistics(model.module)
 
     @property
@@ -93,6 +94,7 @@ class Team:
         try:
             self._agree(self.generation)
             self._model.attach(self.reduction, self._device)
+            self._has_met = True
         except RuntimeError as error:
             if not is_collective_error(error):
                 raise
@@ -185,22 +187,34 @@ class Team:
             self.generation = None
 
     def _agree(self, generation: Generation) -> None:
-        """The plan and the losses of the first by rank who committed most, and its state where others differ."""
+        """The plan and the losses of the first by rank who committed most, and its state where others differ.
+
+        Buffers are taken over by those who have never met the others, and stay each worker's own from then on; merged
+        statistics weigh them by the samples that they have seen.
+        """
         position, rank = self._state.position, self._plans.rank
-        steps = torch.zeros(generation.world_size, dtype=torch.int64)
-        steps[rank] = position.step
-        sum_over_ranks(steps, generation)
+        told = torch.zeros(2, generation.world_size, dtype=torch.int64)
+        told[0, rank], told[1, rank] = position.step, int(not self._has_met)
+        sum_over_ranks(told, generation)
+        steps, new = told
         newest, source = int(steps.max()), int(steps.argmax())
         facts = json.loads(broadcast_document(self._facts() if rank == source else None, source, generation))
         self._plans.take_over(facts)
         self._losses.take_over(facts["losses"], facts["target_reached"])
         self._evaluation.take_over(facts["evaluation"])
+        self._state.saved_step = facts["saved_step"]
         self._exchange.restart()
         if int(steps.min()) < newest:
             received = broadcast_document(self._state.pack() if rank == source else None, source, generation)
             if position.step < newest:
-                self._state.load(received)
+                with self.statistics.kept():
+                    self._state.load(received)
+        if new.any():
+            received = broadcast_document(self._model.buffers_packed() if rank == source else None, source, generation)
+            if not self._has_met:
+                self._model.take_buffers(received)
 
     def _facts(self) -> bytes:
         losses = {"losses": self._losses.known(), "target_reached": self._losses.target_reached}
-        return json.dumps(self._plans.facts() | losses | {"evaluation": self._evaluation.facts()}).encode()
+        other = {"evaluation": self._evaluation.facts(), "saved_step": self._state.saved_step}
+        return json.dumps(self._plans.facts() | losses | other).encode()

@@ -34,7 +34,7 @@ class TrainingState:
         self._optimizer = optimizer
         self._dataset_length = dataset_length
         self._config = config
-        self._saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
+        self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
     @property
     def learning_rate(self) -> float:
@@ -68,8 +68,16 @@ class TrainingState:
             if isinstance(each, LRScheduler):
                 each.step()
 
+    def check(self) -> None:
+        """Raises CheckpointError if a checkpoint of this could not be read again, naming what is in the way."""
+        checkpoint.check_readable("the model", self._model.state_dict())
+        checkpoint.check_readable("the optimizer", self._optimizer.state_dict())
+        for name, each in self.registered.items():
+            checkpoint.check_readable(f"registered object {name!r}", each.state_dict())
+
     def pack(self) -> bytes:
-        """All of it, as bytes."""
+        """All of it, as bytes. Raises CheckpointError if they could not be read again."""
+        self.check()
         return checkpoint.pack(
             {
                 "schema": checkpoint.SCHEMA,
@@ -104,7 +112,7 @@ class TrainingState:
     def checkpoint_is_due(self) -> bool:
         """Whether this boundary is one for a checkpoint; the same on all ranks."""
         step = self.position.step
-        due = step % self._config.checkpoint_every_steps == 0 and step != self._saved_step
+        due = step % self._config.checkpoint_every_steps == 0 and step != self.saved_step
         return self._config.checkpoint_path is not None and due
 
     def save(self, *, writes: bool) -> None:
@@ -113,12 +121,12 @@ class TrainingState:
         `writes` is true on the leader alone; the others only note that it is done.
         """
         folder = self._config.checkpoint_path
-        if folder is None or self.position.step == self._saved_step:
+        if folder is None or self.position.step == self.saved_step:
             return
         if writes:
             checkpoint.write(Path(folder), self.position.step, self.pack(), self._config.checkpoint_keep)
             log.info("checkpoint of step %d written", self.position.step)
-        self._saved_step = self.position.step
+        self.saved_step = self.position.step
 
     def newest_checkpoint(self) -> bytes:
         """What the leader alone reads at a start; empty if there is nothing to resume from."""
@@ -129,5 +137,5 @@ class TrainingState:
         """Start from a checkpoint's bytes, or from the beginning if they are empty. Raises CheckpointError."""
         if data:
             self.load(data)
-            self._saved_step = self.position.step
+            self.saved_step = self.position.step
             log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)

@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 import heterotrain
 from heterotrain.workloads.digits import digits
 
-out, samples = Path(sys.argv[1]), int(sys.argv[2])
+out, samples, momentum = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 computed: set[str] = set()
 travelled: set[str] = set()
 all_reduce = dist.all_reduce
@@ -29,8 +29,9 @@ def noted_all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 dist.all_reduce = noted_all_reduce
 session = heterotrain.join()
 torch.manual_seed(1)
-# With momentum 1 the running statistics are those of the last batch, whatever the weights are.
-model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=1.0), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+# On the inputs, so that the running statistics do not depend on weights; with momentum 1 they are the last batch's.
+normalize = nn.BatchNorm1d(64, momentum=momentum)
+model = nn.Sequential(nn.Flatten(), normalize, nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 model[2].register_forward_hook(lambda _module, _inputs, output: computed.add(str(output.dtype)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 model, optimizer, batches = session.prepare(model, optimizer, Subset(digits(), range(samples)))

@@ -1,0 +1,50 @@
+"""A model with a part that its forward leaves out, and a buffer that is in no state_dict.
+
+usage: unusual.py KIND --out FOLDER
+
+KIND `seeds`: every worker seeds by itself; `unused`: the session is told of the part; `untold`: it is not; `unfrozen`:
+a parameter becomes trainable in the loop.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import heterotrain
+
+parser = argparse.ArgumentParser()
+parser.add_argument("kind", choices=["seeds", "unused", "untold", "unfrozen"])
+parser.add_argument("--out", type=Path, required=True)
+options = parser.parse_args()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.left_out = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.register_buffer("offset", torch.rand(4), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.used(inputs + self.offset)
+
+
+session = heterotrain.join(batch_size=8, epochs=1)
+data = TensorDataset(torch.arange(96.0).reshape(24, 4) / 96, torch.ones(24, 1))
+if options.kind == "seeds":
+    torch.seed()
+model = Model()
+model.used.bias.requires_grad_(options.kind != "unfrozen")
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_parameters=options.kind != "untold")
+for inputs, targets in batches:
+    if options.kind == "unfrozen" and session.step == 1:
+        model.used.bias.requires_grad_(True)
+    optimizer.zero_grad()
+    session.scale(nn.functional.mse_loss(model(inputs), targets)).backward()
+    optimizer.step()
+name = os.environ.get("HETEROTRAIN_WORKER", "alone")
+torch.save(dict(model.state_dict()) | {"offset": model.offset}, options.out / f"{name}.pt")
