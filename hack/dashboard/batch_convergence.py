@@ -136,7 +136,7 @@ def stat(
         .graph_mode(BigValueGraphMode.NONE)
         .text_mode(mode or BigValueTextMode.VALUE)
         .reduce_options(ReduceDataOptions().calcs(["lastNotNull"]))
-        .with_target(query(expression, legend).ref_id("A"))
+        .with_target(query(expression, legend).instant().ref_id("A"))
     )
 
 

@@ -177,7 +177,7 @@ def test_models_are_frozen(good: Document) -> None:
 def test_loss_target_is_accepted(changed: Change) -> None:
     target = parse_manifest(changed({"spec.training.target": {"value": 0.1}})).spec.training.target
     assert target is not None
-    assert (target.metric, target.mode, target.every_steps) == ("loss", "Min", 50)
+    assert (target.metric, target.mode, target.every_steps) == ("loss", None, 50)
 
 
 def test_points_in_the_order_of_time_are_accepted(changed: Change, admit: Callable[..., list[str]]) -> None:

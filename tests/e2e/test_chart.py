@@ -245,6 +245,7 @@ def test_fence_lets_workers_of_a_namespace_and_readers_of_metrics_through() -> N
         ("rbac.prometheusCredentials=true", "prometheusCredentials"),
         ('monitoring.podMonitor.interval="often"', "interval"),
         ('networkPolicy.metricsFrom=[{"namespace":"monitoring"}]', "metricsFrom"),
+        ("networkPolicy.enabled=true", "workerNamespaces"),
         ("crds.keep=1", "keep"),
         ("crds.kept=true", "kept"),
         ("replica=2", "replica"),

@@ -183,3 +183,12 @@ def test_parameters_without_gradients_are_explained(tmp_path: Path, kind: str, m
     with Gang(tmp_path, [UNUSUAL, kind, "--out", str(tmp_path)], (6, 2), config) as gang:
         assert all(gang.wait())
     assert any(message in gang.ending(rank).message for rank in range(2))
+
+
+def test_what_every_step_holds_is_measured_with_it(tmp_path: Path) -> None:
+    with Gang(tmp_path, [UNUSUAL, "looks", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=14)) as gang:
+        gang.succeed()
+    for rank in range(2):
+        marks = [record.mark for record in gang.series(rank)]
+        assert marks[1:10] == ["evaluation"] * 9
+        assert marks[10:] == [""] * 4

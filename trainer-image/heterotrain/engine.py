@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 # A collective that keeps failing is no passing fault; the operator restarts the job from its checkpoint then.
 _MOST_REPLAYS_OF_A_STEP = 5
 
+# What is written or measured after every step is a part of what a step takes, and no exception that would not count.
+_USUAL_AFTER_STEPS = 10
+_MAY_BE_USUAL = ("checkpoint", "evaluation")
+
 
 class Engine:
     """One worker's side of the training; the script reaches it only through what the session returns."""
@@ -89,6 +93,7 @@ class Engine:
         self._loss_scale = LossScale(model, self._team, self._losses, loss_reduction, counted, find_unused_parameters)
         self._progress = Progress(config, dataset_length, self.state, plans, self._losses, self.evaluation, metrics)
         self._mark = "first"
+        self._marked_steps = 0  # in a row, by now
         self._replays = 0
 
     # --- what the session and the iterator ask ------------------------------------------------------------------
@@ -251,16 +256,23 @@ class Engine:
         if self._team.reduction is not None and self._team.reduction.evaluated:
             self._team.reduction.evaluated = False
             self._mark = self._mark or "evaluation"
+        mark = self._mark_of_step()
         self._team.statistics.saw(samples)
         loss = self._losses.commit(samples / self._step.samples, self._team.loss_factor)
-        self._metrics.committed(samples, times, self._config.smoothing, measured=not self._mark)
-        self._series.write(self._step.record(self.position, self._plans, times, loss, self._mark))
+        self._metrics.committed(samples, times, self._config.smoothing, measured=not mark)
+        self._series.write(self._step.record(self.position, self._plans, times, loss, mark))
         self._mark = ""
         self._replays = 0
         self._division.commit(self._step)
         self._exchange.committed(samples, self._step.samples)
         self._progress.show()
         self._hear()
+
+    def _mark_of_step(self) -> str:
+        """Why the committed step does not count as measured; empty if it does."""
+        self._marked_steps = self._marked_steps + 1 if self._mark else 0
+        usual = self._marked_steps > _USUAL_AFTER_STEPS and self._mark in _MAY_BE_USUAL
+        return "" if usual else self._mark
 
     def _hear(self) -> None:
         """Take in what the workers have told each other, if this step carried an exchange."""

@@ -95,7 +95,9 @@ class Membership(Model):
     """When a silent worker is given up."""
 
     heartbeat_timeout_seconds: PositiveSeconds = Field(
-        default=5, description="A worker without a heartbeat for so long is stopped or cut off."
+        default=5,
+        description="With a worker without a heartbeat for so long the job is Degraded; the worker is given up as one "
+        "that hangs is.",
     )
     progress_timeout_seconds: PositiveSeconds = Field(
         default=60, description="A worker with heartbeats but without a step for so long (at least) hangs."

@@ -103,6 +103,15 @@ def _loss_falls(job: HeteroTrainingJob) -> Iterator[Problem]:
         )
 
 
+def _metric_has_a_direction(job: HeteroTrainingJob) -> Iterator[Problem]:
+    target = job.spec.training.target
+    if target is not None and target.metric != TRAINING_LOSS and target.mode is None:
+        yield Problem(
+            "spec.training.target.mode",
+            f"is required for metric {target.metric}: Max if it is to rise to the value, Min if it is to fall",
+        )
+
+
 def _sum_in_words(spec: JobSpec, bounds: list[int]) -> str:
     return " + ".join(
         f"{group.name} {group.replicas} x {bound}" for group, bound in zip(spec.worker_groups, bounds, strict=True)
@@ -279,8 +288,19 @@ RULES = (
         (
             Cel(
                 "spec.training.target",
-                f"self.metric != '{TRAINING_LOSS}' || self.mode == 'Min'",
+                f"self.metric != '{TRAINING_LOSS}' || !has(self.mode) || self.mode == 'Min'",
                 f"mode must be Min for metric {TRAINING_LOSS}",
+            ),
+        ),
+    ),
+    Rule(
+        ("spec.training.target.metric", "spec.training.target.mode"),
+        _metric_has_a_direction,
+        (
+            Cel(
+                "spec.training.target",
+                f"self.metric == '{TRAINING_LOSS}' || has(self.mode)",
+                f"mode is required for a metric other than {TRAINING_LOSS}",
             ),
         ),
     ),

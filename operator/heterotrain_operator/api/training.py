@@ -24,8 +24,10 @@ class Target(Model):
         "global training loss of the last everySteps steps.",
     )
     value: float = Field(description="The job ends in success once the metric reaches this value.")
-    mode: Literal["Max", "Min"] = Field(
-        default="Min", description="Whether reaching means at least the value (Max) or at most it (Min)."
+    mode: Literal["Max", "Min"] | None = Field(
+        default=None,
+        description="Whether reaching means at least the value (Max) or at most it (Min). Required but for loss, "
+        "for which it is Min.",
     )
     every_steps: Steps = Field(default=50, description="The metric is taken every so many committed steps.")
 

@@ -41,8 +41,8 @@ class WorkerGroup(Model):
     )
     min_replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = Field(
         default=1,
-        description="Fewest workers with which this group is complete enough; below the sum of these over "
-        "all groups the job pauses as Degraded.",
+        description="Fewest workers with which this group is complete enough. No effect yet: a job waits for all of "
+        "its workers.",
     )
     max_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = Field(
         default=None, description="Most workers to which scaling may grow this group. Absent: replicas."
@@ -62,8 +62,8 @@ class WorkerGroup(Model):
     )
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
         default=None,
-        description="Price of one worker of this group for one hour, in any one currency; for reports and "
-        "for scaling by cost.",
+        description="Price of one worker of this group for one hour, in any one currency; for "
+        "scaling by cost. No effect yet.",
     )
     flops: Annotated[float, Field(gt=0, le=1e21)] | None = Field(
         default=None,

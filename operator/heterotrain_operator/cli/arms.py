@@ -12,6 +12,7 @@ from pathlib import Path
 from heterotrain.contract import StepRecord
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.api.base import MAX_STEPS
+from heterotrain_operator.cli import wording
 from heterotrain_operator.cli.checkpoints import newest_step
 from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of
 from heterotrain_operator.cli.live import View
@@ -34,6 +35,10 @@ PROFILE = "Profile"
 
 PROFILE_STEPS = 20
 """Measured steps, at least, of each plan of the profile: what all arms are held against must be steadier than they."""
+
+VAIN_INTERVALS = 5
+"""Control intervals in which no step was measured after which the profile expects none any more."""
+
 INTERRUPTED = "Interrupted"
 
 
@@ -114,13 +119,25 @@ def endless(job: HeteroTrainingJob) -> HeteroTrainingJob:
 
 def measured(job: Job) -> Callable[[Seen, Decision], bool]:
     """Whether the policy has nothing more to try: everybody is measured under the plan in force, and it
-    stays.
+    stays. Or nothing can be measured under it, as if its steps took more samples than the data has.
     """
+    began: dict[int, int] = {}  # by version, at how many committed steps it was first followed by all
 
     def done(seen: Seen, decision: Decision) -> bool:
         if seen.plan is None or decision.plan is not None or decision.phase != "Running":
             return False
         metrics = {worker.name: worker.metrics for worker in seen.workers}
+        version = seen.plan.version
+        if all(known is not None and known.plan_version == version for known in metrics.values()):
+            step = committed_steps(seen)
+            in_vain = step - began.setdefault(version, step) >= VAIN_INTERVALS * job.interval
+            if in_vain and not any(known is not None and known.steps for known in metrics.values()):
+                logger.warning(
+                    "the profile ends early: of %d steps with batches %s none was fit for measuring",
+                    step - began[version],
+                    wording.batches(seen.plan.batch_sizes),
+                )
+                return True
         return all(
             (known := metrics.get(member.name)) is not None
             and known.plan_version == seen.plan.version

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -144,7 +145,13 @@ def prepare(options: Options, here: Path) -> Prepared:
     durable = None if several else checkpoints.local_folder(job, here)
     if several and options.resume:
         problems.append(Problem("--resume", "several arms each start from the beginning; there is none to resume"))
-    if durable is not None and not (options.resume or options.fresh):
+    elif durable is None and options.resume:
+        problems.append(
+            Problem("--resume", "the job has no spec.checkpoint.path, so no checkpoint to resume from is kept")
+        )
+    if durable is not None:
+        problems += _checkpoint_problems(durable)
+    if durable is not None and not (problems or options.resume or options.fresh):
         saved = checkpoints.newest_step(durable)
         if saved is not None:
             reason = f"{durable} holds a checkpoint of {saved} steps; go on with --resume or start with --fresh"
@@ -156,6 +163,20 @@ def prepare(options: Options, here: Path) -> Prepared:
     profiled = bool(options.compare) or options.ceiling
     wanted = legs((policy, *options.compare), options.rounds, profiled, len(schedule.levels))
     return Prepared(job, policy, wanted, templates, durable, schedule)
+
+
+def _checkpoint_problems(durable: Path) -> Iterator[Problem]:
+    """Found now, and not when the first checkpoint is lost."""
+    there = durable
+    try:
+        while not there.exists():
+            there = there.parent
+        usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    except OSError as error:
+        yield Problem("spec.checkpoint.path", f"{there}: {error.strerror}")
+        return
+    if not usable:
+        yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {there}")
 
 
 def _out_problems(out: Path, fresh: bool) -> Iterator[Problem]:
@@ -278,7 +299,9 @@ def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism
         worker_names(core),
         bounds=bounds_of(core),
         profiled=[result.arm for result in results if result.leg.is_profile],
-        target=None if target is None else Target(target.value, target.every_steps, target.metric, target.mode),
+        target=None
+        if target is None
+        else Target(target.value, target.every_steps, target.metric, target.mode or "Min"),
         limits=mechanism.describe(),
         levels=prepared.schedule.levels,
     )
@@ -356,11 +379,21 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
         elif results[-1].stopped_by is not None and prepared.durable is None:
             _say(console, "The checkpoints were temporary and are removed: nothing can be resumed", "yellow")
         if results[-1].stopped_by is not None and prepared.durable is not None:
-            _say(console, f"Go on with: heterotrain run {options.manifest} --resume", "yellow")
+            _say(console, f"Go on with: {shlex.join(words_to_go_on(options))}", "yellow")
         if options.as_json:
             sys.stdout.write(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
             sys.stdout.flush()
         return _exit_code(results)
+
+
+def words_to_go_on(options: Options) -> list[str]:
+    """The command that resumes an interrupted run."""
+    words = ["heterotrain", "run", str(options.manifest), "--resume"]
+    if options.policy:
+        words += ["--policy", options.policy]
+    if options.schedule:
+        words += ["--schedule", str(options.schedule)]
+    return words
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

@@ -43,7 +43,7 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
         ),
     )
     plan = with_passes(plan, [bounds_of(job, group_of(job, worker.group)) for worker in facts.workers])
-    reason = f"the plan was lost; plan {plan.version} restores what {len(trained)} workers follow"
+    reason = f"plan {plan.version} restores what {len(trained)} workers follow, since the plan was lost"
     event = Event("Warning", "PlanRestored", reason)
     memory = recovered_plan(memory, plan, now)
     return decision(job, "Running", "PlanRestored", reason, plan=plan, events=(event,)), memory

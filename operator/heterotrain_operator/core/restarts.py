@@ -119,7 +119,8 @@ def restart(
 
 def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
     """Go on deleting, or wait for the moment to create anew; None once that has come."""
-    starting_at = memory.starting_at if memory.starting_at is not None else now
+    # A job that was suspended meanwhile begins to wait when it is resumed.
+    starting_at = max((since for since in (memory.starting_at, memory.started_at) if since is not None), default=now)
     if facts.names:
         if now - starting_at > job.startup_deadline_seconds:
             why = (

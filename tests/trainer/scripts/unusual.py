@@ -3,7 +3,7 @@
 usage: unusual.py KIND --out FOLDER
 
 KIND `seeds`: every worker seeds by itself; `unused`: the session is told of the part; `untold`: it is not; `unfrozen`:
-a parameter becomes trainable in the loop.
+a parameter becomes trainable in the loop; `looks`: the script has a look at the model's outputs in every step.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import heterotrain
 
 parser = argparse.ArgumentParser()
-parser.add_argument("kind", choices=["seeds", "unused", "untold", "unfrozen"])
+parser.add_argument("kind", choices=["seeds", "unused", "untold", "unfrozen", "looks"])
 parser.add_argument("--out", type=Path, required=True)
 options = parser.parse_args()
 
@@ -43,6 +43,9 @@ model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_
 for inputs, targets in batches:
     if options.kind == "unfrozen" and session.step == 1:
         model.used.bias.requires_grad_(True)
+    if options.kind == "looks":
+        with torch.no_grad():
+            model(inputs)
     optimizer.zero_grad()
     session.scale(nn.functional.mse_loss(model(inputs), targets)).backward()
     optimizer.step()

@@ -1,7 +1,9 @@
 """What the command accepts, refuses and says, without starting anything."""
 
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ from heterotrain_operator.api import load_manifest, to_core
 from heterotrain_operator.cli import checkpoints
 from heterotrain_operator.cli.arms import bounds_of, endless, legs, measured, worker_names
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.run import MARKER, Options, ignored_fields, prepare
+from heterotrain_operator.cli.run import MARKER, Options, ignored_fields, prepare, words_to_go_on
 from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group, Job, Seen
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.test_journal_and_live import JOB as TWO
 from unit.cli.test_journal_and_live import MOVED, QUIET, seen
@@ -94,6 +96,8 @@ def test_a_prometheus_server_is_named_as_ignored(tmp_path: Path):
         ({"runPolicy": {"suspend": True}}, [], "spec.runPolicy.suspend: a suspended job does not run"),
         ({}, ["--rounds", "0"], "--rounds: must be at least 1, found 0"),
         ({}, ["--compare", "Uniform", "--resume"], "--resume: several arms each start from the beginning"),
+        ({}, ["--resume"], "--resume: the job has no spec.checkpoint.path"),
+        ({"checkpoint": {"path": "/dev/null/here"}}, [], "spec.checkpoint.path: no checkpoint can be written to"),
     ],
 )
 def test_what_cannot_run_is_refused(
@@ -215,6 +219,30 @@ def test_profile_ends_once_the_policy_has_nothing_more_to_try():
 
 def test_profile_goes_on_until_everybody_is_measured():
     assert not measured(Job("digits", TWO.groups, 96, interval=11))(seen(40), QUIET)
+
+
+def test_profile_does_not_wait_for_ever_for_steps_that_nothing_measures(caplog: pytest.LogCaptureFixture):
+    def unmeasured(step: int) -> Seen:
+        now = seen(step)
+        return replace(
+            now,
+            workers=tuple(
+                replace(worker, metrics=replace(worker.metrics, steps=0.0)) for worker in now.workers if worker.metrics
+            ),
+        )
+
+    done = measured(TWO)
+    assert not done(unmeasured(40), QUIET)
+    assert not done(unmeasured(40 + 5 * TWO.interval - 1), QUIET)
+    assert done(unmeasured(40 + 5 * TWO.interval), QUIET)
+    assert "of 50 steps with batches 80 / 16 none was fit for measuring" in caplog.text
+
+
+def test_how_to_go_on_repeats_what_the_run_was_told():
+    options = Options(Path("my job.yaml"), policy="Static", schedule=Path("s.yaml"))
+    assert shlex.join(words_to_go_on(options)) == (
+        "heterotrain run 'my job.yaml' --resume --policy Static --schedule s.yaml"
+    )
 
 
 def test_first_signal_asks_and_second_insists():

@@ -204,6 +204,19 @@ def test_suspended_job_loses_its_pods_and_resumes_in_the_next_generation() -> No
     assert world.memory.restarts == 0
 
 
+def test_a_resumed_job_waits_anew_for_pods_that_still_end() -> None:
+    world = hetero_world()
+    leaving = dict(world.workers)
+    world.job = replace(world.job, suspend=True)
+    world.tick()
+    world.workers = dict(leaving)
+    world.tick(1000)
+    world.job = replace(world.job, suspend=False)
+    for seconds, phase in ((1, "Restarting"), (500, "Restarting"), (200, "Failed")):
+        world.workers = dict(leaving)
+        assert world.tick(seconds).phase == phase
+
+
 def test_workers_that_still_end_do_not_resume() -> None:
     world = hetero_world()
     leaving = dict(world.workers)

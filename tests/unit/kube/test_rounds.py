@@ -35,7 +35,14 @@ class Steered:
         gateway = Gateway(client, self._fence, lambda verb, kind: None)
         self.world = World(api, gateway, spec)
         monkeypatch.setattr("heterotrain_operator.rounds.make_source", lambda *_: self.world.workers)
-        self.rounds = JobRounds(gateway, Nodes(gateway), self.metrics, clock=self._seconds, monotonic=self._seconds)
+        self._gateway = gateway
+        self.restart_operator()
+
+    def restart_operator(self) -> None:
+        """All that was not written is forgotten."""
+        self.rounds = JobRounds(
+            self._gateway, Nodes(self._gateway), self.metrics, clock=self._seconds, monotonic=self._seconds
+        )
 
     def look(self, seconds: float = 1.0) -> float:
         self.world.now += seconds
@@ -111,6 +118,24 @@ def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[.
     assert (api.writes, len(api.names("pods"))) == ([], 3)
 
 
+def test_job_that_is_over_is_not_run_again_though_nobody_remembers_it(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer(runPolicy={"cleanPodPolicy": "All"})
+    job.train()
+    job.finish()
+    job.look()
+    before = job.world.status
+    api.remove("configmaps", "digits-plan")
+    job.restart_operator()
+    for _ in range(3):
+        job.look(20.0)
+    assert api.names("pods") == []
+    assert api.names("configmaps") == ["digits-plan"]
+    for name in ("phase", "completionTime", "reason"):
+        assert job.world.status[name] == before[name]
+
+
 def test_job_that_is_over_is_looked_at_when_its_time_has_come(steer: Callable[..., Steered], api: ApiServer) -> None:
     job = steer(runPolicy={"ttlSecondsAfterFinished": 40})
     job.train()
@@ -146,14 +171,45 @@ def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(steer: Callable[
     assert job.world.status["phase"] == "Created"
 
 
-@pytest.mark.parametrize("plural", ["configmaps", "services"])
-def test_refusal_of_what_a_job_needs_is_in_its_status(
-    steer: Callable[..., Steered], api: ApiServer, plural: str
+def test_refusal_of_the_service_stays_in_the_status_and_is_told_once(
+    steer: Callable[..., Steered], api: ApiServer
 ) -> None:
     job = steer()
 
     def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == plural and verb != "get":
+        if kind == "services" and verb != "get":
+            raise StatusError(403, "Forbidden", "exceeded quota: team")
+
+    api.refuse = refuse
+    job.look()
+    for seconds in (2.0, 20.0, 2.0):
+        job.look(seconds)
+        assert job.world.status["phase"] == "Created"
+        assert "exceeded quota: team" in job.world.status["reason"]
+    assert api.names("pods") == []
+    api.refuse = lambda verb, kind, name: None
+    job.look(20.0)
+    assert len(api.names("pods")) == 3
+
+
+def test_service_that_somebody_deleted_is_there_again_with_the_next_workers(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer()
+    job.train()
+    api.remove("services", "digits")
+    for name in api.names("pods"):
+        api.remove("pods", name)
+    for _ in range(3):
+        job.look(20.0)
+    assert api.names("services") == ["digits"]
+
+
+def test_refusal_of_what_a_job_needs_is_in_its_status(steer: Callable[..., Steered], api: ApiServer) -> None:
+    job = steer()
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if kind == "configmaps" and verb != "get":
             raise StatusError(403, "Forbidden", "exceeded quota: team")
 
     api.refuse = refuse

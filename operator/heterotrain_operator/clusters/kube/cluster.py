@@ -19,6 +19,7 @@ from heterotrain_operator.clusters.kube.invalid import invalid_status
 from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, service_name
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts, worker_seen
+from heterotrain_operator.clusters.kube.outcome import outcome_in
 from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
@@ -53,7 +54,6 @@ class KubeCluster:
         self._refused: dict[str, str] = {}
         self._departed: dict[str, PodFacts] = {}  # by UID
         self._service_checked = False
-        self._service_applied = False
         self._status: Mapping[str, Any] | None = None  # as it was written last
         self._known: Mapping[str, Any] | None = None  # as it was found last, worth a write or not
         self._status_at: float | None = None
@@ -123,7 +123,7 @@ class KubeCluster:
             refused=tuple(self._refused.items()),
             departed=tuple(worker_seen(pod, None, False) for pod in self._departed.values()),
         )
-        return self._seen, self._plans.memory
+        return self._seen, self._plans.memory or outcome_in(self._body.get("status") or {})
 
     def act(self, decision: Decision, memory: Memory) -> None:
         """Carry out a decision; what is done already is not done again.
@@ -214,18 +214,26 @@ class KubeCluster:
         """Create what is missing. Returns an event for each pod that is refused for a new reason."""
         if not decision.create:
             return []
-        if not self._service_applied:
-            self._gateway.apply(build_service(self._job, self._uid))
-            self._service_applied = True
         before, self._refused = self._refused, {}
+        no_service = self._apply_service()
         for key in decision.create:
-            if key.name not in self._pods and (why_not := self._create_pod(key)):
+            if key.name not in self._pods and (why_not := no_service or self._create_pod(key)):
                 self._refused[key.name] = why_not
         return [
             Event("Warning", "FailedCreatePod", why_not)
             for name, why_not in self._refused.items()
             if before.get(name) != why_not
         ]
+
+    def _apply_service(self) -> str:
+        """Why the Service is refused, without which pods would have no names; empty if it is there now."""
+        try:
+            self._gateway.apply(build_service(self._job, self._uid))
+        except GatewayError as error:
+            if error.status not in REFUSALS:
+                raise
+            return str(error)
+        return ""
 
     def _create_pod(self, key: WorkerKey) -> str:
         """Why the pod is refused; empty if it is there now.

@@ -1,0 +1,27 @@
+"""What a job's status tells of its end, where the memory of the decisions is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heterotrain_operator.clusters.kube.moments import unix_seconds
+from heterotrain_operator.core.model import FINAL_PHASES
+from heterotrain_operator.core.state import Memory
+
+
+def outcome_in(status: Mapping[str, Any]) -> Memory | None:
+    """The memory of a job that ended as this status says; None if it has not. A job that is over never runs again."""
+    phase = status.get("phase")
+    if phase not in FINAL_PHASES:
+        return None
+    ended_at = status.get("completionTime")
+    final: Mapping[str, Any] = next(
+        (entry for entry in status.get("conditions") or () if entry.get("type") == phase), {}
+    )
+    return Memory(
+        outcome=phase,
+        ended_at=unix_seconds(ended_at) if ended_at else None,
+        reason=final.get("reason") or "",
+        message=final.get("message") or status.get("reason") or "",
+    )
