@@ -140,7 +140,7 @@ class Engine:
         """
         if self.finished or self._team.generation is not None:
             raise RuntimeError("the batches end with the job; they cannot be iterated twice")
-        self.state.check()
+        self.state.checked()
         self._stop.deferred = True
         if self._worker is not None:
             self._await_membership(self._worker)

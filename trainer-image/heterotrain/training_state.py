@@ -68,16 +68,20 @@ class TrainingState:
             if isinstance(each, LRScheduler):
                 each.step()
 
-    def check(self) -> None:
-        """Raises CheckpointError if a checkpoint of this could not be read again, naming what is in the way."""
-        checkpoint.check_readable("the model", self._model.state_dict())
-        checkpoint.check_readable("the optimizer", self._optimizer.state_dict())
-        for name, each in self.registered.items():
-            checkpoint.check_readable(f"registered object {name!r}", each.state_dict())
+    def checked(self) -> dict[str, Any]:
+        """What model, optimizer and all that is registered hold. Raises CheckpointError if a checkpoint of it could not
+        be read again, naming what is in the way.
+        """
+        model, optimizer = self._model.state_dict(), self._optimizer.state_dict()
+        registered = {name: each.state_dict() for name, each in self.registered.items()}
+        checkpoint.check_readable("the model", model)
+        checkpoint.check_readable("the optimizer", optimizer)
+        for name, state in registered.items():
+            checkpoint.check_readable(f"registered object {name!r}", state)
+        return {"model": model, "optimizer": optimizer, "registered": registered}
 
     def pack(self) -> bytes:
-        """All of it, as bytes. Raises CheckpointError if they could not be read again."""
-        self.check()
+        """All of it, as bytes. Raises CheckpointError as `checked`."""
         return checkpoint.pack(
             {
                 "schema": checkpoint.SCHEMA,
@@ -86,9 +90,7 @@ class TrainingState:
                 "cursor": self.position.cursor,
                 "seed": self._config.seed,
                 "dataset_length": self._dataset_length,
-                "model": self._model.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "registered": {name: each.state_dict() for name, each in self.registered.items()},
+                **self.checked(),
             }
         )
 

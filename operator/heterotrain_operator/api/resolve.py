@@ -102,6 +102,6 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         config,
         target_metric=target.metric,
         target_value=target.value,
-        target_mode=target.mode or "Min",
+        target_mode=target.direction,
         target_every_steps=target.every_steps,
     )

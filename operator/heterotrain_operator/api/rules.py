@@ -94,17 +94,13 @@ def _one_end(job: HeteroTrainingJob) -> Iterator[Problem]:
         yield Problem("spec.training", f"needs exactly one of epochs and steps, found {found}")
 
 
-def _loss_falls(job: HeteroTrainingJob) -> Iterator[Problem]:
+def _target_has_a_direction(job: HeteroTrainingJob) -> Iterator[Problem]:
     target = job.spec.training.target
     if target is not None and target.metric == TRAINING_LOSS and target.mode == "Max":
         yield Problem(
             "spec.training.target.mode",
             "must be Min for the training loss, which begins above any target; name the metric if it is another",
         )
-
-
-def _metric_has_a_direction(job: HeteroTrainingJob) -> Iterator[Problem]:
-    target = job.spec.training.target
     if target is not None and target.metric != TRAINING_LOSS and target.mode is None:
         yield Problem(
             "spec.training.target.mode",
@@ -284,19 +280,13 @@ RULES = (
     ),
     Rule(
         ("spec.training.target.metric", "spec.training.target.mode"),
-        _loss_falls,
+        _target_has_a_direction,
         (
             Cel(
                 "spec.training.target",
                 f"self.metric != '{TRAINING_LOSS}' || !has(self.mode) || self.mode == 'Min'",
                 f"mode must be Min for metric {TRAINING_LOSS}",
             ),
-        ),
-    ),
-    Rule(
-        ("spec.training.target.metric", "spec.training.target.mode"),
-        _metric_has_a_direction,
-        (
             Cel(
                 "spec.training.target",
                 f"self.metric == '{TRAINING_LOSS}' || has(self.mode)",

@@ -31,6 +31,11 @@ class Target(Model):
     )
     every_steps: Steps = Field(default=50, description="The metric is taken every so many committed steps.")
 
+    @property
+    def direction(self) -> Literal["Max", "Min"]:
+        """The mode, also where it goes without saying."""
+        return self.mode or "Min"
+
 
 class Training(Model):
     """What is trained and until when."""

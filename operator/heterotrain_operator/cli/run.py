@@ -299,9 +299,7 @@ def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism
         worker_names(core),
         bounds=bounds_of(core),
         profiled=[result.arm for result in results if result.leg.is_profile],
-        target=None
-        if target is None
-        else Target(target.value, target.every_steps, target.metric, target.mode or "Min"),
+        target=None if target is None else Target(target.value, target.every_steps, target.metric, target.direction),
         limits=mechanism.describe(),
         levels=prepared.schedule.levels,
     )

@@ -33,8 +33,7 @@ class Limited(Protocol):
 class ScheduledLimits:
     """The limits of one arm. Tell it every look; `now` gives Unix seconds.
 
-    A worker that is started again begins with its manifest's limit, so limits are imposed by uid; a CPU is kept to by
-    name.
+    A worker that is started again begins with its manifest's limit, so every worker is known by its uid.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class ScheduledLimits:
         self._began: float | None = None
         self._declared = declared
         self._imposed: dict[str, int] = {}
-        self._kept = dict(placements[0])
 
     def look(self, seen: Seen) -> tuple[Event, ...]:
         """Change what is due; returns what there is to tell. Raises LimitError if a limit is refused."""
@@ -111,8 +109,7 @@ class ScheduledLimits:
             if known[worker.name] != self._limits[worker.name]:
                 self._world.set_cpu_limit(worker.name, self._limits[worker.name])
             cpu = self._placements[self._level].get(worker.name)
-            if cpu is not None and cpu != self._kept.get(worker.name):
-                self._kept[worker.name] = cpu
+            if cpu is not None and (before is None or cpu != self._placements[before].get(worker.name)):
                 self._world.keep_to_cpu(worker.name, cpu)
 
 

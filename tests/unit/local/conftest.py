@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.local.worlds import LIMITING_MEMORY, MECHANISMS, key
+from unit.local.worlds import LIMITING_MEMORY, MECHANISMS, cgroup_folders, key
 
 Start = Callable[..., LocalCluster]
 
@@ -51,3 +53,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield make
     for cluster in clusters:
         cluster.close()
+
+
+@pytest.fixture
+def nothing_stays_behind() -> Iterator[None]:
+    """After every test: no cgroup of ours, no process that carries the mark of a cluster of this process."""
+    yield
+    assert not cgroup_folders(os.getpid())
+    mark = f"{leftovers.ENV_RUNNER}={os.getpid()}-"
+    left = [pid for pid in leftovers.all_pids() for entry in leftovers.environment(pid) if entry.startswith(mark)]
+    assert not [pid for pid in left if leftovers.alive(pid)]

@@ -8,52 +8,41 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from heterotrain import contract
-from heterotrain.contract import Member, Plan, TrainingConfig
+from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.limits import Cage, Mechanism
+from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.model import Decision, WorkerSeen
+from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.local.worlds import IGNORE_TERM, MECHANISMS, SLEEP, cgroup_folders, eventually, key, make_job
+from unit.local.worlds import (
+    IGNORE_TERM,
+    MECHANISMS,
+    PLAN,
+    SLEEP,
+    cgroup_folders,
+    ended,
+    eventually,
+    key,
+    make_job,
+    only,
+)
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("nothing_stays_behind")]
 
 Start = Callable[..., LocalCluster]
-PLAN = Plan(1, 1, "step", (Member("job-cpu-0", "u", "127.0.0.1:1", "cpu", 32),))
 SAY_ENVIRONMENT = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv, sys.executable, os.getcwd()]))"
-
-
-def only(cluster: LocalCluster) -> WorkerSeen:
-    [worker] = cluster.observe()[0].workers
-    return worker
-
-
-def ended(cluster: LocalCluster) -> WorkerSeen:
-    eventually(lambda: only(cluster).exit_code is not None)
-    return only(cluster)
 
 
 def log_says(cluster: LocalCluster, text: str, name: str = "job-cpu-0") -> None:
     eventually(lambda: text in cluster.log_file(name).read_text())
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_behind() -> Iterator[None]:
-    """After every test: no cgroup of ours, no process that carries the mark of a cluster of this process."""
-    yield
-    assert not cgroup_folders(os.getpid())
-    mark = f"{leftovers.ENV_RUNNER}={os.getpid()}-"
-    left = [pid for pid in leftovers.all_pids() for entry in leftovers.environment(pid) if entry.startswith(mark)]
-    assert not [pid for pid in left if leftovers.alive(pid)]
 
 
 def test_a_worker_is_told_the_contract(start: Start) -> None:
@@ -92,71 +81,6 @@ def test_the_run_decides_where_checkpoints_go(tmp_path: Path) -> None:
         cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
         environment = json.loads(cluster.log_file(ended(cluster).name).read_text())[0]
     assert TrainingConfig.from_json(environment[contract.ENV_CONFIG]).checkpoint_path == "/somewhere"
-
-
-def test_a_worker_is_in_its_cgroup_before_the_command_begins(mechanism: Mechanism, start: Start) -> None:
-    if not mechanism.parents:
-        pytest.skip("only cgroups can be looked at from inside")
-    script = "print(open('/proc/self/cgroup').read())"
-    cluster = start(make_job(script, resources={"limits": {"cpu": "500m"}}), mechanism)
-    ended(cluster)
-    assert f"{leftovers.FOLDER_PREFIX}{os.getpid()}-" in cluster.log_file("job-cpu-0").read_text()
-
-
-def test_cpu_limits_hold_from_the_first_plan_on(
-    mechanism: Mechanism, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cages: dict[str, Cage] = {}
-    create = type(mechanism).create
-
-    def remembered(self: Mechanism, worker: str, *limits: object) -> Cage:
-        cages[worker] = create(self, worker, *limits)
-        return cages[worker]
-
-    def in_force() -> list[float | None]:
-        return [cages[name].cores() for name in ("job-cpu-0", "job-cpu-1")]
-
-    monkeypatch.setattr(type(mechanism), "create", remembered)
-    cluster = start(make_job(SLEEP, replicas=2, resources={"limits": {"cpu": "250m"}}), mechanism)
-    assert in_force() == [None, None], "a worker that starts is not held back"
-    cluster.set_cpu_limit("job-cpu-1", 0.125)
-    assert in_force() == [None, None], "not by a schedule either"
-    seen, _ = cluster.observe()
-    assert [worker.cpu_limit for worker in seen.workers] == [0.25, 0.125]
-    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
-    assert in_force() == [0.25, None], "who is not in the plan goes on starting"
-    cluster.set_cpu_limit("job-cpu-0", 0.5)
-    cluster.observe()
-    both = tuple(replace(PLAN.members[0], name=name) for name in cages)
-    cluster.act(Decision("Running", "", plan=Plan(2, 2, "step", both)), Memory.initial())
-    assert in_force() == [0.5, 0.125]
-
-
-def test_a_worker_that_is_started_again_keeps_to_the_cpu_of_its_name(mechanism: Mechanism, start: Start) -> None:
-    def cpus() -> set[int]:
-        return os.sched_getaffinity(cluster.pid("job-cpu-0"))
-
-    other = max(os.sched_getaffinity(0))
-    cluster = start(make_job(SLEEP), mechanism)
-    cluster.keep_to_cpu("job-cpu-0", other)
-    assert cpus() == os.sched_getaffinity(0), "a worker that starts is not held back"
-    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
-    assert cpus() == {other}
-    cluster.act(Decision("Running", "", delete=("job-cpu-0",)), Memory.initial())
-    eventually(lambda: not cluster.observe()[0].workers)
-    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
-    cluster.observe()
-    cluster.act(Decision("Running", "", plan=replace(PLAN, version=2, generation=2)), Memory.initial())
-    assert cpus() == {other}
-
-
-def test_limits_are_reported_and_can_be_changed(mechanism: Mechanism, start: Start) -> None:
-    cluster = start(make_job(SLEEP, resources={"limits": {"cpu": "250m"}}), mechanism)
-    assert only(cluster).cpu_limit == 0.25
-    cluster.set_cpu_limit("job-cpu-0", 0.5)
-    assert only(cluster).cpu_limit == 0.5
-    with pytest.raises(ValueError, match="no worker 'nobody'"):
-        cluster.set_cpu_limit("nobody", 0.5)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from heterotrain.contract import Member, Plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest
+from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.detect import working
-from heterotrain_operator.core.model import WorkerKey
+from heterotrain_operator.core.model import WorkerKey, WorkerSeen
 
 T = TypeVar("T")
 
@@ -20,6 +22,7 @@ LIMITING_MEMORY = [name for name in MECHANISMS if getattr(MECHANISMS[name], "mem
 
 SPIN = "while True: pass"
 SLEEP = "import time\nwhile True: time.sleep(60)"
+PLAN = Plan(1, 1, "step", (Member("job-cpu-0", "u", "127.0.0.1:1", "cpu", 32),))
 IGNORE_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n" + SLEEP
 
 
@@ -62,3 +65,15 @@ def cgroup_folders(pid: int) -> list[Path]:
     """The cgroups of workers of one runner; those of others may come and go meanwhile."""
     parents = {parent for mechanism in MECHANISMS.values() for parent in mechanism.parents}
     return [folder for parent in parents for folder in parent.glob(f"heterotrain-{pid}-*-job-cpu-*")]
+
+
+def only(cluster: LocalCluster) -> WorkerSeen:
+    """The one worker."""
+    [worker] = cluster.observe()[0].workers
+    return worker
+
+
+def ended(cluster: LocalCluster) -> WorkerSeen:
+    """The one worker, once it has ended."""
+    eventually(lambda: only(cluster).exit_code is not None)
+    return only(cluster)
