@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 
 import kopf
 
 from heterotrain_operator import handlers
+from heterotrain_operator.clusters.kube.access import Access, connect
+from heterotrain_operator.clusters.kube.client import PatientClient
+from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.reading_errors import AccessError
 from heterotrain_operator.options import Options
 from heterotrain_operator.runtime import Runtime
+from heterotrain_operator.watchable import NothingToWatchError, watchable
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -25,14 +31,31 @@ def main() -> int:
     for chatty in ("kopf", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(max(options.log_level, logging.WARNING))
     assert handlers.start is not None  # imported for what it registers
+    try:
+        watched = _watched(options.watched)
+    except (AccessError, NothingToWatchError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     kopf.run(
         standalone=True,
-        clusterwide=not options.watched,
-        namespaces=options.watched,
+        clusterwide=not watched,
+        namespaces=watched,
         liveness_endpoint=f"http://0.0.0.0:{options.health_port}/healthz",
         memo=kopf.Memo(runtime=Runtime(options)),
     )
     return 0
+
+
+def _watched(namespaces: Sequence[str]) -> tuple[str, ...]:
+    """Those that can be watched; none was named for all."""
+    if not namespaces:
+        return ()
+    with connect(Access()).api as found:
+        client = PatientClient(found.configuration)
+    try:
+        return watchable(Gateway(client, fence=lambda: None, wrote=lambda verb, kind: None), namespaces)
+    finally:
+        client.close()
 
 
 if __name__ == "__main__":

@@ -89,6 +89,8 @@ def test_two_jobs_train_side_by_side(apply: Apply) -> None:
     for each in jobs:
         each.wait_for_phase("Succeeded", 300)
     for each in jobs:
+        # Neither went on from the other's checkpoint.
+        assert [record.step for record in each.records("large")] == list(range(60))
         assert {pod["metadata"]["name"] for pod in each.pods()} == {each.pod_name("large"), each.pod_name("small")}
         assert {member.name for member in each.plan.members} == {each.pod_name("large"), each.pod_name("small")}
         assert each.warnings() == []
@@ -124,3 +126,19 @@ def test_two_installations_steer_their_own_namespaces(
         assert len(each.events("SuccessfulCreatePod")) == 1
     assert nobodys.phase == ""
     assert nobodys.children() == []
+
+
+def test_deleted_namespace_keeps_the_operator_from_no_other(
+    cluster: Cluster, files: SharedFolder, installation: Installation, make_namespace: Callable[[], str]
+) -> None:
+    kept, deleted = make_namespace(), make_namespace()
+    installation.install(f'watchNamespaces=["{kept}","{deleted}"]')
+    try:
+        cluster.kubectl("delete", "namespace", deleted, seconds=120)
+        (pod,) = installation.pods()
+        installation.remove_at_once(pod)
+        idling = apply_in(cluster, files, kept, idle("idle"))
+        wait_for(idling.pods, 60, f"the pod of the job in {kept}")
+        assert f"namespace {deleted} is left out" in installation.log()
+    finally:
+        installation.install()

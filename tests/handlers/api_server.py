@@ -50,8 +50,9 @@ class StatusError(Exception):
 class ApiServer:
     """What the cluster holds.
 
-    `refuse(verb, plural, name)` may raise a StatusError, or wait. `writes` lists what was not refused: verb, plural,
-    name and the body that was sent; `reads` verb, plural, and name or label selector. `missing` kinds are not served.
+    `refuse(verb, plural, name)` may raise a StatusError, or wait. Nothing may be listed in `forbidden` namespaces.
+    `writes` lists what was not refused: verb, plural, name and the body that was sent; `reads` verb, plural, and name
+    or label selector. `missing` kinds are not served.
     """
 
     def __init__(self) -> None:
@@ -60,6 +61,7 @@ class ApiServer:
         self.reads: list[tuple[str, str, str]] = []
         self.refuse: Callable[[str, str, str], None] = lambda verb, plural, name: None
         self.missing: set[str] = set()
+        self.forbidden: set[str] = set()
         self.clock: Callable[[], float] = time.time
         self._forgotten = 0
         self._versions = itertools.count(100)
@@ -175,6 +177,8 @@ class ApiServer:
     def listed(self, plural: str, namespace: str, selector: str) -> Document:
         """All of a kind."""
         self.refuse("list", plural, "")
+        if namespace in self.forbidden:
+            raise StatusError(403, "Forbidden", f'cannot list resource "{plural}" in the namespace "{namespace}"')
         with self._changed:
             self.reads.append(("list", plural, selector))
             items = [

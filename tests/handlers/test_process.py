@@ -55,6 +55,29 @@ def test_process_steers_and_at_sigterm_leaves_in_order(api: ApiServer) -> None:
     assert [line for line in log.splitlines() if " INFO " not in line] == []
 
 
+@pytest.mark.usefixtures("site")
+def test_namespace_whose_rights_are_gone_does_not_keep_it_from_the_others(api: ApiServer) -> None:
+    api.put("heterotrainingjobs", JOB)
+    api.forbidden.add("deleted")
+    with process(HETEROTRAIN_NAMESPACES="deleted,team-a") as started:
+        await_phase(api, "Created")
+        started.send_signal(signal.SIGTERM)
+        _, log = started.communicate(timeout=PATIENCE_SECONDS)
+    assert (
+        "WARNING heterotrain_operator.watchable: namespace deleted is left out until the next start: "
+        "no right to list HeteroTrainingJob, Pod, ConfigMap in it"
+    ) in log
+
+
+@pytest.mark.usefixtures("site")
+def test_process_that_may_watch_nothing_says_so_and_ends(api: ApiServer) -> None:
+    api.forbidden.update(("a", "b"))
+    with process(HETEROTRAIN_NAMESPACES="a,b") as started:
+        _, log = started.communicate(timeout=PATIENCE_SECONDS)
+    assert started.returncode == 1
+    assert log.endswith("no right to list jobs, pods and ConfigMaps in a, b\n")
+
+
 def test_environment_that_is_wrong_ends_it_at_once() -> None:
     with process(HETEROTRAIN_METRICS_PORT="http") as started:
         _, log = started.communicate(timeout=PATIENCE_SECONDS)

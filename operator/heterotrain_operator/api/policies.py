@@ -203,7 +203,9 @@ class RunPolicy(Model):
         "workers from outside does not count: preemption, eviction, a drained or lost node.",
     )
     startup_deadline_seconds: PositiveSeconds = Field(
-        default=600, description="The job fails if its workers are not all at their loops after so long."
+        default=600,
+        description="The job fails if its workers are not all at their loops after so long. One that has trained "
+        "before waits on for pods that find no place, and is Degraded meanwhile.",
     )
     scheduling_policy: SchedulingPolicy | None = Field(
         default=None, description="Hints for a gang scheduler or queue. Absent: pods are placed one by one."

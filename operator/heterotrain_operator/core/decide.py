@@ -11,7 +11,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core import progress
 from heterotrain_operator.core.balance import balance
-from heterotrain_operator.core.facts import Facts, ended, listed, resized, stuck, survey
+from heterotrain_operator.core.facts import Facts, ended, listed, rejected, resized, stuck, survey
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.passes import with_passes
@@ -63,7 +63,8 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         if draining is not None:
             return draining
         memory = replace(memory, draining=False, restart_at=None, starting_at=now)
-    if facts.failed or facts.lost:
+    # Those that were to begin and were turned away are created again; nobody else has to start anew for that.
+    if facts.lost or (facts.failed and (any(facts.members) or not all(map(rejected, facts.failed)))):
         return after_failures(job, facts, memory, now)
     if memory.plan_version > (facts.plan.version if facts.plan is not None else 0):
         since = now - (memory.published_at if memory.published_at is not None else now)
@@ -95,10 +96,13 @@ def _running(
     memory = aligned(memory, plan, now)
     blind = facts.metrics_problem or progress.all_silent(members)
     if blind:
-        said = f"{blind}; plan {plan.version} stays"
+        memory = progress.held(members, memory, now)
+        # Workers that end together fall silent together, for a moment.
+        lasts = facts.metrics_problem or progress.silent(job, members, memory, now)
+        said = f"{blind}; plan {plan.version} stays" if lasts else ""
         health = Health(*balance(plan, memory), degraded=said, degraded_code="MetricsUnavailable")
         reason = f"plan {plan.version} stays: {blind}"
-        return decision(job, "Running", "MetricsUnavailable", reason, health=health), progress.held(memory, now)
+        return decision(job, "Running", "MetricsUnavailable", reason, health=health), memory
     memory = progress.observed(members, memory, now)
     hanging = progress.hung(job, members, memory, now)
     if hanging is not None:

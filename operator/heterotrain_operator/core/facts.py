@@ -98,6 +98,11 @@ def failed(worker: WorkerSeen) -> bool:
     return ended(worker) and not (worker.finished and worker.phase != "Failed" and worker.exit_code in (None, 0))
 
 
+def rejected(worker: WorkerSeen) -> bool:
+    """Whether its node would not have it: it was over before it ran, and not by its own fault."""
+    return worker.phase == "Failed" and worker.exit_code is None and worker.disrupted and not worker.node_lost
+
+
 def vanished(facts: Facts) -> list[str]:
     """Members of the plan in force that are not there, by name; none if it is the plan of an earlier generation,
     of which nobody is left.

@@ -76,7 +76,6 @@ class WorkerMetrics:
     loss: float | None = None
     memory_bytes: float | None = None
     cpu_limit: float | None = None
-    cpu_throttled_seconds: float | None = None
     memory_peak_bytes: float | None = None  # of measured steps since the version began, at `memory_batch_size` samples
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0

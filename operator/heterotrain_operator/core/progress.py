@@ -41,15 +41,13 @@ def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memor
     elif memory.between_steps and not pausing:
         # The pause itself was no lack of progress; the next step gets its whole time.
         progress_at = now
-    workers = tuple(_heard(worker, known, now) for worker, known in zip(members, memory.workers, strict=True))
     return replace(
-        memory,
+        _listened(members, memory, now),
         progress_step=max(step, memory.progress_step),
         progress_at=progress_at,
         advanced_at=advanced_at,
         between_steps=pausing,
         slow_step_seconds=slow or memory.slow_step_seconds,
-        workers=workers,
     )
 
 
@@ -65,9 +63,9 @@ def all_silent(members: Sequence[WorkerSeen]) -> str:
     return f"metrics of none of the {len(alive)} workers can be read"
 
 
-def held(memory: Memory, now: float) -> Memory:
+def held(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
     """Memory of a time in which progress could not be seen: nobody is held to have made none."""
-    return replace(memory, progress_at=now, advanced_at=now)
+    return replace(_listened(members, memory, now), progress_at=now, advanced_at=now)
 
 
 def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
@@ -110,6 +108,11 @@ def _last_known(worker: WorkerSeen) -> str:
     if worker.metrics is None:
         return f"{worker.name} (metrics unreadable)"
     return f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, step {worker.metrics.step})"
+
+
+def _listened(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
+    workers = tuple(_heard(worker, known, now) for worker, known in zip(members, memory.workers, strict=True))
+    return replace(memory, workers=workers)
 
 
 def _heard(worker: WorkerSeen, known: WorkerMemory, now: float) -> WorkerMemory:

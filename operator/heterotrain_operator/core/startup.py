@@ -14,15 +14,19 @@ from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.batching import POLICIES, Seat, Split
 from heterotrain_operator.core.batching import static as static_policy
 from heterotrain_operator.core.batching import uniform as uniform_policy
-from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, missing, surplus
+from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, missing, rejected, surplus
 from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
-from heterotrain_operator.core.outcomes import Health, decision, ending
+from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.passes import in_passes, with_passes
 from heterotrain_operator.core.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.safe import bounds_at_once, safe_bounds
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.core.steering import SETTLE_SECONDS
+
+INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+"""Why a job that has trained is Degraded, when its workers have found no place for as long as they may take to start.
+"""
 
 
 def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
@@ -31,9 +35,10 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     if memory.starting_at is None:
         memory = replace(memory, starting_at=now)
     keys = missing(job, facts)
-    unwanted = (*(worker.name for worker in surplus(job, facts)), *facts.strangers)
-    leaving = frozenset(unwanted)
-    awaited = [worker for worker in facts.workers if worker.name not in leaving]
+    excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers)
+    awaited = [worker for worker in facts.workers if worker.name not in excess]
+    turned_away = [worker for worker in awaited if rejected(worker)]
+    unwanted = (*excess, *(worker.name for worker in turned_away))
     why_not = _infeasible(job)
     unready = [*(f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys), *_unready(awaited)]
     if not why_not and not unready and not unwanted:
@@ -41,25 +46,44 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     # Where their metrics are read from may be to blame, and not the workers.
     source = facts.metrics_problem or facts.metrics_note
     blind = f"; {source}" if source else ""
-    health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
     waited = now - (memory.starting_at if memory.starting_at is not None else now)
+    told = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
     if waited > job.startup_deadline_seconds:
         what = why_not or f"not ready: {listed(unready or list(unwanted))}{blind}"
-        message = f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"
-        return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
+        message = f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
+        lacking = bool(keys or turned_away) or any(worker.phase == "Pending" for worker in awaited)
+        if why_not or memory.generation == 0 or not (lacking or memory.reason == INSUFFICIENT_CAPACITY):
+            return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
+        memory = _waiting_on(memory, now, message if lacking else "")
+        told = (*told, Event("Warning", INSUFFICIENT_CAPACITY, message)) if lacking else told
     if why_not:
         return decision(job, phase, "Infeasible", why_not, health=Health(degraded=why_not), delete=unwanted), memory
+    health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
+    if memory.reason == INSUFFICIENT_CAPACITY:
+        health = Health(degraded=memory.message, degraded_code=INSUFFICIENT_CAPACITY)
+    if turned_away:
+        memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
         reason = f"waiting for {listed(unready)}{blind}" if unready else f"{listed(list(unwanted))} must go first"
-        return decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted), memory
+        waiting = decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted, events=told)
+        return waiting, memory
     memory = replace(memory, pods_created_at=now)
     fresh = [key.name for key in keys if key.name not in facts.refused]
-    if not fresh:
-        reason = f"waiting for {listed(unready)}"
-        return decision(job, phase, "WaitingForWorkers", reason, create=keys, delete=unwanted), memory
-    reason = f"creating {listed(fresh)}"
-    event = Event("Normal", "SuccessfulCreatePod", reason)
-    return decision(job, phase, "CreatingWorkers", reason, create=keys, delete=unwanted, events=(event,)), memory
+    reason = f"creating {listed(fresh)}" if fresh else f"waiting for {listed(unready)}"
+    code = "CreatingWorkers" if fresh else "WaitingForWorkers"
+    events = (*told, Event("Normal", "SuccessfulCreatePod", reason)) if fresh else told
+    return decision(job, phase, code, reason, health=health, create=keys, delete=unwanted, events=events), memory
+
+
+def _rejection(worker: WorkerSeen) -> Event:
+    return Event("Warning", "WorkerRejected", f"{worker.name} was turned away by its node: {worker.message.strip()}")
+
+
+def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
+    """A job that has trained waits on for as long as capacity is lacking, which `message` tells, and once it is not
+    (no message), its workers have as long to start as any.
+    """
+    return replace(memory, starting_at=now, reason=INSUFFICIENT_CAPACITY if message else "", message=message)
 
 
 def _infeasible(job: Job) -> str | None:

@@ -62,7 +62,6 @@ def _metrics(version: int, values: Mapping[str, float], phase: str) -> WorkerMet
         loss=values.get(contract.METRIC_LOSS),
         memory_bytes=values.get(contract.METRIC_MEMORY_BYTES),
         cpu_limit=values.get(contract.METRIC_CPU_LIMIT),
-        cpu_throttled_seconds=values.get(contract.METRIC_CPU_THROTTLED_SECONDS),
         memory_peak_bytes=values.get(contract.METRIC_MEMORY_PEAK_BYTES),
         memory_limit_bytes=values.get(contract.METRIC_MEMORY_LIMIT_BYTES),
         memory_batch_size=int(values.get(contract.METRIC_MEMORY_BATCH_SIZE, 0)),

@@ -82,6 +82,17 @@ def test_plan_stays_while_no_metrics_can_be_read_at_all(how: str) -> None:
     assert again.phase == "Running", "steering resumes by itself"
 
 
+def test_workers_that_fall_silent_together_for_a_moment_impair_nothing() -> None:
+    world = hetero_world(heartbeat_timeout_seconds=5.0)
+    world.run(1)
+    silent = Seen(tuple(replace(worker, metrics=None) for worker in world.seen().workers), world.plan)
+    memory, told = world.memory, []
+    for seconds in (0, 4, 6):
+        decision, memory = decide(world.job, silent, memory, world.now + seconds)
+        told += [condition.status for condition in decision.conditions if condition.type == "Degraded"]
+    assert told == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("policy", "deleted"),
     [

@@ -77,6 +77,70 @@ def test_first_plan_waits_until_every_worker_is_ready(impairment: dict[str, obje
     assert set(late.delete) == {"job-gpu-0", "job-gpu-1", "job-cpu-0"}
 
 
+def test_job_that_has_trained_waits_on_for_capacity_and_says_so() -> None:
+    world = World(two_groups()).start()
+    world.workers["job-gpu-0"].end(143, disrupted=True)
+    world.tick()
+    world.tick()
+    world.workers["job-gpu-1"].phase, world.workers["job-gpu-1"].message = "Pending", "no node fits"
+    assert not condition(world.tick(590), "Degraded").status
+    late = world.tick(20)
+    assert (late.phase, events(late)) == ("Restarting", ["InsufficientCapacity"])
+    for decision in (late, world.tick(300)):
+        assert condition(decision, "Degraded").reason == "InsufficientCapacity"
+        assert "job-gpu-1 (Pending: no node fits)" in condition(decision, "Degraded").message
+    assert events(world.decisions[-1]) == []
+    assert events(world.tick(301)) == ["InsufficientCapacity"]
+    world.workers["job-gpu-1"].phase = "Running"
+    started = world.tick()
+    assert started.plan is not None
+    assert not condition(started, "Degraded").status
+
+
+def test_worker_that_found_its_place_late_has_as_long_to_start_as_any() -> None:
+    world = World(two_groups()).start()
+    world.workers["job-gpu-0"].end(143, disrupted=True)
+    world.tick()
+    world.tick()
+    world.workers["job-gpu-1"].phase = "Pending"
+    world.tick(601)
+    world.tick(590)
+    world.workers["job-gpu-1"].phase, world.workers["job-gpu-1"].answers = "Running", False
+    assert world.tick(20).phase == "Restarting"
+    assert not condition(world.tick(590), "Degraded").status
+    assert world.tick(20).phase == "Failed"
+
+
+def test_worker_turned_away_by_its_node_is_created_again_and_the_others_wait_for_it() -> None:
+    world = World(two_groups(backoff_limit=0))
+    world.tick()
+    uids = {name: worker.uid for name, worker in world.workers.items()}
+    refused = world.workers["job-gpu-1"]
+    refused.phase, refused.disrupted, refused.message = "Failed", True, "OutOfcpu: Node didn't have enough resource"
+    decision = world.tick()
+    assert decision.delete == ("job-gpu-1",)
+    assert [event.reason for event in decision.events] == ["WorkerRejected"]
+    assert "job-gpu-1 was turned away by its node: OutOfcpu" in decision.events[0].message
+    assert not world.tick().create, "the node is given time"
+    assert [key.name for key in world.tick(10).create] == ["job-gpu-1"]
+    plan = world.tick().plan
+    assert plan is not None
+    assert {member.name for member in plan.members if member.uid == uids[member.name]} == {"job-gpu-0", "job-cpu-0"}
+    assert world.memory.restarts == 0
+
+
+def test_nodes_that_turn_a_new_job_away_for_good_let_it_fail() -> None:
+    world = World(two_groups())
+    world.tick()
+    while world.decisions[-1].phase == "Created":
+        for worker in world.workers.values():
+            worker.phase, worker.disrupted, worker.message = "Failed", True, "NodeAffinity: no such label"
+        world.tick(10)
+    assert world.decisions[-1].phase == "Failed"
+    assert "did not start within 600 s" in world.decisions[-1].reason
+    assert len(world.decisions) > 20
+
+
 def test_source_of_metrics_that_is_away_is_told_while_workers_are_waited_for() -> None:
     world = World(two_groups())
     world.tick()

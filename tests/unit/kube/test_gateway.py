@@ -31,6 +31,7 @@ WRITES: dict[str, Callable[[Gateway], Any]] = {
 READS: dict[str, Callable[[Gateway], Any]] = {
     "read": lambda gateway: gateway.read("ConfigMap", "team-a", "m"),
     "uids": lambda gateway: gateway.uids("Pod", "team-a", "job", "digits"),
+    "may_list": lambda gateway: gateway.may_list("Pod", "team-a"),
     "serves_jobs": lambda gateway: gateway.serves_jobs(),
 }
 

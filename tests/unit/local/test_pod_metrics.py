@@ -71,7 +71,6 @@ EXPECTED = WorkerMetrics(
     loss=1.5,
     memory_bytes=1e8,
     cpu_limit=0.5,
-    cpu_throttled_seconds=4.0,
     memory_peak_bytes=2e8,
     memory_limit_bytes=1e9,
     memory_batch_size=16,

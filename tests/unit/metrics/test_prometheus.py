@@ -75,7 +75,6 @@ def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
         loss=metrics.loss,
         memory_bytes=1e8,
         cpu_limit=0.5,
-        cpu_throttled_seconds=4.0,
     )
 
 

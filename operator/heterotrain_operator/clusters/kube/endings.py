@@ -23,6 +23,21 @@ LOG_LINES = 3
 _TAKEN_AWAY = frozenset({"Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 """Reasons of a pod that somebody else ended: preempted by the kubelet, its node lost or shut down."""
 
+_REJECTED = frozenset(
+    {
+        "NodeAffinity",
+        "NodeName",
+        "NodePorts",
+        "TaintToleration",
+        "TopologyAffinityError",
+        "UnexpectedAdmissionError",
+    }
+)
+_OUT_OF = "OutOf"
+"""Reasons of a pod that the kubelet did not admit to the node that the scheduler had found for it, and the beginning of
+those that name a resource, as OutOfcpu does. Source: Kubernetes 1.34, `pkg/kubelet/lifecycle/predicate.go`.
+"""
+
 _EVICTED = "Evicted"
 _LOST = frozenset({"ContainerStatusUnknown", "Unknown"})
 """Reasons of a container that ended unobserved, as all do whose node stops at once."""
@@ -77,7 +92,7 @@ def how_it_ended(spec: Document, status: Document, container: Document, trainer:
 def is_disrupted(status: Document, trainer: Document) -> bool:
     """Whether a pod was or is being ended by somebody else, as far as its status tells."""
     reason = status.get("reason") or ""
-    if disruption(status) or reason in _TAKEN_AWAY:
+    if disruption(status) or reason in _TAKEN_AWAY | _REJECTED or reason.startswith(_OUT_OF):
         return True
     if reason == _EVICTED:
         # For want of memory on its node; but one that outgrew a limit of its own on storage would do so again.

@@ -17,7 +17,7 @@ from heterotrain_operator.clusters.kube.names import FIELD_MANAGER, GROUP, PLURA
 
 JOB_KIND = "HeteroTrainingJob"
 JOB_API = f"{GROUP}/{VERSION}"
-NOT_FOUND, CONFLICT, UNPROCESSABLE = 404, 409, 422
+FORBIDDEN, NOT_FOUND, CONFLICT, UNPROCESSABLE = 403, 404, 409, 422
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
@@ -80,6 +80,16 @@ class Gateway:
     def read(self, kind: str, namespace: str | None, name: str) -> Document | None:
         """One object; None if there is none. Raises GatewayError."""
         return self._found(_path(kind, namespace, name), f"get {kind} {name}")
+
+    def may_list(self, kind: str, namespace: str) -> bool:
+        """Whether the API server lets this account list a kind there. Raises GatewayError."""
+        try:
+            self._call("GET", _path(kind, namespace), f"list {kind}", query={"limit": "1"}, accept=METADATA_ONLY)
+        except GatewayError as error:
+            if error.status != FORBIDDEN:
+                raise
+            return False
+        return True
 
     def uids(self, kind: str, namespace: str, label: str, value: str) -> frozenset[str]:
         """UIDs of the objects of a kind that bear the label now. Raises GatewayError."""
