@@ -124,5 +124,5 @@ def remove_namespace(cluster: Cluster, name: str) -> None:
     where = f"--namespace={name}"
     cluster.kubectl("delete", "heterotrainingjobs", "--all", where, "--wait=false")
     cluster.kubectl("delete", "pods", "--all", where, "--grace-period=1", seconds=120)
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")  # a test may have done so
     cluster.kubectl("delete", "persistentvolume", name, "--wait=false")
