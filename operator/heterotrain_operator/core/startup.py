@@ -36,7 +36,8 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         memory = replace(memory, starting_at=now)
     keys = missing(job, facts)
     excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers)
-    awaited = [worker for worker in facts.workers if worker.name not in excess]
+    leaving = frozenset(excess)  # of a job that shrinks, thousands may be
+    awaited = [worker for worker in facts.workers if worker.name not in leaving]
     turned_away = [worker for worker in awaited if rejected(worker)]
     unwanted = (*excess, *(worker.name for worker in turned_away))
     why_not = _infeasible(job)

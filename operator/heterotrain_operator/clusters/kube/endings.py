@@ -35,7 +35,8 @@ _REJECTED = frozenset(
 )
 _OUT_OF = "OutOf"
 """Reasons of a pod that the kubelet did not admit to the node that the scheduler had found for it, and the beginning of
-those that name a resource, as OutOfcpu does. Source: Kubernetes 1.34, `pkg/kubelet/lifecycle/predicate.go`.
+those that name a resource, as OutOfcpu does. Source: Kubernetes 1.34, `pkg/kubelet/lifecycle/predicate.go` and
+`pkg/kubelet/cm/topologymanager`.
 """
 
 _EVICTED = "Evicted"
@@ -92,7 +93,7 @@ def how_it_ended(spec: Document, status: Document, container: Document, trainer:
 def is_disrupted(status: Document, trainer: Document) -> bool:
     """Whether a pod was or is being ended by somebody else, as far as its status tells."""
     reason = status.get("reason") or ""
-    if disruption(status) or reason in _TAKEN_AWAY | _REJECTED or reason.startswith(_OUT_OF):
+    if disruption(status) or reason in _TAKEN_AWAY or reason in _REJECTED or reason.startswith(_OUT_OF):
         return True
     if reason == _EVICTED:
         # For want of memory on its node; but one that outgrew a limit of its own on storage would do so again.
