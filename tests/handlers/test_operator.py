@@ -34,6 +34,7 @@ async def test_only_what_the_operator_has_a_right_to_is_read(api: ApiServer) -> 
         await until(lambda: phase(api) == "Created")
     assert sorted({read[:2] for read in api.reads}) == [
         ("get", "configmaps"),
+        ("get", "heterotrainingjobs"),
         ("get", "leases"),
         ("get", "services"),
         ("list", "configmaps"),

@@ -5,7 +5,7 @@ Role. docs/rbac.md gives the reason of every verb; a test compares the two.
 {{- define "heterotrain.jobRules" -}}
 - apiGroups: [heterotrain.dev]
   resources: [heterotrainingjobs]
-  verbs: [list, watch, delete]
+  verbs: [get, list, watch, delete]
 - apiGroups: [heterotrain.dev]
   resources: [heterotrainingjobs/status]
   verbs: [patch]

@@ -175,6 +175,22 @@ def test_job_that_was_deleted_unnoticed_is_told_of_by_its_first_status(world: Wo
         world.cluster.act(Decision("Created", "nothing yet"), Memory.initial())
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiServer, waits: bool) -> None:
+    world.train()
+    body = world.body
+    if waits:  # as `kubectl delete --cascade=foreground` lets it
+        api.change("heterotrainingjobs", "digits", {"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}})
+    else:
+        api.remove("heterotrainingjobs", "digits", told=False)
+    world.cluster.notice(body, world.parsed(body), (), (), world.workers)
+    world.cluster.observe()
+    api.writes.clear()
+    with pytest.raises(JobGoneError, match="team-a/digits"):
+        world.cluster.act(Decision("Restarting", "a worker vanished", create=(FIRST,)), Memory.initial())
+    assert written(api) == []
+
+
 # --- deleting ---------------------------------------------------------------------------------------------------
 
 

@@ -132,6 +132,8 @@ class KubeCluster:
         GatewayError if the API server fails.
         """
         now = self._clock()
+        if decision.create:
+            self._check_job()
         self._plans.write(self._job, self._uid, decision.plan, memory)
         if decision.plan is not None:
             self._undelivered = _receivers(decision.plan, self._seen.plan)
@@ -160,6 +162,13 @@ class KubeCluster:
     def _uid(self) -> str:
         uid: str = self._body["metadata"]["uid"]
         return uid
+
+    def _check_job(self) -> None:
+        """What is missing may be so because the job was deleted: the watch of its pods can be ahead of its own."""
+        found = self._gateway.read(JOB_KIND, self._namespace, self._name)
+        metadata = {} if found is None else found["metadata"]
+        if metadata.get("uid") != self._uid or "deletionTimestamp" in metadata:
+            raise JobGoneError(f"job {self._namespace}/{self._name} of UID {self._uid} is gone")
 
     def _check_service(self) -> None:
         """The Service is applied, which would take over whatever has its name."""
