@@ -340,7 +340,8 @@ def variable(name: str, expression: str) -> QueryVariable:
 
 def render() -> str:
     """The dashboard as Grafana takes it; the same for the same code."""
-    version = contract.METRIC_PLAN_VERSION
+    # A job whose pods never started has no workers' series, one where only pods are scraped none of the operator's.
+    known = f'__name__=~"{names.JOB_INFO}|{contract.METRIC_PLAN_VERSION}"'
     dashboard = (
         Dashboard(TITLE)
         .uid(UID)
@@ -352,8 +353,8 @@ def render() -> str:
         .refresh("10s")
         .editable()
         .with_variable(DatasourceVariable("datasource").label("data source").type("prometheus"))
-        .with_variable(variable("namespace", f"label_values({version}, namespace)"))
-        .with_variable(variable("job", f'label_values({version}{{namespace="$namespace"}}, training_job)'))
+        .with_variable(variable("namespace", f"label_values({{{known}}}, namespace)"))
+        .with_variable(variable("job", f'label_values({{{known}, namespace="$namespace"}}, training_job)'))
     )
     for add in (overview, balance, training, resources, operator):
         dashboard = add(dashboard)

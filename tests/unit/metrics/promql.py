@@ -86,6 +86,11 @@ def faults(expression: str, exported: Exported) -> list[str]:
     return found
 
 
+def names_in(expression: str) -> set[str]:
+    """The metrics that an expression without variables reads."""
+    return names(promql.parse(expression))
+
+
 def names(tree: Any) -> set[str]:
     """The metrics that an expression reads."""
     found: set[str] = set()
@@ -94,19 +99,28 @@ def names(tree: Any) -> set[str]:
         if isinstance(node, promql.MatrixSelector):
             node = node.vector_selector
         if isinstance(node, promql.VectorSelector):
-            found.add(node.name or "a selector without a name")
+            found.update(_names_of(node))
 
     promql.walk(tree, pre_visit=visit)
     return found
 
 
+def _names_of(selector: Any) -> list[str]:
+    """The metric that it names, or those of `{__name__=~"one|another"}`."""
+    if selector.name:
+        return [selector.name]
+    matchers = [matcher.value for matcher in selector.matchers.matchers if matcher.name == "__name__"]
+    return matchers[0].split("|") if matchers else ["a selector without a name"]
+
+
 def _selector_faults(selector: Any, exported: Exported) -> Iterator[str]:
-    if selector.name not in exported.labels:
-        yield f"{selector.name} is exported by nobody"
-        return
-    for matcher in selector.matchers.matchers:
-        if matcher.name not in exported.labels[selector.name] | TARGET_LABELS:
-            yield f"{selector.name} has no label {matcher.name}"
+    for name in _names_of(selector):
+        if name not in exported.labels:
+            yield f"{name} is exported by nobody"
+            continue
+        for matcher in selector.matchers.matchers:
+            if matcher.name not in exported.labels[name] | TARGET_LABELS | {"__name__"}:
+                yield f"{name} has no label {matcher.name}"
 
 
 def _grouping_faults(node: Any, exported: Exported) -> Iterator[str]:

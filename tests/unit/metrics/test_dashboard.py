@@ -12,7 +12,7 @@ import yaml
 
 from heterotrain import contract
 from heterotrain_operator.metrics import names
-from unit.metrics.promql import Exported, choices, faults, queries, with_values
+from unit.metrics.promql import Exported, choices, faults, names_in, queries, with_values
 
 REPOSITORY = Path(__file__).parents[3]
 GENERATOR = REPOSITORY / "hack" / "dashboard" / "batch_convergence.py"
@@ -40,6 +40,12 @@ def test_query_of_the_dashboard_names_only_what_is_exported(query: Any, exported
     assert faults(expression, exported) == []
 
 
+def test_job_can_be_chosen_whose_workers_never_started_and_one_that_no_operator_steers() -> None:
+    read = {label: names_in(with_values(selector, VALUES)) for selector, label in choices(DASHBOARD)}
+    both = {names.JOB_INFO, contract.METRIC_PLAN_VERSION}
+    assert read == {"namespace": both, "training_job": both}
+
+
 @pytest.mark.parametrize(("selector", "label"), list(choices(DASHBOARD)))
 def test_choice_of_the_dashboard_names_only_what_is_exported(selector: str, label: str, exported: Exported) -> None:
     assert faults(f"max by ({label}) ({with_values(selector, VALUES)})", exported) == []
@@ -58,6 +64,9 @@ def test_alert_names_only_what_is_exported(rule: dict[str, Any], exported: Expor
     [
         ("heterotrain_worker_batchsize", "heterotrain_worker_batchsize is exported by nobody"),
         ('heterotrain_worker_batch_size{training_jobs="digits"}', "has no label training_jobs"),
+        ('{__name__=~"heterotrain_worker_batch_size|nothing"}', "nothing is exported by nobody"),
+        ('{__name__=~"heterotrain_job_info|heterotrain_worker_batch_size", worker="w"}', "has no label worker"),
+        ('{training_job="digits"}', "a selector without a name is exported by nobody"),
         ("max by (wroker) (heterotrain_worker_batch_size)", "has the label wroker"),
         ("heterotrain_worker_samples_total", "only grows"),
         ("rate(heterotrain_worker_samples[1m])", "heterotrain_worker_samples is exported by nobody"),
