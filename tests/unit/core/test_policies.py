@@ -152,6 +152,19 @@ def test_optimal_waits_where_noise_could_feign_the_saving() -> None:
     assert "repay a move beyond noise" in proposal.reason
 
 
+@pytest.mark.parametrize(("most", "moves"), [(66, False), (76, True), (192, True)])
+def test_optimal_waits_for_no_noise_where_bounds_keep_the_fast_worker_from_taking_more(most: int, moves: bool) -> None:
+    fast, slow = seat(0.1, 64, (1, most), variation=0.2), seat(0.7, 64, variation=0.5)
+    assert (propose("Optimal", [fast, slow]).batches is not None) is moves
+
+
+def test_optimal_waits_for_noise_where_one_of_those_that_gain_may_be_slow() -> None:
+    seats = [seat(0.1, 64, (1, 74)), seat(0.6, 64, variation=0.5), seat(0.7, 64, variation=0.5)]
+    assert propose("Optimal", seats).batches == (74, 64, 54)
+    seats[1] = seat(0.55, 64, variation=0.5)
+    assert propose("Optimal", seats).batches is None
+
+
 def test_optimal_lets_no_batch_grow_beyond_four_times_in_one_plan() -> None:
     seats = [seat(0.01, 64), *[seat(1.0, 64) for _ in range(9)]]
     proposal = propose("Optimal", seats)

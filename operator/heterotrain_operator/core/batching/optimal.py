@@ -21,6 +21,9 @@ from heterotrain_operator.core.waterfill import Line, iteration_seconds, waterfi
 LEAST_SAVING = 0.02
 """Saving of the iteration's own time below which no move is worth its noise. Source: mechanisms."""
 
+LEAST_SURE_SAVING = 0.05
+"""The same where no noise could turn the move into a loss: more than rounding and a bound that wavers would move."""
+
 GREATEST_GROWTH = 4
 """Times that a batch may grow in one plan where nothing is known of memory, which may end beyond the sizes seen."""
 
@@ -52,7 +55,10 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
     seconds = iteration_seconds(lines, batches)
     saving = 1 - seconds / worst.mean_seconds
-    threshold = max(LEAST_SAVING, Noise(estimates).feigned(worst))
+    noise = Noise(estimates)
+    threshold = max(LEAST_SAVING, noise.feigned(worst))
+    if _is_sure(seats, lines, batches, noise):
+        threshold = min(threshold, LEAST_SURE_SAVING)
     if saving <= threshold:
         return Proposal(
             None,
@@ -61,6 +67,20 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         )
     promise = None if probing else Promise(seconds)
     return Proposal(batches, moved(seats, batches, saving), saving=saving, promise=promise)
+
+
+def _is_sure(seats: Sequence[Seat], lines: Sequence[Line], batches: Sequence[int], noise: Noise) -> bool:
+    """Whether whoever gains samples stays far from being the slowest, whatever noise may have feigned of it.
+
+    So it is where bounds keep a worker from all the samples that it could take, those of memory mostly. Without bounds
+    all end together, and an error of one is an error of the iteration.
+    """
+    seconds = iteration_seconds(lines, batches)
+    return all(
+        seat.estimate is not None and line.at(batch) * (1 + noise.feigned(seat.estimate)) <= seconds
+        for seat, line, batch in zip(seats, lines, batches, strict=True)
+        if batch > seat.batch
+    )
 
 
 def _reachable(seat: Seat, uniform_share: float) -> Bounds:
