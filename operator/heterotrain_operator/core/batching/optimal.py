@@ -57,7 +57,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     saving = 1 - seconds / worst.mean_seconds
     noise = Noise(estimates)
     threshold = max(LEAST_SAVING, noise.feigned(worst))
-    if _is_sure(seats, lines, batches, noise):
+    if _is_sure(seats, lines, batches, seconds, noise):
         threshold = min(threshold, LEAST_SURE_SAVING)
     if saving <= threshold:
         return Proposal(
@@ -69,13 +69,14 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     return Proposal(batches, moved(seats, batches, saving), saving=saving, promise=promise)
 
 
-def _is_sure(seats: Sequence[Seat], lines: Sequence[Line], batches: Sequence[int], noise: Noise) -> bool:
-    """Whether whoever gains samples stays far from being the slowest, whatever noise may have feigned of it.
+def _is_sure(
+    seats: Sequence[Seat], lines: Sequence[Line], batches: Sequence[int], seconds: float, noise: Noise
+) -> bool:
+    """Whether whoever gains samples stays below the `seconds` of the iteration, whatever noise may have feigned of it.
 
     So it is where bounds keep a worker from all the samples that it could take, those of memory mostly. Without bounds
     all end together, and an error of one is an error of the iteration.
     """
-    seconds = iteration_seconds(lines, batches)
     return all(
         seat.estimate is not None and line.at(batch) * (1 + noise.feigned(seat.estimate)) <= seconds
         for seat, line, batch in zip(seats, lines, batches, strict=True)
