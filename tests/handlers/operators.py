@@ -6,8 +6,10 @@ A pod's address is one of this machine's loopback addresses, at which the traini
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import random
 import re
 import socket
 import threading
@@ -35,11 +37,14 @@ PATIENCE_SECONDS = 30.0
 
 
 def free_port() -> int:
-    """A port that nothing listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nothing listens at, and that no outgoing connection is given meanwhile: systems take those from 32768
+    on.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def options(**changes: Any) -> Options:
