@@ -81,6 +81,7 @@ PHASE_STARTING = "starting"  # member; building groups, loading a checkpoint
 PHASE_TRAINING = "training"
 PHASE_CHECKPOINTING = "checkpointing"
 PHASE_EVALUATING = "evaluating"
+PHASE_PAUSED = "paused"  # the script does something long between steps, and has said so
 PHASE_REFORMING = "reforming"  # a collective failed; making new groups
 PHASE_FINISHED = "finished"
 PHASES = (
@@ -90,6 +91,7 @@ PHASES = (
     PHASE_TRAINING,
     PHASE_CHECKPOINTING,
     PHASE_EVALUATING,
+    PHASE_PAUSED,
     PHASE_REFORMING,
     PHASE_FINISHED,
 )
@@ -257,7 +259,8 @@ class TrainingConfig:
     """The part of a job's spec that its trainers need; it never changes while the job runs.
 
     Exactly one of `epochs` and `steps` is set. The job ends once `target_metric`, taken every `target_every_steps`
-    steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target.
+    steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target. `last_step` says what
+    becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel.
     """
 
     epochs: int | None = None
@@ -276,6 +279,8 @@ class TrainingConfig:
     target_every_steps: int = 50
     progress_timeout_seconds: float = 60.0
     startup_deadline_seconds: float = 600.0
+    last_step: str = "Partial"  # a smaller step; or Drop, or Carry: into the next epoch
+    backend: str = "auto"  # nccl where all workers have GPUs, else gloo; or gloo, whatever they have
 
     def reaches_target(self, value: float) -> bool:
         """Whether this value of the target's metric ends the job."""
@@ -316,6 +321,8 @@ class Termination:
     `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. `asked_to_stop`: all
     workers left in order between two steps, because one of them, not necessarily this one, got SIGTERM.
     `out_of_memory`: an allocation failed, so the batch was too large; whom the kernel kills for that has no last words.
+    `script_error`: the script itself raised, after `step` committed steps, which the same step will likely do again.
+    `fatal`: whatever the reason, another try from the newest checkpoint would do harm or is sure to fail.
     """
 
     finished: bool
@@ -323,6 +330,8 @@ class Termination:
     message: str = ""
     asked_to_stop: bool = False
     out_of_memory: bool = False
+    script_error: bool = False
+    fatal: bool = False
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
@@ -331,6 +340,8 @@ class Termination:
             document = {"finished": self.finished, "step": self.step, "message": message}
             document |= {"askedToStop": True} if self.asked_to_stop else {}
             document |= {"outOfMemory": True} if self.out_of_memory else {}
+            document |= {"scriptError": True} if self.script_error else {}
+            document |= {"fatal": True} if self.fatal else {}
             text = json.dumps(document)
             excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
             if excess <= 0:
@@ -353,4 +364,6 @@ class Termination:
             message=str(document.get("message", "")),
             asked_to_stop=document.get("askedToStop") is True,
             out_of_memory=document.get("outOfMemory") is True,
+            script_error=document.get("scriptError") is True,
+            fatal=document.get("fatal") is True,
         )
