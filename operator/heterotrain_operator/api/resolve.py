@@ -53,6 +53,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
         dry_run=spec.batching.dry_run,
         suspend=spec.run_policy.suspend,
         backoff_limit=spec.run_policy.backoff_limit,
+        resumable=spec.checkpoint.path is not None,
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
         active_deadline_seconds=None if deadline is None else float(deadline),
         heartbeat_timeout_seconds=float(spec.membership.heartbeat_timeout_seconds),
