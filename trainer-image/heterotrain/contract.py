@@ -250,6 +250,9 @@ def parse_plan(text: str | bytes) -> Plan:
 # --- what a worker is told once, at its start --------------------------------------------------------------------
 
 
+_UNSAID = (("last_step", "Partial"), ("backend", "auto"))
+"""Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know."""
+
 TRAINING_LOSS = "loss"
 """The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
 
@@ -293,8 +296,11 @@ class TrainingConfig:
         return self.target_metric == TRAINING_LOSS and self.reaches_target(loss)
 
     def to_json(self) -> str:
-        """As it travels in the environment."""
-        return json.dumps(asdict(self))
+        """As it travels in the environment; without the newest fields where they change nothing, since trainers of an
+        older image refuse what they do not know.
+        """
+        document = asdict(self)
+        return json.dumps({name: value for name, value in document.items() if (name, value) not in _UNSAID})
 
     @classmethod
     def from_json(cls, text: str) -> TrainingConfig:

@@ -96,6 +96,8 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         checkpoint_keep=spec.checkpoint.keep,
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
+        last_step=spec.training.last_step,
+        backend=spec.training.backend,
     )
     if target is None:
         return config
