@@ -150,7 +150,7 @@ class Engine:
     def global_batch_size(self) -> int:
         """Samples of a full step. Raises RuntimeError if nothing tells it yet."""
         if self._plans.known:
-            return self._plans.in_force.global_batch_size
+            return self._plans.split.global_batch_size
         if self._config.global_batch_size is not None:
             return self._config.global_batch_size
         raise RuntimeError(
@@ -509,11 +509,11 @@ class Engine:
         with self._metrics.phase(contract.PHASE_EVALUATING):
             record = self.evaluation.run(
                 self._subject.module,
-                self._handle,
                 self._plans.in_force.members,
                 self.rank,
                 self.position.step,
                 self._team.tell_all,
+                handle=self._handle,
             )
         if record is not None and self.rank == 0:
             self._series.write(record)
