@@ -25,9 +25,9 @@ from heterotrain.hyperparameters import Hyperparameters
 from heterotrain.membership import Generation
 from heterotrain.planfile import check_successor
 from heterotrain.plans import Plans
+from heterotrain.progress import Progress
 from heterotrain.replica_check import ReplicaChecksum
 from heterotrain.replica_watch import ReplicaWatch
-from heterotrain.running_step import RunningStep
 from heterotrain.sampler import Position, Rules, Share
 from heterotrain.training_state import TrainingState
 
@@ -84,7 +84,7 @@ def actions(ranks: int) -> Iterator[tuple[str, str, Callable[[], object]]]:
     division = Division(rules, state, plans)
     yield "divide the step among all", STEP, division.next_step
     yield "is it a step of the usual size", STEP, division.usual_samples
-    running = RunningStep.at(state.position, plan, plans.rank, rules)
+    running = division.next_step()
     running.open_part()
 
     def shares() -> Iterator[Share]:
@@ -99,10 +99,9 @@ def actions(ranks: int) -> Iterator[tuple[str, str, Callable[[], object]]]:
 
     yield "go on to the next position", STEP, commit
 
-    def total_steps() -> int:
-        return rules.steps_in_all(state.position, plans.in_force.global_batch_size)
-
-    yield "how many steps in all", STEP, total_steps
+    unused: Any = None
+    progress = Progress(rules, state, plans, unused, unused, unused, unused)
+    yield "how many steps in all", STEP, lambda: progress.total_steps
 
     # only these of a generation are used
     group = cast(Generation, SimulatedGroup(plans.rank, ranks))
@@ -125,6 +124,13 @@ def actions(ranks: int) -> Iterator[tuple[str, str, Callable[[], object]]]:
     document = plan.to_json().encode()
     yield "read a plan", PLAN, partial(parse_plan, document)
     yield "check that it may follow", PLAN, partial(check_successor, plan, plan)
+
+    def divide_first() -> None:
+        following = Plans(plan, None)
+        following.rank = plans.rank
+        Division(rules, state, following).next_step()
+
+    yield "divide its first step", PLAN, divide_first
 
 
 def cpu_microseconds(act: Callable[[], object]) -> float:
