@@ -33,8 +33,8 @@ demo: $(VENV)/installed ## watch three unequal workers converge, against uniform
 test: $(VENV)/installed-dev ## run all tests that need no cluster
 	$(BIN)/python -m pytest -q --durations=10 --ignore=tests/e2e -m "not e2e"
 
-test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
-	$(BIN)/python -m pytest -q --ignore=tests/e2e -m "not processes and not e2e"
+test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers and install no packages
+	$(BIN)/python -m pytest -q --ignore=tests/e2e -m "not processes and not packages and not e2e"
 
 test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
 	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/handlers/test_api_server.py

@@ -7,23 +7,27 @@ difference is the library itself, not these settings.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from overhead_parts import LIBRARY, PARTS, PLAIN, Stopwatch, wrap
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 import heterotrain
-from heterotrain.gradient import BUCKET_MEGABYTES
+from heterotrain.gradient_sum import BUCKET_MEGABYTES
 from heterotrain.workloads.digits import DigitsCNN, digits
 
+WORKERS = 3
 LEARNING_RATE = 0.02
 MOMENTUM = 0.9
 SEED = 0
@@ -45,12 +49,11 @@ def with_library(session: heterotrain.Session, width: int) -> Iterator[None]:
 
 
 def plain(width: int, batch_size: int) -> Iterator[None]:
-    """Train as a stock script does, for ever; on a process group of its own, beside the library's."""
+    """Train as a stock script does, for ever; on torch.distributed's default group, which the library leaves alone."""
     torch.manual_seed(SEED)
     criterion = nn.CrossEntropyLoss()
     model = DistributedDataParallel(
         DigitsCNN(width),
-        process_group=dist.new_group(backend="gloo"),
         bucket_cap_mb=BUCKET_MEGABYTES,
         gradient_as_bucket_view=True,
     )
@@ -68,36 +71,66 @@ def plain(width: int, batch_size: int) -> Iterator[None]:
             yield
 
 
-def measure(arm: Iterator[None], steps: int) -> tuple[list[float], float]:
-    """Seconds of each step, and CPU seconds of this process (all its threads) in all of them."""
-    cpu_begin = time.process_time()
+def measure(arm: Iterator[None], steps: int) -> dict[str, Any]:
+    """Seconds of each step; CPU seconds of all of them, of this process (all its threads) and of this thread."""
+    cpu_begin, main_begin = time.process_time(), time.thread_time()
     stamps = [time.perf_counter()]
     for _ in range(steps):
         next(arm)
         stamps.append(time.perf_counter())
-    return [after - before for before, after in itertools.pairwise(stamps)], time.process_time() - cpu_begin
+    return {
+        "main_cpu_seconds": time.thread_time() - main_begin,
+        "cpu_seconds": time.process_time() - cpu_begin,
+        "step_seconds": [after - before for before, after in itertools.pairwise(stamps)],
+    }
 
 
-def main(folder: Path, *, rounds: int, steps: int, warm_up_steps: int, batch_size: int, width: int) -> None:
+def measure_parts(arm: Iterator[None], steps: int, watch: Stopwatch) -> dict[str, Any]:
+    """The parts of this thread's CPU time."""
+    watch.start()
+    for _ in range(steps):
+        next(arm)
+    return {"parts": [dataclasses.asdict(part) for part in watch.stop(steps)]}
+
+
+def watch_parts() -> Stopwatch:
+    """Wrap the functions whose time is sought; until the stopwatch is started they work as before."""
+    torch.optim.SGD([torch.zeros(1)])  # the first of its class wraps step() itself
+    watch = Stopwatch()
+    watch.calibrate()
+    wrap(watch, PARTS)
+    return watch
+
+
+def main(
+    folder: Path, *, rank: int, rounds: int, steps: int, warm_up_steps: int, batch_size: int, width: int, parts: bool
+) -> None:
     """Write one line per block to `blocks-<rank>.jsonl`; the leader keeps the running block's name in `block`."""
     session = heterotrain.join()
+    # As in a script with a process group of its own: it is there before the library makes its groups.
+    dist.init_process_group("gloo", init_method=f"file://{folder}/plain-group", rank=rank, world_size=WORKERS)
+    watch = watch_parts() if parts else None
     library = with_library(session, width)
-    next(library)  # makes the process groups, which the plain arm's stands beside
-    arms = {"plain": plain(width, batch_size), "heterotrain": library}
-    measure(arms["plain"], warm_up_steps)
-    measure(library, warm_up_steps - 1)
-    rank = dist.get_rank()
+    arms = {PLAIN: plain(width, batch_size), LIBRARY: library}
+    for arm in arms.values():
+        measure(arm, warm_up_steps)
     with (folder / f"blocks-{rank}.jsonl").open("w") as lines:
         for number in range(rounds):
-            for name in list(arms) if number % 2 == 0 else list(reversed(arms)):
+            order = list(arms) if number % 2 == 0 else list(reversed(arms))
+            for name in order:
                 if rank == 0:
                     (folder / "block").write_text(f"{name}, round {number + 1} of {rounds}")
-                step_seconds, cpu_seconds = measure(arms[name], steps)
-                lines.write(json.dumps({"arm": name, "step_seconds": step_seconds, "cpu_seconds": cpu_seconds}) + "\n")
+                lines.write(json.dumps({"arm": name, **measure(arms[name], steps)}) + "\n")
+            if watch is None:
+                continue
+            for name in order:
+                lines.write(json.dumps({"arm": name, **measure_parts(arms[name], steps, watch)}) + "\n")
     if next(library, "ended") != "ended":
         raise RuntimeError("the job did not end with the last round")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    names = ("rounds", "steps", "warm_up_steps", "batch_size", "width")
-    main(Path(sys.argv[1]), **dict(zip(names, map(int, sys.argv[2:]), strict=True)))
+    names = ("rank", "rounds", "steps", "warm_up_steps", "batch_size", "width")
+    wants_parts = sys.argv[2] == "parts"
+    main(Path(sys.argv[1]), parts=wants_parts, **dict(zip(names, map(int, sys.argv[3:]), strict=True)))
