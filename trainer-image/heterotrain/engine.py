@@ -87,9 +87,7 @@ class Engine:
         self._handle = handle
         self._optimizer = subject.optimizer
         least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(subject.module) else 1
-        self.rules = Rules(
-            subject.dataset_length, least, config.last_step, config.epochs, config.steps, config.endless
-        )
+        self.rules = Rules(subject.dataset_length, least, config.last_step, config.epochs, config.steps, config.endless)
         self._division = Division(self.rules, self.state, plans)
         self._metrics = metrics
         self._series = series
@@ -425,6 +423,7 @@ class Engine:
         self._metrics.follow(plan, self._plans.rank)
         self._mark = self._mark or "first"
         self._progress.show()
+        self._progress.show_total()
         if self._worker is not None:
             log.info(
                 "step %d: following plan %d: %d of %d samples",

@@ -11,11 +11,10 @@ from heterotrain.control import PendingSignals, Signals, broadcast_bytes
 from heterotrain.losses import Losses
 from heterotrain.membership import Generation
 from heterotrain.plans import Plans
-from heterotrain.replica_watch import ReplicaWatch
+from heterotrain.replica_watch import MOST_STEPS, ReplicaWatch
 from heterotrain.worker import StopRequest
 
 INTERVAL_SECONDS = 1.0
-MOST_STEPS = 16
 
 
 class Exchange:
@@ -31,6 +30,7 @@ class Exchange:
         self._stop = stop
         self._pending: PendingSignals | None = None
         self._next_step = 0
+        self._steps_between = 1
         self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
         self._told = 0  # everybody's, of which the exchange under way speaks
 
@@ -58,7 +58,7 @@ class Exchange:
         )
         self._told = self._samples[1]
         self._samples = (0, 0)
-        self._pending = PendingSignals(signals, self._watch.checksums(), generation)
+        self._pending = PendingSignals(signals, self._watch.checksums(self._steps_between), generation)
 
     def committed(self, mine: int, everybodys: int) -> None:
         """A step over so many samples has been committed."""
@@ -77,7 +77,8 @@ class Exchange:
             document = self._plans.document() if self._plans.rank == 0 else None
             self._plans.receive(broadcast_bytes(document, int(signals.plan_bytes), 0, generation))
         self._watch.compare(checksums, self._plans.in_force.members)
-        self._next_step = step - 1 + int(signals.next_after)
+        self._steps_between = int(signals.next_after)
+        self._next_step = step - 1 + self._steps_between
         self.stop_agreed = signals.stop > 0
         self.done_agreed = self.done_agreed or signals.done > 0
         return signals
@@ -89,7 +90,7 @@ class Exchange:
     def restart(self) -> None:
         """After a failure all begin together, with an exchange at the next step."""
         self._pending = None
-        self._next_step = 0
+        self._next_step, self._steps_between = 0, 1
         self._samples = (0, 0)
         self.stop_agreed = False  # whoever was asked to stop says so again
         self._watch.restart()

@@ -36,7 +36,7 @@ class ElasticModel(nn.Module):
         """The module's forward."""
         if not torch.is_grad_enabled():
             self._looked_at()
-        return self._arithmetic.run(lambda: self.module(*args, **kwargs))
+        return self._arithmetic.run(self.module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         return deepcopy(self.module, memo)

@@ -33,7 +33,7 @@ def hand_on_changes(
     This worker `takes` both if it had none; the others have the same already. Raises RuntimeError if the groups break.
     """
     speaks = generation.rank == source
-    own = hyperparameters.values()
+    own = [float(each) for each in hyperparameters.values()]
     message = torch.zeros(1 + len(own), dtype=torch.float64)
     if speaks:
         message = torch.tensor([float(witness is not None and witness.changed), *own], dtype=torch.float64)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -21,34 +22,44 @@ class Hyperparameters:
         self.checksum = 0
         self._optimizer = optimizer
         self._places: list[tuple[int, str, int | None]] = []  # group, key, and place in a pair such as betas
-        self._groups = 0
+        self._groups: list[Callable[[Any], tuple[Any, ...]]] = []  # what reads the plain numbers of each
+        self._pairs: list[tuple[int, str, int]] = []
 
     def settle(self) -> None:
         """Schedules and the like have added theirs."""
-        self._groups = len(self._optimizer.param_groups)
-        self._places = []
+        plain: list[tuple[int, str, int | None]] = []
+        self._groups, self._pairs = [], []
         for number, group in enumerate(self._optimizer.param_groups):
             for key in sorted(group.keys() - {"params"}):
                 value = group[key]
                 if isinstance(value, (tuple, list)) and value and all(_is_number(each) for each in value):
-                    self._places += [(number, key, index) for index in range(len(value))]
+                    self._pairs += [(number, key, index) for index in range(len(value))]
                 elif _is_number(value):
-                    self._places.append((number, key, None))
+                    plain.append((number, key, None))
+            keys = [key for at, key, _ in plain if at == number]
+            # Reading them one by one would be felt. For one key itemgetter gives no tuple, so it gets it twice.
+            self._groups.append(itemgetter(*keys, *keys[:1]) if keys else lambda _: ())
+            plain += [(number, keys[0], None)] if keys else []
+        self._places = [*plain, *self._pairs]
 
     @property
     def names(self) -> list[str]:
         """Of each number, the same on all workers of a job."""
         return [key if index is None else f"{key}[{index}]" for _, key, index in self._places]
 
-    def values(self) -> list[float]:
-        """All of them now. Raises RuntimeError if a parameter group was added since the loop began."""
-        if len(self._optimizer.param_groups) != self._groups:
+    def values(self) -> list[Any]:
+        """All of them now, in the order of `names`, as `float()` takes them. Raises RuntimeError if a parameter group
+        was added since the loop began."""
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._groups):
             raise RuntimeError(
                 "a parameter group was added to the optimizer in the loop over the batches; a worker without samples "
                 "in this step would not know of it. Add all groups before, with a learning rate of 0 until then"
             )
-        groups = self._optimizer.param_groups
-        return [float(groups[at][key] if index is None else groups[at][key][index]) for at, key, index in self._places]
+        values: list[Any] = []
+        for read, group in zip(self._groups, groups, strict=True):
+            values += read(group)
+        return values + [groups[at][key][index] for at, key, index in self._pairs] if self._pairs else values
 
     def take(self, values: Sequence[float]) -> None:
         """Set them as another worker has them."""
@@ -66,8 +77,8 @@ class Hyperparameters:
             else:
                 group[key] = type(found)(value)
 
-    def used(self, step: int, values: Sequence[float]) -> None:
-        """The optimizer made the step with these."""
+    def used(self, step: int, values: Sequence[Any]) -> None:
+        """The optimizer makes the step with these."""
         self.checksum = zlib.crc32(struct.pack(f"<q{len(values)}d", step, *values), self.checksum)
 
     def restart(self) -> None:

@@ -25,12 +25,12 @@ class Arithmetic:
         self._dtype = _AUTOCAST[precision]
         self._device_type = device.type
 
-    def run(self, forward: Callable[[], Any]) -> Any:
+    def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The outputs of `forward`, computed in this precision."""
         if self._dtype is None:
-            return forward()
+            return forward(*args, **kwargs)
         with torch.autocast(self._device_type, dtype=self._dtype):
-            outputs = forward()
+            outputs = forward(*args, **kwargs)
         return in_float32(outputs)
 
 

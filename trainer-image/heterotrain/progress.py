@@ -39,6 +39,10 @@ class Progress:
         return self.rules.steps_in_all(self.state.position, self.plans.split.global_batch_size)
 
     def show(self) -> None:
-        """Tell the metrics."""
+        """Tell the metrics how far it is."""
         shown, position = self.metrics.state, self.state.position
-        shown.step, shown.epoch, shown.total_steps = position.step, position.epoch, self.total_steps
+        shown.step, shown.epoch = position.step, position.epoch
+
+    def show_total(self) -> None:
+        """And where it ends, which changes with the plan alone."""
+        self.metrics.state.total_steps = self.total_steps

@@ -7,12 +7,13 @@ the workers is at which place. What is drawn while samples are loaded belongs to
 from __future__ import annotations
 
 import random
-import struct
 import sys
 
 import torch
 
 from heterotrain.augmentation import seed_of
+
+_64_BITS = (1 << 64) - 1
 
 
 class StepRandomness:
@@ -41,4 +42,9 @@ class StepRandomness:
             numpy.random.seed(seed % 2**32)
 
     def _of(self, step: int) -> int:
-        return seed_of(self._stream, struct.pack("<q", step).hex())
+        """Neighbouring steps must not give neighbouring seeds. Source: Steele, Lea and Flood, "Fast Splittable
+        Pseudorandom Number Generators" (2014), section 5, the output function of SplitMix64."""
+        mixed = (self._stream + (step + 1) * 0x9E3779B97F4A7C15) & _64_BITS
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _64_BITS
+        return (mixed ^ (mixed >> 31)) >> 1

@@ -10,6 +10,12 @@ from heterotrain.hyperparameters import Hyperparameters
 from heterotrain.replica_check import Difference, ReplicaChecksum, ReplicaError, difference
 from heterotrain.training_state import TrainingState
 
+MOST_STEPS = 16
+"""Steps from one exchange to the next at the most, where steps are fast."""
+
+STEPS_BETWEEN = 64
+"""Steps from one checksum of the replica to the next, where steps are fast."""
+
 _NAMED = 5
 
 
@@ -25,10 +31,15 @@ class ReplicaWatch:
         self._looked_at = 0  # the step at whose beginning the exchange under way began
         self._equal_at: int | None = None
 
-    def checksums(self) -> Checksums:
-        """Of this worker, at the beginning of a step."""
+    def checksums(self, steps_between: int) -> Checksums:
+        """Of this worker, at the beginning of a step; exchanges are `steps_between` steps apart. Where they follow one
+        another fast, most carry no checksum of the replica: it would be felt."""
+        step = self._state.position.step
+        due = self._number == 0 or steps_between < MOST_STEPS or step - self._looked_at >= STEPS_BETWEEN
+        if not due:
+            return Checksums(self._hyperparameters.checksum, 0.0)
         self._number += 1
-        self._looked_at = self._state.position.step
+        self._looked_at = step
         return Checksums(self._hyperparameters.checksum, self._checksum.at(self._number, exact=self.exact))
 
     def compare(self, everybodys: Sequence[Checksums], members: Sequence[Member]) -> None:
