@@ -118,7 +118,7 @@ def test_buffers_that_are_no_statistics_become_those_of_the_worker_that_saw_most
 EQUAL_AT = re.compile(r"equal at step (\d+) still; last checkpoint known to be equal: checkpoint of step (\d+)")
 
 FLIP = """
-    if s.step == 40 and name == "w-1":
+    if s.step == 100 and name == "w-1":
         bits = m.layer.weight.data.view(torch.int32)
         bits[0, 1] ^= 1
 """
@@ -138,7 +138,7 @@ def test_one_flipped_bit_stops_the_job_and_says_whose_it_is(tmp_path: Path) -> N
         assert "parameters or optimizer state of w-1 differ from the others'" in ending.message
         equal = EQUAL_AT.search(ending.message)
         assert equal is not None, ending.message
-        assert int(equal[1]) <= 40 < int(ending.step) <= 40 + 2 * 64
+        assert int(equal[1]) <= 100 < int(ending.step) <= 100 + 2 * 64
         assert int(equal[2]) <= int(equal[1])
 
 
