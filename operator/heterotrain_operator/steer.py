@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 PERIOD_SECONDS = 1.0
 """Between rounds of a job that trains: reading metrics costs the workers CPU time."""
 
+QUIET_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_PAUSED})
+"""Phases of a worker that waits for nothing of ours."""
+
 BUSY_PERIOD_SECONDS = 0.2
 """Between rounds while workers start or end: then every wait delays all of them."""
 
@@ -52,7 +55,7 @@ def steer(
 def period_seconds(seen: Seen, decision: Decision) -> float:
     """How long to wait before the next round."""
     training = bool(seen.workers) and all(
-        worker.exit_code is None and worker.metrics is not None and worker.metrics.phase == contract.PHASE_TRAINING
+        worker.exit_code is None and worker.metrics is not None and worker.metrics.phase in QUIET_PHASES
         for worker in seen.workers
     )
     quiet = training and decision.phase == "Running" and not (decision.create or decision.delete)

@@ -211,6 +211,8 @@ def test_mutable_field_may_change(
     ("change", "message"),
     [
         ({"spec.training.seed": 8}, "training is immutable"),
+        ({"spec.training.lastStep": "Carry"}, "training is immutable"),
+        ({"spec.training.backend": "gloo"}, "training is immutable"),
         ({"spec.training.target": {"value": 0.1}}, "training is immutable"),
         ({"spec.membership": {"heartbeatTimeoutSeconds": 9}}, "membership is immutable"),
         ({"spec.checkpoint": {"path": "/checkpoints"}}, "checkpoint is immutable"),

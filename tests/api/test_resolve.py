@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -112,6 +113,8 @@ def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
         changed(
             {
                 "spec.training.seed": 7,
+                "spec.training.lastStep": "Carry",
+                "spec.training.backend": "gloo",
                 "spec.training.target": {"metric": "accuracy", "value": 0.25, "mode": "Max", "everySteps": 20},
                 "spec.checkpoint": {"path": "/checkpoints", "everySteps": 30, "keep": 2},
                 "spec.workerGroups[1].onMissingDevice": "UseCPU",
@@ -132,12 +135,28 @@ def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
         target_value=0.25,
         target_mode="Max",
         target_every_steps=20,
+        last_step="Carry",
+        backend="gloo",
     )
     assert TrainingConfig.from_json(config.to_json()) == config
 
 
 def test_defaults_of_the_resource_are_those_of_the_contract(good: Document) -> None:
     assert training_config(parse_manifest(good), "fast") == TrainingConfig(epochs=5)
+
+
+def test_trainers_of_an_older_image_are_told_nothing_that_they_do_not_know(good: Document, changed: Change) -> None:
+    newer = {"last_step", "backend"}
+    assert not newer & json.loads(training_config(parse_manifest(good), "fast").to_json()).keys()
+    job = parse_manifest(changed({"spec.training.lastStep": "Drop", "spec.training.backend": "gloo"}))
+    assert newer < json.loads(training_config(job, "fast").to_json()).keys()
+
+
+@pytest.mark.parametrize(("path", "resumable"), [(None, False), ("/checkpoints", True)])
+def test_workers_of_a_job_with_a_checkpoint_path_go_on_from_there(
+    changed: Change, path: str | None, resumable: bool
+) -> None:
+    assert to_core(parse_manifest(changed({"spec.checkpoint": {"path": path}}))).resumable is resumable
 
 
 def test_unknown_group_is_named(good: Document) -> None:

@@ -47,7 +47,7 @@ def evaluated(sizes: list[int], config: TrainingConfig = NO_TARGET, measure: Mea
 
     for rank in range(len(sizes)):
         with declared(config, measure) as evaluation:
-            evaluation.run(nn.Linear(1, 1), members, rank, 8, tell)
+            evaluation.run(nn.Linear(1, 1), None, members, rank, 8, tell)
     return evaluation
 
 
@@ -127,7 +127,7 @@ def test_modes_and_random_state_are_as_before() -> None:
         return {"noise": torch.rand(()).item()}
 
     with declared(TrainingConfig(), measure) as evaluation:
-        assert evaluation.run(model, [Member("w", "", "", "", 8)], 0, 4, lambda own: [own]) is not None
+        assert evaluation.run(model, model, [Member("w", "", "", "", 8)], 0, 4, lambda own: [own]) is not None
     assert [module.training for module in model.modules()] == [True, True, False]
     assert torch.rand(()) == expected
 
@@ -143,8 +143,8 @@ def test_a_job_ends_when_its_metric_reaches_the_target_though_an_evaluation_fail
     config = TrainingConfig(
         epochs=40, seed=7, target_metric="accuracy", target_value=0.6, target_mode="Max", target_every_steps=5
     )
-    # One collective at the start, one for each of five steps, and the second of an evaluation fails.
-    command = ["tests/trainer/scripts/break_collective.py", "w-1", "before", "8", "tests/trainer/scripts/loaders.py"]
+    # The first is of the meeting, the second of the first evaluation.
+    command = ["tests/trainer/scripts/break_collective.py", "w-1", "gather", "2", "tests/trainer/scripts/loaders.py"]
     with Gang(tmp_path, [*command, "--out", str(tmp_path)], (64, 32), config) as gang:
         gang.succeed()
     assert "group formed again at step 5" in gang.logs()

@@ -158,15 +158,29 @@ def test_a_job_ends_when_its_target_loss_is_reached(tmp_path: Path) -> None:
             "did not go through session.scale()",
         ),
         (
-            "w, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n    s.scale((m(x) - y).mean()).backward(); o.step()",
-            "the forward must go through the model",
+            "m, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n"
+            "    s.scale((m(x) - y).mean()).backward(); s.scale((m(x) - y).mean()).backward(); o.step()",
+            "backward() was called 2 times for one batch",
         ),
         (
             "m, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n"
-            "    s.scale((m(x) - y).mean()).backward(); s.scale((m(x) - y).mean()).backward(); o.step()",
-            "a second forward for training in one step",
+            "    loss = s.scale((m(x) - y).mean()); loss.backward(retain_graph=True); loss.backward(); o.step()",
+            "backward() was called 2 times for one batch",
         ),
-        ("s.leader", "known only once the loop over the batches has begun"),
+        (
+            "m, o, bs = s.prepare(m, o, d, backward_passes=2)\nfor x, y in bs:\n"
+            "    s.scale((m(x) - y).mean()).backward(); o.step()",
+            "backward() was called 1 times through what session.scale() returned, where 2 was expected",
+        ),
+        (
+            "m, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n"
+            "    s.scale((m(x) - y).mean()).backward(); m(x).mean().backward(); o.step()",
+            "from a loss that did not go through session.scale()",
+        ),
+        (
+            "m, o, bs = s.prepare(m, o, d)\nfor x, y in bs:\n    s.scale((m(x) - y).mean()).backward(); o.step()",
+            "gradients of the batch before were there still",
+        ),
         (
             "w, p, bs = s.prepare(m, o, d); s.register(r=torch.optim.lr_scheduler.ReduceLROnPlateau(o))",
             "ReduceLROnPlateau needs a metric",
@@ -184,7 +198,7 @@ def test_a_script_that_errs_ends_with_clear_last_words(tmp_path: Path, program: 
         "m = torch.nn.Linear(2, 1); o = torch.optim.SGD(m.parameters(), lr=0.1)\n"
         "d = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))\n" + program
     )
-    with Gang(tmp_path, [str(script)], (4,), TrainingConfig(epochs=1)) as gang:
+    with Gang(tmp_path, [str(script)], (4,), TrainingConfig(epochs=2)) as gang:
         code = gang.wait()[0]
     ending = gang.ending(0)
     assert message in ending.message, gang.logs()
@@ -222,11 +236,16 @@ def test_registered_schedules_follow_the_steps_also_of_a_worker_without_samples(
 
 
 def test_a_schedule_stepped_by_the_script_alone_is_found_out(tmp_path: Path) -> None:
+    """A worker without samples has the right rate in that step, but its own schedule has fallen behind."""
     script = tmp_path / "script.py"
-    script.write_text(LOOP.format(register="", step="schedule.step()"))
+    lag = "ExponentialLR(o, 0.9)", "torch.optim.lr_scheduler.LambdaLR(o, lambda step: 0.9**step)"
+    script.write_text(LOOP.replace(*lag).format(register="", step="schedule.step()"))
     with Gang(tmp_path, [str(script)], (24, 4, 4), TrainingConfig(epochs=9)) as gang:
         assert all(gang.wait())
-    assert "the workers' learning rates differ" in gang.ending(0).message
+    for rank in range(3):
+        ending = gang.ending(rank)
+        assert "have become different: hyperparameters of w-2 differ" in ending.message
+        assert ending.fatal
 
 
 def test_a_promised_gpu_that_is_missing_fails_or_is_replaced_as_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,13 +14,16 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Subset,
+    SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 import heterotrain
 from heterotrain.augmentation import Draw, drawing
 from heterotrain.loading import Loader, Prefetch, Samples, Source
-from heterotrain.sampler import Position, Share, coming_shares, epoch_order
+from heterotrain.order import Order
+from heterotrain.sampler import Position, Rules, Share, coming_shares, epoch_order
 
 CPU = torch.device("cpu")
 LENGTH, SEED = 100, 3
@@ -35,7 +39,7 @@ class Indices(Dataset):
         return index
 
 
-WEIGHTED = BatchSampler(WeightedRandomSampler([1.0] * LENGTH, 9), 5, drop_last=False)
+SHARDED: DistributedSampler[int] = DistributedSampler(Indices(), num_replicas=2, rank=0)
 
 
 class Drawn(Indices):
@@ -70,13 +74,13 @@ def test_a_share_is_given_out_only_if_it_is_the_one_asked_for() -> None:
     position, sizes = Position(), [6, 10]
 
     def coming() -> Iterator[Share]:
-        return coming_shares(position, sizes, 0, LENGTH, epochs=3, steps=None)
+        return coming_shares(Rules(LENGTH, epochs=3), position, sizes, 0)
 
     def expected(share: Share) -> list[int]:
         return epoch_order(LENGTH, SEED, share.epoch)[share.start : share.stop].tolist()
 
     with Loader(Source(Indices(), collate_fn=list), SEED, CPU) as loader:
-        prefetch = Prefetch(loader, LENGTH, SEED, coming)
+        prefetch = Prefetch(loader, Order(LENGTH, SEED), coming)
         as_foreseen = [Share(0, 0, 6), Share(0, 16, 22)]
         replayed_and_of_another_plan = [Share(0, 16, 22), Share(0, 32, 48), Share(1, 0, 3)]
         for share in as_foreseen + replayed_and_of_another_plan:
@@ -89,9 +93,9 @@ def test_the_loader_is_asked_anew_only_when_steps_come_otherwise_than_foreseen(m
     asked = []
     ask = Loader.ask
     monkeypatch.setattr(Loader, "ask", lambda loader, wanted: asked.append(wanted) or ask(loader, wanted))
-    shares = list(coming_shares(Position(), [6, 10], 0, LENGTH, epochs=3, steps=None))
+    shares = list(coming_shares(Rules(LENGTH, epochs=3), Position(), [6, 10], 0))
     with Loader(Source(Indices(), collate_fn=list), SEED, CPU) as loader:
-        prefetch = Prefetch(loader, LENGTH, SEED, lambda: iter(shares))
+        prefetch = Prefetch(loader, Order(LENGTH, SEED), lambda: iter(shares))
         for share in shares:
             prefetch.batch(share)
         assert len(asked) == 1
@@ -101,25 +105,25 @@ def test_the_loader_is_asked_anew_only_when_steps_come_otherwise_than_foreseen(m
 
 
 def test_coming_shares_are_those_of_the_steps_and_end_with_the_job() -> None:
-    shares = list(coming_shares(Position(), [4, 4, 2], 1, 25, epochs=2, steps=None))
+    shares = list(coming_shares(Rules(25, epochs=2), Position(), [4, 4, 2], 1))
     assert shares[:3] == [Share(0, 4, 8), Share(0, 14, 18), Share(0, 22, 24)]
     assert len(shares) == 6
-    assert len(list(coming_shares(Position(), [4, 4, 2], 1, 25, epochs=2, steps=4))) == 4
-    parts = coming_shares(Position(), [4, 4, 2], 1, 25, epochs=1, steps=None, most=3)
+    assert len(list(coming_shares(Rules(25, epochs=2, steps=4), Position(), [4, 4, 2], 1))) == 4
+    parts = coming_shares(Rules(25, epochs=1), Position(), [4, 4, 2], 1, most=3)
     assert list(parts)[:2] == [Share(0, 4, 6), Share(0, 6, 8)]
 
 
 @pytest.mark.parametrize(("sizes", "least"), [([0, 4], 1), ([2, 2], 2)])
 def test_a_worker_that_gets_no_samples_expects_none(sizes: list[int], least: int) -> None:
     # With steps of three samples and of two, and none of a single sample, rank 0 is left without.
-    assert list(coming_shares(Position(), sizes, 0, 5, epochs=None, steps=10**9, least=least)) == []
+    assert list(coming_shares(Rules(5, least, steps=10**9), Position(), sizes, 0)) == []
 
 
 def test_a_sample_looks_the_same_whoever_loads_it_and_anew_in_each_epoch() -> None:
-    ((a, b, c),) = batches_of(Drawn(), Samples(0, [5, 6, 7]))
-    assert batches_of(Drawn(), Samples(0, [7]), Samples(0, [5, 9]))[0] == [c]
-    assert batches_of(Drawn(), Samples(0, [7]), Samples(0, [5, 9]))[1][0] == a
-    ((again,),) = batches_of(Drawn(), Samples(1, [5]))
+    ((a, b, c),) = batches_of(Drawn(), Samples(((0, [5, 6, 7]),)))
+    assert batches_of(Drawn(), Samples(((0, [7]),)), Samples(((0, [5, 9]),)))[0] == [c]
+    assert batches_of(Drawn(), Samples(((0, [7]),)), Samples(((0, [5, 9]),)))[1][0] == a
+    ((again,),) = batches_of(Drawn(), Samples(((1, [5]),)))
     assert len({*a, *b, *again}) == 12
 
 
@@ -128,7 +132,7 @@ def test_seeded_transforms_leave_the_global_random_states_alone() -> None:
         return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]
 
     before = states()
-    batches_of(Drawn(), Samples(0, [1, 2]))
+    batches_of(Drawn(), Samples(((0, [1, 2]),)))
     assert states() == before
 
 
@@ -141,18 +145,18 @@ def test_outside_a_session_transforms_draw_as_they_always_did() -> None:
 
 
 def test_samples_loaded_in_one_call_are_drawn_by_their_index() -> None:
-    with drawing(Draw(SEED, 0, None)):
+    with drawing(Draw(SEED, 0)):
         with pytest.raises(RuntimeError, match="needs the index of the sample"):
             heterotrain.sample_generator()
         known = torch.rand((), generator=heterotrain.sample_generator(5)).item()
-    assert batches_of(Drawn(), Samples(0, [5]))[0][0][0] == known
+    assert batches_of(Drawn(), Samples(((0, [5]),)))[0][0][0] == known
 
 
 def test_a_subset_passes_each_sample_on_by_itself() -> None:
     assert (
-        batches_of(Subset(Drawn(), [9, 5]), Samples(0, [0, 1]))[0]
-        == batches_of(Subset(Drawn(), [9, 5]), Samples(0, [0]), Samples(0, [1]))[0]
-        + batches_of(Subset(Drawn(), [9, 5]), Samples(0, [1]))[0]
+        batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [0, 1]),)))[0]
+        == batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [0]),)), Samples(((0, [1]),)))[0]
+        + batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [1]),)))[0]
     )
 
 
@@ -168,7 +172,7 @@ def test_loading_processes_of_workers_draw_differently_and_again_the_same_after_
     def first(uid: str, seed: int = 3) -> float:
         torch.manual_seed(seed)
         with Loader(Source(Unseeded(), num_workers=1, collate_fn=list), SEED, CPU, uid) as loader:
-            loader.ask([Samples(0, [0])])
+            loader.ask([Samples(((0, [0]),))])
             return next(loader)[0]
 
     assert first("a") == first("a") != first("b")
@@ -181,11 +185,9 @@ def test_loading_processes_of_workers_draw_differently_and_again_the_same_after_
         (Stream(), TypeError, "no length and no index"),
         (DataLoader(Stream(), batch_size=2), TypeError, "no length and no index"),
         ([], ValueError, "the data set is empty"),
-        (DataLoader(Indices(), sampler=WeightedRandomSampler([1.0] * LENGTH, 9)), ValueError, "WeightedRandomSampler"),
-        (DataLoader(Indices(), sampler=RandomSampler(Indices(), replacement=True)), ValueError, "sampler of its own"),
+        (DataLoader(Indices(), sampler=SHARDED), ValueError, "DistributedSampler"),
+        (DataLoader(Indices(), batch_sampler=BatchSampler(SHARDED, 5, False)), ValueError, "DistributedSampler"),
         (DataLoader(Indices(), batch_size=None), ValueError, "makes no batches"),
-        (DataLoader(Indices(), batch_sampler=[[1, 2]]), ValueError, "batch_sampler of its own"),
-        (DataLoader(Indices(), batch_sampler=WEIGHTED), ValueError, "WeightedRandomSampler"),
     ],
 )
 def test_data_that_cannot_be_divided_is_refused(data: object, error: type[Exception], message: str) -> None:
@@ -196,3 +198,99 @@ def test_data_that_cannot_be_divided_is_refused(data: object, error: type[Except
 def test_a_collate_fn_is_given_in_one_place() -> None:
     with pytest.raises(ValueError, match="collate_fn: give it to the DataLoader"):
         Source.of(DataLoader(Indices()), list)
+
+
+class Buckets:
+    """A batch sampler that keeps neighbours together, and shuffles its batches with Python's random numbers."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = [list(range(start, min(start + 6, LENGTH))) for start in range(0, LENGTH, 6)]
+        random.shuffle(batches)
+        yield from batches
+
+    def __len__(self) -> int:
+        return 17
+
+
+@pytest.mark.parametrize(
+    ("loader", "length"),
+    [
+        (DataLoader(Indices(), sampler=WeightedRandomSampler([0.0, *[1.0] * (LENGTH - 1)], 30)), 30),
+        (DataLoader(Indices(), sampler=RandomSampler(Indices(), replacement=True)), LENGTH),
+        (DataLoader(Indices(), sampler=SubsetRandomSampler(range(10))), 10),
+        (DataLoader(Indices(), batch_sampler=Buckets()), LENGTH),
+        (DataLoader(Indices(), batch_sampler=[[1, 2], [0]]), 3),
+    ],
+)
+def test_a_sampler_is_asked_for_the_whole_order_under_the_numbers_of_seed_and_epoch(
+    loader: DataLoader[int], length: int
+) -> None:
+    source = Source.of(loader)
+    one, other = (Order(source.length, SEED, source.sampler) for _ in range(2))
+    random.seed(5)
+    assert one.of(3).tolist() == other.of(3).tolist()
+    assert one.length == len(one.of(7)) == length
+    assert one.checksum == other.checksum
+    if not isinstance(source.sampler, list):
+        assert one.of(3).tolist() != one.of(4).tolist()
+        assert one.of(3).tolist() != Order(source.length, SEED + 1, source.sampler).of(3).tolist()
+    if isinstance(source.sampler, Buckets):
+        assert all(abs(a - b) == 1 for part in one.of(3).split(6)[:5] for a, b in pairwise(part.tolist()) if a // 6 == b // 6)
+
+
+class Moody:
+    """Its own random numbers go on from one epoch to the next."""
+
+    def __init__(self) -> None:
+        self.numbers = random.Random(3)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers.sample(range(LENGTH), 10))
+
+
+class Growing:
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5 + self.epoch))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (Moody(), "Moody: its order is another each time"),
+        ([[LENGTH]], "beyond the data set's 100 samples"),
+        ([], "yields no samples"),
+        (["a"], "does not yield indices"),
+    ],
+)
+def test_an_order_that_workers_would_not_agree_on_is_refused(sampler: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Order(LENGTH, SEED, sampler)
+
+
+def test_all_epochs_have_as_many_samples() -> None:
+    order = Order(LENGTH, SEED, Growing())
+    with pytest.raises(ValueError, match="has 8 samples in epoch 3, and had 5 in the first"):
+        order.of(3)
+
+
+class Shifted(Indices):
+    """A transform that is a method."""
+
+    @heterotrain.seeded
+    def shift(self, by: int) -> float:
+        return by + random.random()
+
+    def __getitem__(self, index: int) -> float:
+        return self.shift(index)
+
+
+def test_seeded_may_decorate_a_method() -> None:
+    (one,), (other,) = (batches_of(Shifted(), Samples(((0, [3]),)))[0] for _ in range(2))
+    assert one == other
+    assert 3 < one < 4

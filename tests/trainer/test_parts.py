@@ -14,7 +14,8 @@ from torch.utils.data import TensorDataset
 
 import heterotrain
 from heterotrain.accumulation import Accumulator
-from heterotrain.batch_norm import RunningStatistics, has_batch_norm
+from heterotrain.batch_norm import has_batch_norm
+from heterotrain.buffers import SharedBuffers
 from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain.counting import checked_count
@@ -22,7 +23,7 @@ from heterotrain.membership import Generation, Rendezvous
 from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep
-from heterotrain.sampler import Position, Share, epoch_order
+from heterotrain.sampler import Position, Rules, Share, epoch_order
 from heterotrain.training_state import TrainingState
 from heterotrain.wire import StagedWire
 from heterotrain.worker import choose_device
@@ -89,14 +90,14 @@ def test_a_witness_sees_that_gradients_were_clipped() -> None:
 
 def test_a_worker_without_samples_hears_from_the_first_that_has_some_and_one_with_many_takes_passes() -> None:
     members = (Member("a", "", "", "", 0), Member("b", "", "", "", 7, 3), Member("c", "", "", "", 2))
-    steps = [RunningStep.at(Position(4, 1, 10), Plan(1, 1, "step", members), rank, 100, 1) for rank in range(3)]
+    steps = [RunningStep.at(Position(4, 1, 10), Plan(1, 1, "step", members), rank, Rules(100)) for rank in range(3)]
     assert [step.source for step in steps] == [1, 1, 1]
     assert [step.own_samples for step in steps] == [0, 7, 2]
     for step in steps:
         step.open_part()
     assert [step.share for step in steps] == [None, Share(1, 10, 12), Share(1, 17, 19)]
     assert [step.is_last_part for step in steps] == [True, False, True]
-    assert RunningStep.at(Position(), Plan(1, 1, "step", members[1:]), 0, 100, 1).source is None
+    assert RunningStep.at(Position(), Plan(1, 1, "step", members[1:]), 0, Rules(100)).source is None
 
 
 def test_a_staged_bucket_is_summed_in_place_and_broken_groups_are_told(generation: Generation) -> None:
@@ -146,21 +147,21 @@ def test_batch_norm_is_found_and_sync_batch_norm_refused() -> None:
         has_batch_norm(nn.Sequential(nn.SyncBatchNorm(1)))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_who_lags_behind_keeps_the_statistics_of_its_own_samples() -> None:
+def test_who_lags_behind_keeps_the_buffers_that_have_seen_its_own_samples() -> None:
     model = nn.BatchNorm1d(2)
-    statistics = RunningStatistics(model)
+    buffers = SharedBuffers(model)
     others = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
     for samples, expected in ((0, 7.0), (4, 3.0)):
         assert model.running_mean is not None
         model.running_mean.fill_(3)
-        statistics.saw(samples)
-        with statistics.kept():
+        buffers.saw(samples)
+        with buffers.kept():
             model.load_state_dict(others)
         assert model.running_mean.tolist() == [expected, expected]
         assert model.weight.tolist() == [7, 7]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_promised_gpu_that_is_missing_fails_clearly_or_is_done_without() -> None:
     with pytest.raises(RuntimeError, match="onMissingDevice: UseCPU"):
         choose_device(TrainingConfig(device="gpu"))

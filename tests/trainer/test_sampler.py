@@ -1,7 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain.sampler import Position, advance, epoch_order, micro_batches, rank_slice, step_samples
+import pytest
+
+from heterotrain.sampler import CARRY, DROP, PARTIAL, Position, Rules, coming_shares, epoch_order, micro_batches, rank_slice
 
 BATCHES = st.lists(st.integers(0, 50), min_size=1, max_size=6).filter(any)
 
@@ -23,16 +25,16 @@ def test_a_full_step_gives_every_rank_its_batch(batches: list[int]) -> None:
 def test_every_sample_once_per_epoch_while_batches_change_at_every_step(
     length: int, plans: list[list[int]], seed: int
 ) -> None:
-    position = Position()
+    position, rules = Position(), Rules(length)
     order = epoch_order(length, seed, 0).tolist()
     seen: list[int] = []
     while position.epoch == 0:
         batches = plans[position.step % len(plans)]
-        samples = step_samples(length, position.cursor, sum(batches))
+        samples = rules.samples(position, sum(batches))
         for rank in range(len(batches)):
             start, stop = rank_slice(batches, rank, samples)
             seen += order[position.cursor + start : position.cursor + stop]
-        position = advance(position, samples, length)
+        position = rules.advance(position, samples, sum(batches))
     assert sorted(seen) == list(range(length))
     assert position.cursor == 0
 
@@ -60,11 +62,78 @@ def test_micro_batches_cover_a_part_in_order_and_hold_their_limit(
 def test_with_batch_norm_no_worker_ever_has_a_single_sample(batches: list[int], length: int) -> None:
     total = max(2, sum(batches))
     batches = [*batches, total - sum(batches)]
-    cursor, seen = 0, []
-    while cursor < length:
-        samples = step_samples(length, cursor, total, least=2)
+    position, rules, seen = Position(), Rules(length, least=2), []
+    while position.epoch == 0:
+        samples = rules.samples(position, total)
         parts = [rank_slice(batches, rank, samples, least=2) for rank in range(len(batches))]
         assert all(stop - start != 1 for start, stop in parts)
-        seen += [cursor + index for part in parts for index in range(*part)]
-        cursor += samples
+        seen += [position.cursor + index for part in parts for index in range(*part)]
+        position = rules.advance(position, samples, total)
     assert seen == list(range(length))
+
+
+def steps_of(rules: Rules, batch: int) -> list[int]:
+    """Samples of all the job's steps."""
+    position, sizes = Position(), []
+    while not rules.is_over(position):
+        sizes.append(rules.samples(position, batch))
+        position = rules.advance(position, sizes[-1], batch)
+    assert position.step == rules.steps_in_all(Position(), batch) == len(sizes)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("last_step", "sizes"),
+    [
+        (PARTIAL, [10, 10, 5, 10, 10, 5, 10, 10, 5]),
+        (DROP, [10, 10, 10, 10, 10, 10]),
+        (CARRY, [10, 10, 10, 10, 10, 10, 10, 5]),
+    ],
+)
+def test_what_does_not_fill_a_step_is_a_smaller_one_or_left_out_or_carried_on(
+    last_step: str, sizes: list[int]
+) -> None:
+    assert steps_of(Rules(25, last_step=last_step, epochs=3), 10) == sizes
+
+
+@pytest.mark.parametrize(("last_step", "sizes"), [(PARTIAL, [7] * 4), (DROP, [7] * 4), (CARRY, [20, 8])])
+def test_a_global_batch_beyond_the_data_set_takes_all_of_it_or_of_several_epochs(
+    last_step: str, sizes: list[int]
+) -> None:
+    assert steps_of(Rules(7, last_step=last_step, epochs=4), 20) == sizes
+
+
+@given(length=st.integers(1, 60), batch=st.integers(1, 90), epochs=st.integers(1, 5))
+def test_carried_samples_are_each_seen_once_per_epoch(length: int, batch: int, epochs: int) -> None:
+    rules = Rules(length, last_step=CARRY, epochs=epochs)
+    shares = list(coming_shares(rules, Position(), [batch], 0))
+    absolute = [share.epoch * length + index for share in shares for index in range(share.start, share.stop)]
+    assert absolute == list(range(epochs * length))
+    assert {share.stop - share.start for share in shares[:-1]} <= {batch}
+
+
+@given(
+    length=st.integers(1, 60),
+    batch=st.integers(1, 90),
+    last_step=st.sampled_from([PARTIAL, DROP, CARRY]),
+    epochs=st.integers(1, 4),
+    steps=st.none() | st.integers(1, 30),
+)
+def test_the_number_of_steps_is_known_from_every_position(
+    length: int, batch: int, last_step: str, epochs: int, steps: int | None
+) -> None:
+    rules, position = Rules(length, last_step=last_step, epochs=epochs, steps=steps), Position()
+    known = rules.steps_in_all(position, batch)
+    while not rules.is_over(position):
+        assert rules.steps_in_all(position, batch) == known
+        position = rules.advance(position, rules.samples(position, batch), batch)
+    assert position.step == known
+
+
+def test_an_epoch_begins_once_also_where_a_step_reaches_into_it() -> None:
+    rules, position, begins = Rules(25, last_step=CARRY), Position(), []
+    for _ in range(6):
+        if position.begins:
+            begins.append((position.step, position.epoch))
+        position = rules.advance(position, rules.samples(position, 10), 10)
+    assert begins == [(0, 0), (3, 1), (5, 2)]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -24,16 +24,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draw:
     """What a sample's random numbers depend on; `index` is None while a whole batch is asked for at once.
 
-    `calls` counts how often random numbers were asked for, by index: each call has a stream of its own.
+    One serves for the samples of a batch, one after the other: a context for each of them would be felt. `calls` counts
+    how often random numbers were asked for, by index: each call has a stream of its own.
     """
 
     seed: int
     epoch: int
-    index: int | None
+    index: int | None = None
     calls: Counter[int] = field(default_factory=Counter)
 
 
@@ -67,16 +68,30 @@ def seeded(transform: Callable[P, T]) -> Callable[P, T]:
     """A transform that draws from the global random state (of torch, `random` or NumPy, as torchvision's do), made to
     draw what belongs to the sample, as from `sample_generator()`. The global state is put back after each call.
 
-    `seeded(Compose([RandomCrop(32, padding=4), RandomHorizontalFlip()]))`. Raises RuntimeError as `sample_generator`.
+    `seeded(Compose([RandomCrop(32, padding=4), RandomHorizontalFlip()]))`; or as a decorator of a function or a method.
+    Raises RuntimeError as `sample_generator`.
     """
+    return _Seeded(transform)
 
-    return partial(_with_the_samples_randomness, transform)
+
+class _Seeded(Generic[P, T]):
+    """A transform under the sample's randomness; a class, so that it can be sent to loading processes."""
+
+    def __init__(self, transform: Callable[P, T]) -> None:
+        self._transform = transform
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _with_the_samples_randomness(self._transform, *args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., T]:
+        """As a method: with the instance that it is called on."""
+        return self if instance is None else partial(self, instance)  # type: ignore[call-arg,arg-type]  # P begins with it
 
 
 def _with_the_samples_randomness(transform: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if _current.get() is None:
         return transform(*args, **kwargs)
-    with _global_state(_sample_seed(None)):
+    with seeded_everywhere(_sample_seed(None)):
         return transform(*args, **kwargs)
 
 
@@ -103,7 +118,7 @@ def _hashed(what: bytes) -> int:
 
 
 @contextlib.contextmanager
-def _global_state(seed: int) -> Iterator[None]:
+def seeded_everywhere(seed: int) -> Iterator[None]:
     """Seeds the global random states inside, on the CPU: loading does not use another device."""
     numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody draws from it
     own = random.getstate()

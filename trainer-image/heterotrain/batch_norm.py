@@ -6,9 +6,6 @@ where they are used: for an evaluation, for a checkpoint, and at the end.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -48,42 +45,31 @@ class RunningStatistics:
             for layer in module.modules()
             if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.running_var is not None
         ]
-        self._samples = 0
 
-    def saw(self, samples: int) -> None:
-        """This worker's layers have seen so many samples more, in a committed step."""
-        self._samples += samples
+    @property
+    def any(self) -> bool:
+        """Whether there are some."""
+        return bool(self._layers)
 
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Whatever happens to the model inside, statistics of samples seen since the last merge stay."""
-        own = [(buffer, buffer.clone()) for buffer in self._buffers()] if self._samples else []
-        yield
-        with torch.no_grad():
-            for buffer, value in own:
-                buffer.copy_(value)
-
-    def merge(self, generation: Generation) -> None:
-        """All workers take the statistics of all samples since the last merge. Raises RuntimeError.
+    def merge(self, samples: int, source: int, generation: Generation) -> None:
+        """All workers take the statistics of all samples since the last merge, of which this one has seen `samples`, and
+        the counts of batches of rank `source`. Raises RuntimeError.
 
         Means are weighted with the workers' samples, and so are second moments: the variance is that of the union,
         `sum(w * (var + mean^2)) - mean^2` with weights w that add up to 1. Source: Chan, Golub and LeVeque, "Updating
         Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979), eq. 2.1, for populations.
         """
-        if not self._layers or generation.world_size == 1:
+        if not self._layers:
             return
         means = torch.cat([mean.double().cpu() for mean, _ in self._moments()])
         variances = torch.cat([variance.double().cpu() for _, variance in self._moments()])
         batches = torch.tensor([float(layer.num_batches_tracked or 0) for layer in self._layers], dtype=torch.float64)
-        if generation.rank != 0:
-            batches.zero_()  # a count of batches has no mean; the leader's serves all
-        weight = torch.tensor([float(self._samples)], dtype=torch.float64)
-        message = torch.cat([weight, self._samples * means, self._samples * (variances + means**2), batches])
+        if generation.rank != source:
+            batches.zero_()  # a count of batches has no mean
+        weight = torch.tensor([float(samples)], dtype=torch.float64)
+        message = torch.cat([weight, samples * means, samples * (variances + means**2), batches])
         sum_over_ranks(message, generation)
         total = message[0].item()
-        self._samples = 0
-        if not total:
-            return
         _, first, second, batches = torch.split(message, [1, len(means), len(means), len(batches)])
         merged = first / total
         pooled = (second / total - merged**2).clamp_(min=0)
@@ -98,7 +84,8 @@ class RunningStatistics:
                 if layer.num_batches_tracked is not None:
                     layer.num_batches_tracked.fill_(int(count))
 
-    def _buffers(self) -> list[torch.Tensor]:
+    def buffers(self) -> list[torch.Tensor]:
+        """The running means and variances, and the counts of batches."""
         return [buffer for layer in self._layers for buffer in layer.buffers(recurse=False)]
 
     def _moments(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -156,4 +156,5 @@ def check_fits(state: dict[str, Any], *, seed: int, dataset_length: int) -> Posi
     for name, wanted in (("seed", seed), ("dataset_length", dataset_length)):
         if state.get(name) != wanted:
             raise CheckpointError(f"the checkpoint's {name} is {state.get(name)!r}, the job's is {wanted}")
-    return Position(step=state["step"], epoch=state["epoch"], cursor=state["cursor"])
+    # Earlier versions had no steps that reach into the next epoch, and did not write the last one.
+    return Position(state["step"], state["epoch"], state["cursor"], state.get("reached_in", False))

@@ -250,6 +250,9 @@ def parse_plan(text: str | bytes) -> Plan:
 # --- what a worker is told once, at its start --------------------------------------------------------------------
 
 
+_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("global_batch_size", None))
+"""Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know."""
+
 TRAINING_LOSS = "loss"
 """The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
 
@@ -260,7 +263,8 @@ class TrainingConfig:
 
     Exactly one of `epochs` and `steps` is set. The job ends once `target_metric`, taken every `target_every_steps`
     steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target. `last_step` says what
-    becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel.
+    becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel. `global_batch_size` is
+    in samples per step; None if it may change.
     """
 
     epochs: int | None = None
@@ -280,6 +284,7 @@ class TrainingConfig:
     progress_timeout_seconds: float = 60.0
     startup_deadline_seconds: float = 600.0
     last_step: str = "Partial"  # a smaller step; or Drop, or Carry: into the next epoch
+    global_batch_size: int | None = None
     backend: str = "auto"  # nccl where all workers have GPUs, else gloo; or gloo, whatever they have
 
     def reaches_target(self, value: float) -> bool:
@@ -293,8 +298,11 @@ class TrainingConfig:
         return self.target_metric == TRAINING_LOSS and self.reaches_target(loss)
 
     def to_json(self) -> str:
-        """As it travels in the environment."""
-        return json.dumps(asdict(self))
+        """As it travels in the environment; without the newest fields where they change nothing, since trainers of an
+        older image refuse what they do not know.
+        """
+        document = asdict(self)
+        return json.dumps({name: value for name, value in document.items() if (name, value) not in _UNSAID})
 
     @classmethod
     def from_json(cls, text: str) -> TrainingConfig:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, pairwise
 
 import torch
-import torch.distributed as dist
 
 from heterotrain.membership import Generation
 
@@ -17,43 +17,55 @@ class Signals:
 
     Of the steps committed since the last exchange: `samples`, `loss` (contribution to the sum of their global losses),
     `loss_weight` (the share of their samples it stands for), `nonfinite` (those with a loss that is no number). `stop`:
-    ranks that were asked to stop. `learning_rate`, of which all must have the same. Only the leader sets the others, so
+    ranks that were asked to stop; `done`: ranks whose script has ended the job. Only the leader sets the others, so
     their sums are its word: `plan_version` and `plan_bytes`, its newest plan and the length of its document, 0 if there
     is nothing new, and `next_after`, in how many steps the next exchange is due.
     """
 
     samples: float = 0.0
     stop: float = 0.0
+    done: float = 0.0
     loss: float = 0.0
     loss_weight: float = 0.0
     nonfinite: float = 0.0
-    learning_rate: float = 0.0
     plan_version: float = 0.0
     plan_bytes: float = 0.0
     next_after: float = 0.0
 
-    def to_tensor(self) -> torch.Tensor:
-        """float64 of shape (9,): exact for integers up to 2**53."""
-        return torch.tensor(astuple(self), dtype=torch.float64)
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """What must be equal on all workers, of one worker: whole numbers below 2**53, or sums."""
+
+    hyperparameters: float
+    replica: float
+
+
+_SIGNALS = len(fields(Signals))
 
 
 class PendingSignals:
     """An exchange under way."""
 
-    def __init__(self, signals: Signals, generation: Generation) -> None:
+    def __init__(self, signals: Signals, checksums: Checksums, generation: Generation) -> None:
         """Launch it. Raises RuntimeError if the group is broken."""
-        self._tensor = signals.to_tensor()
-        self._end = generation.watch(dist.all_reduce(self._tensor, group=generation.control, async_op=True))
+        # float64 is exact for integers up to 2**53. Checksums have a place for each rank, so that all see everybody's.
+        own = [0.0] * (2 * generation.world_size)
+        own[2 * generation.rank : 2 * generation.rank + 2] = astuple(checksums)
+        self._tensor = torch.tensor([*astuple(signals), *own], dtype=torch.float64)
+        self._end = generation.sum(self._tensor)
 
-    def read(self) -> Signals:
-        """The sums over all ranks. Raises RuntimeError if the group broke meanwhile."""
+    def read(self) -> tuple[Signals, list[Checksums]]:
+        """The sums over all ranks, and each rank's checksums. Raises RuntimeError if the group broke meanwhile."""
         self._end.wait()
-        return Signals(*self._tensor.tolist())
+        numbers = self._tensor.tolist()
+        places = numbers[_SIGNALS:]
+        return Signals(*numbers[:_SIGNALS]), [Checksums(*pair) for pair in zip(places[::2], places[1::2], strict=True)]
 
 
 def sum_over_ranks(tensor: torch.Tensor, generation: Generation) -> None:
     """In place. Raises RuntimeError."""
-    generation.watch(dist.all_reduce(tensor, group=generation.control, async_op=True)).wait()
+    generation.sum(tensor).wait()
 
 
 def broadcast_bytes(data: bytes | None, length: int, source: int, generation: Generation) -> bytes:
@@ -88,6 +100,17 @@ def gather_documents(data: bytes, generation: Generation) -> list[bytes]:
     return [received[start:stop] for start, stop in parts]
 
 
+def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int, generation: Generation) -> None:
+    """All take those of rank `source`, in place, one after the other: they must be alike. Raises RuntimeError."""
+    with torch.no_grad():
+        for each in tensors:
+            if not each.numel():
+                continue
+            own = each.detach().to("cpu").contiguous()
+            _broadcast(own.reshape(-1).view(torch.uint8), source, generation)
+            if generation.rank != source:
+                each.copy_(own)
+
+
 def _broadcast(tensor: torch.Tensor, source: int, generation: Generation) -> None:
-    # Ranks of the control group are those of the whole, so the source is both its group's and the global one.
-    generation.watch(dist.broadcast(tensor, src=source, group=generation.control, async_op=True)).wait()
+    generation.broadcast(tensor, source).wait()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 
 from heterotrain.membership import Generation
 
@@ -43,7 +42,7 @@ class GlobalCount:
         broken."""
         self._total = torch.tensor([count], dtype=torch.float64)
         self._samples = samples
-        self._end = generation.watch(dist.all_reduce(self._total, group=generation.control, async_op=True))
+        self._end = generation.sum(self._total)
 
     def factor(self) -> float:
         """What is left to multiply sums with; 0 if nobody counted anything. Raises RuntimeError if the group broke.

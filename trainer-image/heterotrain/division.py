@@ -8,55 +8,55 @@ from itertools import islice
 
 from heterotrain import sampler
 from heterotrain.batch_norm import WARNING
-from heterotrain.contract import TrainingConfig
 from heterotrain.plans import Plans
 from heterotrain.running_step import RunningStep
-from heterotrain.sampler import Share
+from heterotrain.sampler import Rules, Share
 from heterotrain.training_state import TrainingState
+
+_FEW_STEPS = 5  # of an epoch, below which a smaller one among them is worth a remark
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """`least` is the fewest samples that any worker may compute on; more than one with BatchNorm."""
+    """One worker's side of it."""
 
-    config: TrainingConfig
+    rules: Rules
     state: TrainingState
     plans: Plans
-    dataset_length: int
-    least: int
 
     def next_step(self) -> RunningStep:
         """The step at the position that the job has come to; nothing of it is done."""
-        return RunningStep.at(
-            self.state.position, self.plans.in_force, self.plans.rank, self.dataset_length, self.least
-        )
+        return RunningStep.at(self.state.position, self.plans.in_force, self.plans.rank, self.rules)
+
+    def usual_samples(self) -> int:
+        """Samples of a step that is not the last of its epoch."""
+        batch = self.plans.in_force.global_batch_size
+        return batch if self.rules.last_step == sampler.CARRY else min(batch, self.rules.length)
 
     def coming(self, running: RunningStep) -> Iterator[Share]:
         """This worker's shares from the micro-batch under way on, should the plan stay as it is."""
         plan, rank = self.plans.in_force, self.plans.rank
-        shares = sampler.coming_shares(
-            self.state.position,
-            plan.batch_sizes,
-            rank,
-            self.dataset_length,
-            epochs=self.config.epochs,
-            steps=self.config.steps,
-            least=self.least,
-            most=plan.members[rank].micro_batch_size,
-        )
+        most = plan.members[rank].micro_batch_size
+        shares = sampler.coming_shares(self.rules, self.state.position, plan.batch_sizes, rank, most)
         return islice(shares, running.opened - 1, None)
 
     def commit(self, running: RunningStep) -> None:
         """The step is committed: the job has come further."""
-        self.state.position = sampler.advance(self.state.position, running.samples, self.dataset_length)
+        batch = self.plans.in_force.global_batch_size
+        self.state.position = self.rules.advance(self.state.position, running.samples, batch)
 
     def remarks(self) -> Iterator[str]:
         """What a user should know of it before the first step."""
-        plan = self.plans.in_force
-        if self.dataset_length < plan.global_batch_size:
-            yield (
-                f"the data set has {self.dataset_length} samples, fewer than the global batch of "
-                f"{plan.global_batch_size}: no step is full, so none is measured and batches never change"
-            )
-        if self.least > 1 and self.plans.rank == 0 and len(plan.members) > 1:
+        plan, length = self.plans.in_force, self.rules.length
+        batch = plan.global_batch_size
+        carries = "training.lastStep: Carry fills each step from the next epoch"
+        if self.rules.last_step == sampler.PARTIAL and self.plans.rank == 0:
+            if length < batch:
+                yield f"the data set has {length} samples, fewer than the global batch of {batch}; {carries}"
+            elif length % batch and self.rules.steps_per_epoch(batch) <= _FEW_STEPS:
+                yield (
+                    f"one of {self.rules.steps_per_epoch(batch)} steps of each epoch has {length % batch} samples "
+                    f"instead of {batch} and is not measured, which slows the balancing down; {carries}"
+                )
+        if self.rules.least > 1 and self.plans.rank == 0 and len(plan.members) > 1:
             yield WARNING

@@ -7,26 +7,35 @@ rank commits when its buckets completed. A failed step changes nothing and comes
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from heterotrain import contract, sampler
 from heterotrain.batch_norm import LEAST_SAMPLES_WITH_BATCH_NORM, has_batch_norm
+from heterotrain.buffers import KeptBuffers
 from heterotrain.contract import TrainingConfig
 from heterotrain.division import Division
 from heterotrain.evaluation import Evaluation
 from heterotrain.exchange import Exchange
-from heterotrain.gradient import ElasticModel
 from heterotrain.loss_scale import LossScale
 from heterotrain.losses import Losses
+from heterotrain.mean_check import MeanCheck
 from heterotrain.membership import MembershipError
 from heterotrain.metrics import Series, WorkerMetrics
 from heterotrain.plans import Plans
 from heterotrain.progress import Progress
+from heterotrain.randomness import StepRandomness
+from heterotrain.replica_check import ReplicaChecksum
+from heterotrain.replica_watch import ReplicaWatch
 from heterotrain.running_step import RunningStep
-from heterotrain.team import Team
+from heterotrain.sampler import Rules
+from heterotrain.schedules import Schedules
+from heterotrain.subject import Subject
+from heterotrain.team import Room, Team
 from heterotrain.timing import clock_for
 from heterotrain.training_state import TrainingState
 from heterotrain.worker import StopRequest, Worker
@@ -36,9 +45,13 @@ log = logging.getLogger(__name__)
 # A collective that keeps failing is no passing fault; the operator restarts the job from its checkpoint then.
 _MOST_REPLAYS_OF_A_STEP = 5
 
+# A peer may be in the middle of a step of its own when a collective fails.
+_STEPS_TO_WAIT = 20
+_FORGET_SLOW_STEPS = 0.9
+
 # What is written or measured after every step is a part of what a step takes, and no exception that would not count.
 _USUAL_AFTER_STEPS = 10
-_MAY_BE_USUAL = ("checkpoint", "evaluation")
+_MAY_BE_USUAL = ("checkpoint", "evaluation", "pause")
 
 
 class Engine:
@@ -50,58 +63,66 @@ class Engine:
         config: TrainingConfig,
         worker: Worker | None,
         plans: Plans,
-        model: ElasticModel,
-        optimizer: torch.optim.Optimizer,
-        dataset_length: int,
+        subject: Subject,
+        handle: Any,
         loss_reduction: str,
         counted: bool,
-        find_unused_parameters: bool,
-        device: torch.device,
         metrics: WorkerMetrics,
         series: Series,
         stop: StopRequest,
     ) -> None:
-        """Without a `worker` it is a run alone."""
-        self.state = TrainingState(model, optimizer, dataset_length, config)
+        """Without a `worker` it is a run alone. `handle` is what the script holds of the model."""
+        self.state = TrainingState(subject.module, subject.optimizer, subject.dataset_length, config)
         self.evaluation = Evaluation(config)
+        self.schedules = Schedules()
+        self.after_step: list[Callable[[], object]] = []
         self.finished = False
         self.stopped = False
+        self.ended_because = ""  # this worker's script has ended the job
+        self.looked_at = False  # a forward without gradients happened since the last step
         self._config = config
         self._worker = worker
         self._plans = plans
-        self._model = model
-        self._optimizer = optimizer
-        least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(model.module) else 1
-        self._division = Division(config, self.state, plans, dataset_length, least)
+        self._subject = subject
+        self._handle = handle
+        self._optimizer = subject.optimizer
+        least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(subject.module) else 1
+        self.rules = Rules(subject.dataset_length, least, config.last_step, config.epochs, config.steps)
+        self._division = Division(self.rules, self.state, plans)
         self._metrics = metrics
         self._series = series
         self._stop = stop
-        self._clock = clock_for(device)
+        self._clock = clock_for(subject.device)
         self._step = RunningStep()
         self._losses = Losses(config.reaches_target_loss, config.target_every_steps)
-        self._exchange = Exchange(plans, self._losses, stop)
+        checksum = ReplicaChecksum(subject.module, subject.optimizer)
+        watch = ReplicaWatch(subject.hyperparameters, checksum, self.state)
+        self._exchange = Exchange(plans, self._losses, stop, watch)
         self._team = Team(
-            model=model,
+            subject=subject,
             state=self.state,
             plans=plans,
             losses=self._losses,
             exchange=self._exchange,
             clock=self._clock,
-            device=device,
             evaluation=self.evaluation,
         )
-        self._loss_scale = LossScale(model, self._team, self._losses, loss_reduction, counted, find_unused_parameters)
-        self._progress = Progress(config, dataset_length, self.state, plans, self._losses, self.evaluation, metrics)
+        self._buffers = KeptBuffers(subject.module)
+        self._randomness = StepRandomness(config.seed, "alone" if worker is None else worker.name, subject.device)
+        self._loss_scale = LossScale(subject, self._team, self._losses, loss_reduction, counted, MeanCheck())
+        self._progress = Progress(self.rules, self.state, plans, self._losses, self.evaluation, self._exchange, metrics)
+        self._started = False
         self._mark = "first"
         self._marked_steps = 0  # in a row, by now
         self._replays = 0
+        self._slow_step_seconds = 0.0
 
     # --- what the session and the iterator ask ------------------------------------------------------------------
 
     @property
     def started(self) -> bool:
         """Whether the loop over the batches has begun."""
-        return self.finished or self._stop.deferred
+        return self._started
 
     @property
     def rank(self) -> int:
@@ -112,6 +133,42 @@ class Engine:
     def position(self) -> sampler.Position:
         """How far the job has come."""
         return self.state.position
+
+    @property
+    def total_steps(self) -> int:
+        """Of the whole job; 0 if that is not known yet."""
+        if not self._plans.known and self._config.global_batch_size is not None:
+            return self.rules.steps_in_all(self.position, self._config.global_batch_size)
+        return self._progress.total_steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """See `Session.steps_per_epoch`."""
+        return self.rules.steps_per_epoch(self.global_batch_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a full step. Raises RuntimeError if nothing tells it yet."""
+        if self._plans.known:
+            return self._plans.in_force.global_batch_size
+        if self._config.global_batch_size is not None:
+            return self._config.global_batch_size
+        raise RuntimeError(
+            "the global batch is known only once the loop over the batches has begun, for batching.fixedGlobalBatch is "
+            "false"
+        )
+
+    @property
+    def world_size(self) -> int:
+        """Workers of the plan in force. Raises RuntimeError before there is one."""
+        if not self._plans.known:
+            raise RuntimeError("session.world_size is known only once the loop over the batches has begun")
+        return len(self._plans.in_force.members)
+
+    @property
+    def loss(self) -> float:
+        """The mean global loss of the steps that were told of last; NaN before."""
+        return self._metrics.state.loss
 
     @property
     def in_collective(self) -> bool:
@@ -136,22 +193,34 @@ class Engine:
     def start(self) -> None:
         """Become a member, take over the newest checkpoint, and stand before the first step.
 
-        Raises MembershipError, CheckpointError; SystemExit(143) if asked to stop meanwhile.
+        Raises MembershipError, CheckpointError, ValueError if the workers' scripts differ; SystemExit(143) if asked to
+        stop meanwhile.
         """
-        if self.finished or self._team.generation is not None:
-            raise RuntimeError("the batches end with the job; they cannot be iterated twice")
+        self._started = True
         self.state.checked()
+        self._subject.settle()
         self._stop.deferred = True
         if self._worker is not None:
             self._await_membership(self._worker)
         for remark in self._division.remarks():
             log.warning("%s", remark)
+        for remark in self.schedules.remarks(self.total_steps, self._config.epochs):
+            log.warning("%s", remark)
         self._follow()
+        self._randomness.start(self.position.step)
         self._metrics.state.phase = contract.PHASE_TRAINING
         self._clock.restart()
 
-    def begin_step(self) -> bool:
-        """Go to the next step that is to be computed; False when the job is done.
+    def begin_epoch(self) -> bool:
+        """Whether there is another epoch; False when the job is done."""
+        return not self.finished and self._boundary()
+
+    def go_on(self) -> None:
+        """What the script did between two loops over batches is no part of a step."""
+        self._clock.restart()
+
+    def begin_step(self, epoch: int | None = None) -> bool:
+        """Go to the next step that is to be computed; False when the job is done, or if it is in another epoch.
 
         Raises RuntimeError if the script did not commit the batch that it got.
         """
@@ -162,108 +231,166 @@ class Engine:
         if 0 < self._step.opened < len(self._step.parts):
             self._open_part()
             return True
+        if self.finished or not self._boundary() or (epoch is not None and self.position.epoch != epoch):
+            return False
+        if self._plans.take_due(self.position.begins):
+            self._follow()
+        self._checkpoint_if_due()
+        self._open_step()
+        return True
+
+    def _boundary(self) -> bool:
+        """Do whatever is due between two steps; whether there is a next one. The same on all workers."""
         while True:
+            done = self._progress.done
             if self._team.broken:
-                if not self._mended():
+                if not self._recovered():
                     return False
-            elif self._exchange.stop_agreed or (self._team.generation is None and self._stop.requested):
+            elif not done and (self._exchange.stop_agreed or (self._team.generation is None and self._stop.requested)):
                 self._leave_on_request()
-            elif self.evaluation.is_due(self.position, at_the_end=self._progress.done):
+            elif self.evaluation.is_due(self.position, at_the_end=done):
                 self._evaluate()
-            elif self._progress.done:
-                if self._team.merge_statistics() and self._team.await_all():
+            elif done:
+                if self._team.merge_buffers() and self._team.await_all():
                     self._end()
                     return False
             else:
-                if self._plans.take_due(self.position.cursor == 0):
-                    self._follow()
-                self._checkpoint_if_due()
-                self._open_step()
                 return True
 
     def step_without_samples(self) -> None:
         """Do a whole step in which this worker has no samples."""
         # Scripts clear gradients before backward or after the step; this step stands in for either kind.
         self._optimizer.zero_grad()
+        self._subject.check_frozen()
         self._loss_scale.nothing(self._step)
-        self._model.contribute_nothing()
+        self._subject.passes.without_samples()
         self.commit()
         self._optimizer.zero_grad()
 
     def commit(self) -> None:
         """Commit the running step, or drop it if its gradients did not arrive. See `ElasticOptimizer.step`."""
-        step, reduction = self._step, self._team.reduction
+        step, reduction, passes = self._step, self._team.reduction, self._subject.passes
         if not step.is_open:
             raise RuntimeError("optimizer.step() was called without a new batch")
         if not step.scaled:
             raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
+        if passes.done != passes.wanted:
+            raise RuntimeError(
+                f"backward() was called {passes.done} times through what session.scale() returned, where "
+                f"{passes.wanted} was expected (session.prepare(..., backward_passes=...))"
+            )
         step.is_open = False
         if reduction is None:
             self._clock.bucket_ready()
+            self._subject.give_unreached_zeros()
         else:
             reduction.in_collective = False
             if not step.is_last_part and not reduction.error:
                 return
             if not reduction.reduced and not reduction.error:
                 raise RuntimeError(
-                    "no gradients were summed over the workers: the forward must go through the model that "
-                    "session.prepare() returned, and backward() through what session.scale() returned; if the forward "
-                    "leaves parameters out, session.prepare() is to be told find_unused_parameters=True"
+                    "the gradients are not complete, so none were summed over the workers: the loss does not reach all "
+                    "parameters, and reached others in the first steps; say "
+                    "session.prepare(..., find_unused_parameters=True)"
                 )
             if step.source is not None:
                 self._team.hand_on_changes(step.source, takes=step.share is None)
             if reduction.error:
                 self._drop_step(reduction.error)
                 return
+        passes.close()
         self._clock.gradients_arrived()
+        self._subject.hyperparameters.used(self.position.step, self._subject.hyperparameters.values())
         self._optimizer.step()
-        self.state.step_schedules()
+        self._subject.drop_gradients_of_lacking()
         self._settle()
+        if self._progress.done:
+            self._boundary()
+
+    def left(self) -> None:
+        """The script has left the loop over the batches. If it has not ended the job before, it is not at its end."""
+        if self.finished or self.stopped:
+            return
+        if self._step.is_open:
+            self._drop_step("the script left it")
+        if self.ended_because:
+            # The others are in the midst of a step that this worker will not finish; all meet once more to end it.
+            self._team.give_up("the script has ended the job")
+            self._boundary()
+            return
+        self._subject.passes.close()
+        total = self._progress.total_steps
+        self._team.leave(
+            f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
+            "break, a return or an exception; a script that wants to end the job calls session.stop()"
+        )
+
+    def end(self, reason: str) -> None:
+        """See `Session.stop`."""
+        self.ended_because = reason
+        self._exchange.done = True
+        if self._team.generation is None:
+            self._exchange.done_agreed = True
+
+    @contextlib.contextmanager
+    def pause(self, name: str) -> Iterator[None]:
+        """See `Session.pause`."""
+        log.info("step %d: paused for %s", self.position.step, name)
+        with self._metrics.phase(contract.PHASE_PAUSED):
+            yield
+        self._mark = self._mark or "pause"
+        if not self._step.is_open:
+            self._clock.restart()
 
     # --- inside a step ------------------------------------------------------------------------------------------
 
     def _open_step(self) -> None:
-        plan = self._plans.in_force
         self._step = self._division.next_step()
-        if self._step.samples != plan.global_batch_size:
+        if self._step.samples != self._division.usual_samples():
             self._mark = self._mark or "partial"
-        self._model.accumulator.drop()
+        self._subject.accumulator.drop()
         self._open_part()
+        self._randomness.begin(self.position.step)
         if self._team.reduction is not None:
             self._team.reduction.begin(watched=self._step.source == self.rank)
-            self.state.keep()
+            self._buffers.keep()
         self._losses.begin()
         self._team.begin_exchange(self._metrics.counters.mean_seconds)
 
     def _open_part(self) -> None:
+        first = self._step.opened == 0
         self._step.open_part()
-        if self._step.is_last_part:
-            self._model.accumulator.release()
-        else:
-            self._model.accumulator.collect()
+        self._subject.passes.open(first_part=first, last_part=self._step.is_last_part)
 
     def _drop_step(self, why: str) -> None:
         log.warning("step %d failed and will be replayed: %s", self.position.step, why)
         self._step = RunningStep()
-        self._model.accumulator.drop()
+        self._subject.passes.close()
+        self._subject.accumulator.drop()
         self._optimizer.zero_grad()
-        self.state.restore()
+        self._subject.drop_gradients_of_lacking()
+        self._buffers.restore()
 
     def _settle(self) -> None:
         """The step is committed: count it, then learn what the others had to say."""
         times = self._clock.finish()
         samples = self._step.own_samples
-        if self._team.reduction is not None and self._team.reduction.evaluated:
-            self._team.reduction.evaluated = False
+        if self.looked_at:
+            self.looked_at = False
             self._mark = self._mark or "evaluation"
         mark = self._mark_of_step()
-        self._team.statistics.saw(samples)
+        self._team.buffers.saw(samples)
         loss = self._losses.commit(samples / self._step.samples, self._team.loss_factor)
         self._metrics.committed(samples, times, self._config.smoothing, measured=not mark)
         self._series.write(self._step.record(self.position, self._plans, times, loss, mark))
         self._mark = ""
         self._replays = 0
+        self._slow_step_seconds = max(times.own + times.wait, _FORGET_SLOW_STEPS * self._slow_step_seconds)
+        epoch = self.position.epoch
         self._division.commit(self._step)
+        self.schedules.step(self.position.step, self.position.epoch, epochs=self.position.epoch - epoch)
+        for function in self.after_step:
+            function()
         self._exchange.committed(samples, self._step.samples)
         self._progress.show()
         self._hear()
@@ -276,7 +403,7 @@ class Engine:
 
     def _hear(self) -> None:
         """Take in what the workers have told each other, if this step carried an exchange."""
-        signals = self._team.hear()
+        signals = self._losses.alone() if self._team.generation is None else self._team.hear()
         if signals is None:
             return
         state = self._metrics.state
@@ -317,7 +444,8 @@ class Engine:
         state.phase = contract.PHASE_WAITING
         self._plans.await_first(worker, self._check_stop)
         state.phase = contract.PHASE_STARTING
-        self._team.join(worker.metrics_port, self._config.startup_deadline_seconds, self._check_stop)
+        room = Room(worker.metrics_port, self._config.backend, self._check_stop)
+        self._team.join(room, self._config.startup_deadline_seconds)
 
     def _reform(self) -> None:
         """Meet the same members again after a failure.
@@ -333,7 +461,9 @@ class Engine:
         state.phase = contract.PHASE_REFORMING
         state.steps_replayed += 1
         self._optimizer.zero_grad()
-        self._team.form(self._config.progress_timeout_seconds)
+        # Nobody knows yet how long the first step takes, with whatever is compiled in it.
+        usual = self._slow_step_seconds * _STEPS_TO_WAIT or self._config.startup_deadline_seconds
+        self._team.form(max(self._config.progress_timeout_seconds, usual))
         log.info("group formed again at step %d", self.position.step)
         if self._plans.in_force.version != self._metrics.counters.plan_version:
             self._follow()
@@ -341,7 +471,7 @@ class Engine:
         self._clock.restart()
         state.phase = contract.PHASE_TRAINING
 
-    def _mended(self) -> bool:
+    def _recovered(self) -> bool:
         """Form the group again; False if the others are gone but this worker has committed the job's last step."""
         try:
             self._reform()
@@ -363,7 +493,7 @@ class Engine:
     def _leave_on_request(self) -> None:
         """Save what is committed and leave in order. Raises SystemExit(143)."""
         self.stopped = True
-        self._team.merge_statistics()
+        self._team.merge_buffers()
         self._save()
         self._team.part()
         log.info("asked to stop: leaving after step %d", self.position.step)
@@ -374,11 +504,16 @@ class Engine:
     def _evaluate(self) -> None:
         """Measure the model as it is after the newest step, together; if a worker fails it is for later."""
         self._checkpoint_if_due()  # an evaluation may take long, and be the last that a worker does
-        if not self._team.merge_statistics():
+        if not self._team.merge_buffers():
             return
         with self._metrics.phase(contract.PHASE_EVALUATING):
             record = self.evaluation.run(
-                self._model, self._plans.in_force.members, self.rank, self.position.step, self._team.tell_all
+                self._subject.module,
+                self._handle,
+                self._plans.in_force.members,
+                self.rank,
+                self.position.step,
+                self._team.tell_all,
             )
         if record is not None and self.rank == 0:
             self._series.write(record)
@@ -386,7 +521,7 @@ class Engine:
         self._clock.restart()
 
     def _checkpoint_if_due(self) -> None:
-        if self.state.checkpoint_is_due and self._team.merge_statistics():
+        if self.state.checkpoint_is_due and self._team.merge_buffers():
             self._save()
             # Everybody's next step holds the leader's writing, as own time there and as waiting elsewhere.
             self._mark = self._mark or "checkpoint"

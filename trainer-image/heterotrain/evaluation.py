@@ -135,19 +135,20 @@ class Evaluation:
         if self._plan is None or position.step == self._step:
             return False
         if at_the_end or self._plan.every_steps is None:
-            return at_the_end or (position.cursor == 0 and position.step > 0)
+            return at_the_end or (position.begins and position.step > 0)
         return position.step > 0 and position.step % self._plan.every_steps == 0
 
     def run(
-        self, model: nn.Module, members: Sequence[Member], rank: int, step: int, tell: Tell
+        self, module: nn.Module, handle: Any, members: Sequence[Member], rank: int, step: int, tell: Tell
     ) -> EvaluationRecord | None:
-        """Evaluate this worker's part, and take in everybody's; None if that failed, and nothing is changed.
+        """Evaluate this worker's part, and take in everybody's; None if that failed, and nothing is changed. `handle` is
+        what the script holds of `module`.
 
         Parts are in proportion to the batch sizes, which follow speed. Raises ValueError if the measure is not the
         same for all batches, or the job's target not among it; and whatever the measure raises.
         """
         assert self._plan is not None
-        own = self._measured(self._plan, model, members, rank)
+        own = self._measured(self._plan, module, handle, members, rank)
         documents = tell(own.to_json())
         if documents is None:
             return None
@@ -160,15 +161,15 @@ class Evaluation:
         self._judge()
         return EvaluationRecord(time.time(), step, self.values)
 
-    def _measured(self, plan: _Plan, model: nn.Module, members: Sequence[Member], rank: int) -> Sums:
+    def _measured(self, plan: _Plan, module: nn.Module, handle: Any, members: Sequence[Member], rank: int) -> Sums:
         start, stop = rank_slice([member.batch_size for member in members], rank, plan.length)
         most = members[rank].micro_batch_size or members[rank].batch_size
         batches = [list(range(*part)) for part in micro_batches(start, stop, most)] if start < stop else []
-        plan.loader.ask([Samples(0, indices) for indices in batches])
+        plan.loader.ask([Samples(((0, indices),)) for indices in batches])
         sums = Sums()
-        with _evaluating(model, plan.loader.device):
+        with _evaluating(module, plan.loader.device):
             for indices, batch in zip(batches, plan.loader, strict=True):
-                sums.add(plan.measure(model, batch), len(indices))
+                sums.add(plan.measure(handle, batch), len(indices))
         return sums
 
     def _judge(self) -> None:

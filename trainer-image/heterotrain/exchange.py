@@ -11,6 +11,7 @@ from heterotrain.control import PendingSignals, Signals, broadcast_bytes
 from heterotrain.losses import Losses
 from heterotrain.membership import Generation
 from heterotrain.plans import Plans
+from heterotrain.replica_watch import ReplicaWatch
 from heterotrain.worker import StopRequest
 
 INTERVAL_SECONDS = 1.0
@@ -20,8 +21,11 @@ MOST_STEPS = 16
 class Exchange:
     """One worker's side of it; what it concludes, all ranks conclude at the same step."""
 
-    def __init__(self, plans: Plans, losses: Losses, stop: StopRequest) -> None:
+    def __init__(self, plans: Plans, losses: Losses, stop: StopRequest, watch: ReplicaWatch) -> None:
         self.stop_agreed = False
+        self.done = False  # this worker's script has ended the job
+        self.done_agreed = False
+        self._watch = watch
         self._plans = plans
         self._losses = losses
         self._stop = stop
@@ -29,9 +33,8 @@ class Exchange:
         self._next_step = 0
         self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
         self._told = 0  # everybody's, of which the exchange under way speaks
-        self._learning_rate = 0.0
 
-    def begin(self, step: int, learning_rate: float, step_seconds: float, generation: Generation) -> None:
+    def begin(self, step: int, step_seconds: float, generation: Generation) -> None:
         """Launch the exchange if one is due at this step. `step_seconds` is how long a step takes, 0 if unknown.
 
         Raises RuntimeError if the group is broken.
@@ -42,21 +45,20 @@ class Exchange:
         plan_version, plan_bytes = self._plans.look()
         steps = min(MOST_STEPS, max(1, round(INTERVAL_SECONDS / step_seconds))) if step_seconds > 0 else 1
         loss, loss_weight, nonfinite = self._losses.signals()
-        self._learning_rate = learning_rate
         signals = Signals(
             samples=self._samples[0],
             stop=float(self._stop.requested),
+            done=float(self.done),
             loss=loss,
             loss_weight=loss_weight,
             nonfinite=nonfinite,
-            learning_rate=learning_rate,
             plan_version=plan_version,
             plan_bytes=plan_bytes,
             next_after=steps if self._plans.rank == 0 else 0,
         )
         self._told = self._samples[1]
         self._samples = (0, 0)
-        self._pending = PendingSignals(signals, generation)
+        self._pending = PendingSignals(signals, self._watch.checksums(), generation)
 
     def committed(self, mine: int, everybodys: int) -> None:
         """A step over so many samples has been committed."""
@@ -65,33 +67,29 @@ class Exchange:
     def hear(self, step: int, generation: Generation) -> Signals | None:
         """What was said in the step that is just committed, if anything; an announced plan is received.
 
-        `step` is the one after it. Raises RuntimeError if the group broke, ValueError if the learning rates differ.
+        `step` is the one after it. Raises RuntimeError if the group broke, ReplicaError if the replicas differ.
         """
         if self._pending is None:
             return None
-        signals, self._pending = self._pending.read(), None
+        (signals, checksums), self._pending = self._pending.read(), None
         assert signals.samples == self._told, f"ranks had {signals.samples:g} of {self._told} samples"
         if signals.plan_bytes:
             document = self._plans.document() if self._plans.rank == 0 else None
             self._plans.receive(broadcast_bytes(document, int(signals.plan_bytes), 0, generation))
-        self._check_learning_rate(signals, generation.world_size)
+        self._watch.compare(checksums, self._plans.in_force.members)
         self._next_step = step - 1 + int(signals.next_after)
         self.stop_agreed = signals.stop > 0
+        self.done_agreed = self.done_agreed or signals.done > 0
         return signals
 
+    def compare_bits(self, exact: bool) -> None:
+        """Whether all workers are machines of one kind, whose replicas must have the same bits."""
+        self._watch.exact = exact
+
     def restart(self) -> None:
-        """After a failure all begin anew, with an exchange at the next step."""
+        """After a failure all begin together, with an exchange at the next step."""
         self._pending = None
         self._next_step = 0
         self._samples = (0, 0)
         self.stop_agreed = False  # whoever was asked to stop says so again
-
-    def _check_learning_rate(self, signals: Signals, world_size: int) -> None:
-        """A worker whose part of a step is empty runs none of the script's loop, so a schedule stepped there would
-        leave it behind, and the models would drift apart in silence."""
-        mean = signals.learning_rate / world_size
-        if abs(mean - self._learning_rate) > 1e-6 * abs(self._learning_rate):
-            raise ValueError(
-                f"the workers' learning rates differ: {self._learning_rate:g} here, {mean:g} in the mean; register "
-                "the schedule with session.register(schedule=...), which then steps it, and do not step it yourself"
-            )
+        self._watch.restart()

@@ -1,37 +1,58 @@
-"""What the script does to gradients, for workers on which it did not run.
+"""What the script does in its loop, for workers on which it did not run.
 
-A worker without samples runs none of the script's loop, so gradients that are clipped there would be clipped on all
-workers but this one, and the models would drift apart. In a step with such workers the first of the others says
-whether its gradients changed between their arrival and the optimizer's step, and if so, hands them on.
+A worker without samples runs none of the script's loop. Gradients that are clipped there would be clipped on all
+workers but this one, and a learning rate that is set there would be the old one here: the models would drift apart. In
+a step with such workers the first of the others hands on its hyperparameters, and says whether its gradients changed
+between their arrival and the optimizer's step; if so, it hands them on too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
-from heterotrain import checkpoint
-from heterotrain.control import broadcast_document, sum_over_ranks
+from heterotrain.control import broadcast_tensors, sum_over_ranks
+from heterotrain.hyperparameters import Hyperparameters
 from heterotrain.membership import Generation
 from heterotrain.reduction import Witness
 
 
 def hand_on_changes(
-    module: nn.Module, witness: Witness | None, source: int, generation: Generation, *, takes: bool
+    parameters: Sequence[nn.Parameter],
+    hyperparameters: Hyperparameters,
+    witness: Witness | None,
+    source: int,
+    generation: Generation,
+    *,
+    takes: bool,
 ) -> None:
     """Every worker calls it, before its optimizer's step; rank `source` had samples and a witness of their gradients.
 
-    This worker `takes` them if it had none; the others have the same already. Raises RuntimeError if the groups break.
+    This worker `takes` both if it had none; the others have the same already. Raises RuntimeError if the groups break.
     """
     speaks = generation.rank == source
-    changed = torch.tensor([speaks and witness is not None and witness.changed], dtype=torch.float64)
-    sum_over_ranks(changed, generation)
-    if not changed.item():
+    own = hyperparameters.values()
+    message = torch.zeros(1 + len(own), dtype=torch.float64)
+    if speaks:
+        message = torch.tensor([float(witness is not None and witness.changed), *own], dtype=torch.float64)
+    sum_over_ranks(message, generation)
+    changed, *values = message.tolist()
+    if takes:
+        hyperparameters.take(values)
+    if not changed:
         return
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    document = checkpoint.pack({"gradients": [parameter.grad for parameter in parameters]}) if speaks else None
-    received = checkpoint.unpack(broadcast_document(document, source, generation))
-    if not takes:
-        return
-    for parameter, gradient in zip(parameters, received["gradients"], strict=True):
-        parameter.grad = None if gradient is None else gradient.to(parameter.device)
+    # The script may have taken some away, which then are nobody's.
+    present = torch.tensor([speaks and each.grad is not None for each in parameters], dtype=torch.int64)
+    sum_over_ranks(present, generation)
+    kept = [parameter for parameter, there in zip(parameters, present.tolist(), strict=True) if there]
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in kept]
+    # Who has the same already receives them aside.
+    received = gradients if speaks or takes else [torch.empty_like(each) for each in gradients]
+    broadcast_tensors(received, source, generation)
+    if takes:
+        for parameter in parameters:
+            parameter.grad = None
+        for parameter, gradient in zip(kept, received, strict=True):
+            parameter.grad = gradient

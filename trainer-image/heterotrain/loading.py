@@ -25,17 +25,18 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from heterotrain.augmentation import Draw, drawing, seed_of
-from heterotrain.sampler import Share, epoch_order
+from heterotrain.order import Order
+from heterotrain.sampler import Share
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples that make one batch, by index; `epoch` is that of their augmentation."""
+    """Samples that make one batch, as pairs of an epoch, that of their augmentation, and indices of its order."""
 
-    epoch: int
-    indices: list[int]
+    parts: tuple[tuple[int, list[int]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Source:
     worker_init_fn: Callable[[int], None] | None = None
     multiprocessing_context: Any = None
     batch_size: int | None = None  # of the user's loader; a session has its own
+    sampler: Iterable[Any] | None = None  # one that has an order of its own
 
     @property
     def length(self) -> int:
@@ -82,23 +84,27 @@ class Source:
     @classmethod
     def _of_loader(cls, loader: DataLoader[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Source:
         batch_size = loader.batch_size
+        order: Iterable[Any] | None = None
         if not isinstance(loader.dataset, IterableDataset):
             if collate_fn is not None:
                 raise ValueError("collate_fn: give it to the DataLoader, which has one of its own")
             batches = loader.batch_sampler
-            if type(batches) is not BatchSampler:
-                raise ValueError("the DataLoader makes no batches (batch_size=None), or has a batch_sampler of its own")
-            sampler, batch_size = batches.sampler, batches.batch_size
-            plain = type(sampler) is SequentialSampler or (
-                isinstance(sampler, RandomSampler)
-                and not sampler.replacement
-                and sampler.num_samples == len(sampler.data_source)
-            )
-            if not plain:
+            if batches is None:
+                raise ValueError("the DataLoader makes no batches (batch_size=None); the session makes them")
+            order = batches
+            if type(batches) is BatchSampler:
+                order, batch_size = batches.sampler, batches.batch_size
+            if isinstance(order, DistributedSampler) or isinstance(getattr(order, "sampler", None), DistributedSampler):
                 raise ValueError(
-                    f"the DataLoader has a sampler of its own ({type(sampler).__name__}), but the session decides "
-                    "which worker gets which sample, each once per epoch; leave the sampler out"
+                    "the DataLoader has a DistributedSampler, but it is the session that divides samples among workers; "
+                    "leave the sampler out, or give the one that it wraps"
                 )
+            if type(order) is SequentialSampler or (
+                isinstance(order, RandomSampler)
+                and not order.replacement
+                and order.num_samples == len(order.data_source)
+            ):
+                order = None
         return cls(
             dataset=loader.dataset,
             collate_fn=loader.collate_fn,
@@ -109,6 +115,7 @@ class Source:
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
             batch_size=batch_size,
+            sampler=order,
         )
 
 
@@ -175,12 +182,13 @@ class Loader:
 class Prefetch:
     """Loads a worker's shares ahead, and never gives out anything but the share that is asked for."""
 
-    def __init__(self, loader: Loader, dataset_length: int, seed: int, coming: Callable[[], Iterable[Share]]) -> None:
+    def __init__(self, loader: Loader, order: Order, coming: Callable[[], Iterable[Share]]) -> None:
         """`coming` tells the shares that are to be expected, from the running step on."""
         self._loader = loader
         self._coming = coming
+        self._length = order.length
         # an epoch's order and, beyond its end, the next one's
-        self._order = lru_cache(maxsize=2)(partial(epoch_order, dataset_length, seed))
+        self._order = lru_cache(maxsize=2)(order.of)
         self._ahead: deque[Share] = deque()  # shares that the loader was given and that were not taken yet
         self._next: Share | None = None  # the one that it would be given next
         self._rest: Iterator[Share] = iter(())  # and those after that
@@ -201,7 +209,14 @@ class Prefetch:
         while (share := self._next) is not None:
             self._ahead.append(share)
             self._next = next(self._rest, None)
-            yield Samples(share.epoch, self._order(share.epoch)[share.start : share.stop].tolist())
+            yield Samples(tuple(self._parts(share)))
+
+    def _parts(self, share: Share) -> Iterator[tuple[int, list[int]]]:
+        epoch, start, stop = share.epoch, share.start, share.stop
+        while start < stop:
+            if start < self._length:
+                yield epoch, self._order(epoch)[start:stop].tolist()
+            epoch, start, stop = epoch + 1, max(0, start - self._length), stop - self._length
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:
@@ -243,14 +258,17 @@ class _Drawn(Dataset[Any]):
         self._seed = seed
 
     def __getitems__(self, samples: Samples) -> list[Any]:
-        if _loads_at_once(self._dataset):
-            with drawing(Draw(self._seed, samples.epoch, None)):
-                at_once: list[Any] = self._dataset.__getitems__(samples.indices)
-                return at_once
-        items = []
-        for index in samples.indices:
-            with drawing(Draw(self._seed, samples.epoch, index)):
-                items.append(self._dataset[index])
+        items: list[Any] = []
+        at_once = _loads_at_once(self._dataset)
+        for epoch, indices in samples.parts:
+            draw = Draw(self._seed, epoch)
+            with drawing(draw):
+                if at_once:
+                    items += self._dataset.__getitems__(indices)
+                    continue
+                for index in indices:
+                    draw.index = index
+                    items.append(self._dataset[index])
         return items
 
     def __getattr__(self, name: str) -> Any:

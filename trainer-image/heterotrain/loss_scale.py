@@ -7,40 +7,43 @@ from dataclasses import dataclass
 import torch
 
 from heterotrain.counting import checked_count, sample_weight
-from heterotrain.gradient import ElasticModel, zero_of
+from heterotrain.gradient_sum import touch
 from heterotrain.losses import Losses
+from heterotrain.mean_check import MeanCheck
 from heterotrain.running_step import RunningStep
+from heterotrain.subject import Subject
 from heterotrain.team import Team
 
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
     """`reduction` says whether the script's loss is a "mean" or a "sum"; `counted`: over what the script counts, not
-    over samples. `find_unused_parameters`: forward may leave some out."""
+    over samples."""
 
-    model: ElasticModel
+    subject: Subject
     team: Team
     losses: Losses
     reduction: str
     counted: bool
-    find_unused_parameters: bool
+    mean_check: MeanCheck
 
     def scale(self, step: RunningStep, loss: torch.Tensor, count: float | torch.Tensor | None) -> torch.Tensor:
         """See `Session.scale`."""
         if not step.is_open or step.share is None:
             raise RuntimeError("session.scale() was called outside the loop over the batches")
+        self.subject.check_frozen()
         if self.counted:
             scaled = self._by_count(step, loss, count)
         elif count is not None:
             raise ValueError("session.scale(): a count is of use only after session.prepare(..., counted=True)")
         else:
             samples = step.share.stop - step.share.start
+            if self.reduction == "mean":
+                self.mean_check.look(loss, samples)
             scaled = loss * sample_weight(samples, step.samples, self.reduction)
         self.losses.add(scaled)
         step.scaled = True
-        if self.find_unused_parameters:
-            return scaled + zero_of(self.model.module).to(scaled.device, scaled.dtype)
-        return scaled
+        return self.subject.passes.through(scaled)
 
     def nothing(self, step: RunningStep) -> None:
         """This worker has no samples in the step, and nothing to count."""
@@ -59,6 +62,6 @@ class LossScale:
             self.team.tell_count(step.count, step.samples)
         if not number:
             # The mean over nothing is no number, and its gradient would be none.
-            return zero_of(self.model.module)
+            return touch(self.subject.trained, self.subject.device)
         alone = self.team.generation is None
         return loss * sample_weight(number, number if alone else step.samples, self.reduction)

@@ -55,6 +55,11 @@ class Losses:
         untold, self._untold = self._untold, (0.0, 0.0, 0.0)
         return untold
 
+    def alone(self) -> Signals:
+        """What a worker without others knows of its newest step."""
+        loss, weight, nonfinite = self.signals()
+        return Signals(loss=loss, loss_weight=weight, nonfinite=nonfinite)
+
     def hear(self, signals: Signals) -> float | None:
         """The mean global loss of the steps that an exchange tells of, if any rank knew its part."""
         if signals.loss_weight <= 0:

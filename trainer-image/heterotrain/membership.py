@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ CPU = torch.device("cpu")
 _CONNECT_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
+_LEFT = "left"  # the store's key under which a worker that leaves before the end says so
+_LEFT_SECONDS = 3.0
+_LONGEST_WORD = 1000
+# All members are here when groups are made, so whoever is not connected by then died in between.
+_GROUP_SECONDS = 10.0
 # Beyond this a collective is lost even if nobody noticed; the operator acts on silent workers long before.
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
@@ -65,9 +71,11 @@ class SocketCutter:
     descriptor that was closed and used anew is never touched.
     """
 
-    def __init__(self, spare_port: int | None = None) -> None:
-        """Sockets with the local port `spare_port` (that of our metrics server) are left alone."""
+    def __init__(self, spare_port: int | None = None, hosts: Collection[str] = ()) -> None:
+        """Sockets with the local port `spare_port` (that of our metrics server) are left alone; so are, if `hosts` are
+        given, those that lead to other hosts: another thread's connections."""
         self._spare_port = spare_port
+        self._hosts = frozenset(hosts)
         self._sockets: list[socket.socket] = []
 
     @contextlib.contextmanager
@@ -88,10 +96,19 @@ class SocketCutter:
         ours = not isinstance(name, tuple) or name[1] == self._spare_port
         # gloo ends the process if accept() on a listening socket of its fails
         listening = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        if ours or listening:
+        if ours or listening or not self._leads_to_a_member(duplicate):
             duplicate.close()
         else:
             self._sockets.append(duplicate)
+
+    def _leads_to_a_member(self, duplicate: socket.socket) -> bool:
+        if not self._hosts:
+            return True
+        try:
+            host = str(duplicate.getpeername()[0])
+        except OSError:
+            return True  # not connected yet, or not any more
+        return host.removeprefix("::ffff:") in self._hosts
 
     def cut(self) -> None:
         """Shut all of them down; pending operations on them fail at once on both ends. May be called twice."""
@@ -110,23 +127,59 @@ class SocketCutter:
 class Generation:
     """The process groups of one attempt: `gradients` (nccl if all members have GPUs, else gloo), `control` (gloo).
 
-    Whoever waits for a collective waits for what `watch` returns: gloo can lose track of an operation on a connection
-    that closes, and such a one would never end by itself.
+    They are no part of torch.distributed's own world, which stays the script's. Whoever waits for a collective waits
+    for what `watch` returns: gloo can lose track of an operation on a connection that closes, and such a one would
+    never end by itself.
     """
 
     gradients: dist.ProcessGroup
     control: dist.ProcessGroup
 
-    def __init__(self, plan: Plan, attempt: int, rank: int, cutter: SocketCutter) -> None:
+    def __init__(self, plan: Plan, attempt: int, rank: int, cutter: SocketCutter, backend: str = "gloo") -> None:
         self.number = f"{plan.generation}.{attempt}"
         self.attempt = attempt
         self.rank = rank
         self.world_size = len(plan.members)
+        self.backend = backend
         self._cutter = cutter
         self._lock = threading.Lock()
         self._outstanding: dict[torch.futures.Future[Any], float] = {}
         self._broken = ""
         self._left = False
+        self._sum = dist.AllreduceOptions()
+
+    def make_groups(self, store: dist.Store) -> None:
+        """Connect to all other members, who do the same. Raises RuntimeError if that takes too long."""
+        make = timedelta(seconds=_GROUP_SECONDS)
+        prefix = dist.PrefixStore(self.number, store)
+        self.control = self._gloo(dist.PrefixStore("control", prefix), make)
+        if self.backend == "nccl":
+            options = dist.ProcessGroupNCCL.Options()
+            own = dist.PrefixStore("gradients", prefix)
+            nccl: Any = dist.ProcessGroupNCCL(own, self.rank, self.world_size, options)
+            self.gradients = nccl
+        else:
+            self.gradients = self._gloo(dist.PrefixStore("gradients", prefix), make)
+
+    def _gloo(self, store: dist.Store, make: timedelta) -> dist.ProcessGroup:
+        group: Any = dist.ProcessGroupGloo(store, self.rank, self.world_size, make)
+        group._set_default_timeout(_COLLECTIVE_TIMEOUT)  # torch has no public name for it on a group of this kind
+        made: dist.ProcessGroup = group
+        return made
+
+    def sum_gradients(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
+        """Sum over all members, in place. Raises RuntimeError if the groups are broken already."""
+        return self.watch(self.gradients.allreduce([tensor], self._sum), tensor.device)
+
+    def sum(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
+        """The same of small tensors on the CPU, beside the gradients."""
+        return self.watch(self.control.allreduce([tensor], self._sum))
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> torch.futures.Future[Any]:
+        """That of rank `source` for all, in place, on the CPU. Raises RuntimeError as above."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = source, 0
+        return self.watch(self.control.broadcast([tensor], options))
 
     def watch(self, work: dist.Work, device: torch.device = CPU) -> torch.futures.Future[Any]:
         """A future that ends when the collective does, or at once with a CollectiveError when this attempt is broken
@@ -176,14 +229,14 @@ class Generation:
         if self._left:
             return
         self._left = True
-        if self._broken:
-            # Their destructors wait for operations that gloo may have lost track of, so they must never run.
-            for group in (self.gradients, self.control):
+        for name in ("gradients", "control"):
+            group = self.__dict__.pop(name, None)
+            if self._broken and group is not None:
+                # Its destructor waits for operations that gloo may have lost track of, so it must never run. Otherwise
+                # it must run now: a thread of gloo's that still returns from a callback while the interpreter ends
+                # would take the process down.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-        dist.destroy_process_group()
-        # Otherwise they must run now: a thread of gloo's that still returns from a callback while the interpreter ends
-        # would take the process down.
-        del self.gradients, self.control
+            del group
         self._cutter.release()
 
 
@@ -199,18 +252,21 @@ class Rendezvous:
         deadline_seconds: float,
         spare_port: int | None,
         check_stop: Callable[[], None],
+        backend: str = "auto",
     ) -> None:
         """Connect to the leader's store (or serve it).
 
-        `check_stop` is called while waiting and may raise to give up. Raises MembershipError if the leader is not
-        reached within `deadline_seconds`.
+        `check_stop` is called while waiting and may raise to give up; `backend` is that of `TrainingConfig`. Raises
+        MembershipError if the leader is not reached within `deadline_seconds`.
         """
         self._plan = plan
         self._rank = rank
         self._device_type = device_type
         self._spare_port = spare_port
         self._check_stop = check_stop
+        self._backend = backend
         self._attempt = 0
+        self._left_since = 0.0
         self._current: Generation | None = None
         host, _, port = plan.members[0].address.rpartition(":")
         if host.startswith("127."):
@@ -253,13 +309,34 @@ class Rendezvous:
             except _OvertakenError:
                 continue
             except RuntimeError as error:
-                if isinstance(error, MembershipError) or time.monotonic() > deadline:
+                if isinstance(error, MembershipError):
                     raise
+                if time.monotonic() > deadline:
+                    raise MembershipError(f"groups of generation {number} could not be made: {error}") from error
                 log.warning("attempt %s to form the group failed, trying again: %s", number, error)
 
     def part(self) -> None:
         """The training is over; nobody is to be watched any more."""
         self._current = None
+
+    def leave_word(self, why: str) -> None:
+        """This worker leaves before the end; whoever looks for it learns why. Does nothing if the store is gone."""
+        with contextlib.suppress(dist.DistError):
+            self._store.set(_LEFT, json.dumps([self._plan.members[self._rank].name, why[:_LONGEST_WORD]]))
+
+    def _check_left(self) -> None:
+        """Raises MembershipError some time after a worker has left for good: whoever acts on ends should see its end
+        first, for it is the cause."""
+        if not self._store.check([_LEFT]):
+            return
+        self._left_since = self._left_since or time.monotonic()
+        if time.monotonic() - self._left_since < _LEFT_SECONDS:
+            return
+        try:
+            name, why = json.loads(self._store.get(_LEFT))
+        except ValueError:
+            name, why = "a worker", "in disorder"
+        raise MembershipError(f"{name} left: {why}")
 
     def _keep_watch(self) -> None:
         """If a collective takes long, look whether the others have given it up already, or the leader is lost."""
@@ -290,6 +367,7 @@ class Rendezvous:
             self._store.set(keys[self._rank], self._device_type)
             while not self._store.check(keys):
                 self._check_stop()
+                self._check_left()
                 if int(self._store.get("attempt")) > self._attempt:
                     raise _OvertakenError
                 if time.monotonic() > deadline:
@@ -307,28 +385,54 @@ class Rendezvous:
         world_size = len(self._plan.members)
         devices = {self._store.get(f"here/{number}/{rank}") for rank in range(world_size)}
         # nccl reaches only GPUs; gloo serves a mixture, staging GPU buckets through pinned host memory by itself.
-        backend = "nccl" if devices == {b"cuda"} else "gloo"
-        cutter = SocketCutter(self._spare_port)
-        generation = Generation(self._plan, self._attempt, self._rank, cutter)
+        backend = "nccl" if devices == {b"cuda"} and self._backend == "auto" else "gloo"
+        cutter = SocketCutter(self._spare_port, self._hosts())
+        generation = Generation(self._plan, self._attempt, self._rank, cutter, backend)
+        # In a thread, for a signal is only handled between the main thread's instructions.
+        making = _Making(generation, self._store, cutter)
         try:
-            with cutter.watch():
-                dist.init_process_group(
-                    backend,
-                    store=dist.PrefixStore(number, self._store),
-                    rank=self._rank,
-                    world_size=world_size,
-                    timeout=_COLLECTIVE_TIMEOUT,
-                )
-                control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT)
-            assert control is not None
-            assert dist.group.WORLD is not None
-            generation.gradients, generation.control = dist.group.WORLD, control
-        except RuntimeError as error:
+            while not making.done.wait(_POLL_SECONDS):
+                self._check_stop()
+            if making.error is not None:
+                raise RuntimeError(str(making.error)) from making.error
+        except BaseException as error:
             generation.break_up(str(error))
-            if dist.is_initialized():
-                dist.destroy_process_group()
             raise
         return generation
+
+    def _hosts(self) -> set[str]:
+        """Addresses of all members; empty if they cannot all be found out."""
+        found: set[str] = set()
+        for member in self._plan.members:
+            host = member.address.rpartition(":")[0].strip("[]")
+            try:
+                found |= {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+            except OSError:
+                return set()
+        return found
+
+
+class _Making(threading.Thread):
+    """Makes a generation's groups."""
+
+    def __init__(self, generation: Generation, store: dist.Store, cutter: SocketCutter) -> None:
+        super().__init__(name="heterotrain-groups", daemon=True)
+        self.done = threading.Event()
+        self.error: RuntimeError | None = None
+        self._generation = generation
+        self._store = store
+        self._cutter = cutter
+        self.start()
+
+    def run(self) -> None:
+        """Sockets are known as the generation's before `done`."""
+        try:
+            with self._cutter.watch():
+                self._generation.make_groups(self._store)
+        except RuntimeError as error:
+            self.error = error
+        finally:
+            self.done.set()
 
 
 class _OvertakenError(Exception):

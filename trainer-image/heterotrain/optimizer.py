@@ -19,15 +19,26 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._inner = inner
         self._commit = commit
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # a commit returns no loss
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Commit the running step: apply the optimizer if all gradients arrived, drop them if not.
 
-        Raises RuntimeError if there is no batch to commit, or its loss did not go through `session.scale()`;
-        TypeError for a closure, which would need further collectives.
+        A closure is run first, once, and what it returns is returned. Raises RuntimeError if there is no batch to
+        commit, or its loss did not go through `session.scale()`.
         """
+        loss = None
         if closure is not None:
-            raise TypeError("optimizer.step() takes no closure in a session; call backward() before it")
+            with torch.enable_grad():
+                loss = closure()
         self._commit()
+        return loss
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # The one thing that torch's GradScaler asks of an optimizer before it decides on its step by itself.
+        raise TypeError(
+            "GradScaler is not supported: a worker that skips a step would leave the others. Use precision: bfloat16 of "
+            "the worker group, which needs no scaling, or GradScaler(enabled=False)"
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the wrapped optimizer's."""

@@ -27,6 +27,11 @@ class Plans:
         self._file = file
 
     @property
+    def known(self) -> bool:
+        """Whether there is a plan in force."""
+        return self._in_force is not None
+
+    @property
     def in_force(self) -> Plan:
         """The plan that the running step follows; there is one from the start of the training."""
         assert self._in_force is not None

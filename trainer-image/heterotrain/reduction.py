@@ -47,7 +47,6 @@ class StepReduction:
         self.error = ""  # in words: the exception itself would keep this step's groups and tensors alive
         self.in_collective = False
         self.reduced = False  # the running step's last bucket was launched
-        self.evaluated = False  # a forward without gradients happened since the last step
         self.count: GlobalCount | None = None  # of what the running step's loss is a mean over, if not of samples
         self.witness: Witness | None = None
 
@@ -63,13 +62,23 @@ class StepReduction:
         self.generation.break_up(self.error)
 
 
-def reduce_bucket(reduction: StepReduction, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+class Reducing:
+    """What sums at the moment; None before the workers have met, and once they have parted."""
+
+    def __init__(self) -> None:
+        self.now: StepReduction | None = None
+
+
+def reduce_bucket(reducing: Reducing, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Communication hook: sum a bucket over the ranks. Never raises, so that `backward()` never does."""
     buffer = bucket.buffer()
+    reduction = reducing.now
+    if reduction is None:
+        return _completed(buffer)
     parameters: Sequence[torch.Tensor] = ()
     gradients: Sequence[torch.Tensor] = ()
     if reduction.accumulator.holds_gradients or reduction.witness is not None:
-        # Made anew at every call, one view for each parameter: most steps need none.
+        # Made at every call, one view for each parameter: most steps need none.
         parameters, gradients = bucket.parameters(), bucket.gradients()
         reduction.accumulator.add_to(parameters, gradients)
     reduction.clock.bucket_ready()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heterotrain import sampler
 from heterotrain.contract import Plan, StepRecord
 from heterotrain.plans import Plans
-from heterotrain.sampler import Position, Share
+from heterotrain.sampler import Position, Rules, Share
 from heterotrain.timing import StepTimes
 
 
@@ -31,15 +31,16 @@ class RunningStep:
     count: float = 0.0
 
     @classmethod
-    def at(cls, position: Position, plan: Plan, rank: int, dataset_length: int, least: int) -> RunningStep:
-        """The step at a position, nothing of it done. `least` is the fewest samples that any worker may compute on."""
-        samples = sampler.step_samples(dataset_length, position.cursor, plan.global_batch_size, least)
-        slices = [sampler.rank_slice(plan.batch_sizes, each, samples, least) for each, _ in enumerate(plan.batch_sizes)]
+    def at(cls, position: Position, plan: Plan, rank: int, rules: Rules) -> RunningStep:
+        """The step at a position, nothing of it done."""
+        samples = rules.samples(position, plan.global_batch_size)
+        slices = sampler.rank_slices(plan.batch_sizes, samples, rules.least)
         start, stop = slices[rank]
         most = plan.members[rank].micro_batch_size
-        parts = sampler.micro_batches(position.cursor + start, position.cursor + stop, most, least)
-        busy = [each for each, (begin, end) in enumerate(slices) if begin < end]
-        source = busy[0] if len(busy) < len(slices) else None
+        parts = sampler.micro_batches(position.cursor + start, position.cursor + stop, most, rules.least)
+        source = next((each for each, (begin, end) in enumerate(slices) if begin < end), None)
+        if all(begin < end for begin, end in slices):
+            source = None
         return cls(epoch=position.epoch, samples=samples, parts=tuple(parts), source=source)
 
     @property

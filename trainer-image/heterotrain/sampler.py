@@ -14,22 +14,103 @@ from itertools import accumulate, pairwise
 import torch
 
 
+PARTIAL, DROP, CARRY = "Partial", "Drop", "Carry"
+"""What becomes of an epoch's samples that do not fill a step: a smaller step, none, or the next epoch's first step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a job has come: steps committed in all, the epoch, and samples consumed in it. Equal on all ranks."""
+    """How far a job has come: steps committed in all, the epoch, and samples consumed in it. Equal on all ranks.
+
+    `reached_in`: the step before began in an earlier epoch, and reached into this one.
+    """
 
     step: int = 0
     epoch: int = 0
     cursor: int = 0
+    reached_in: bool = False
+
+    @property
+    def begins(self) -> bool:
+        """Whether no step has begun in this epoch yet."""
+        return self.cursor == 0 or self.reached_in
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a worker has to load for a step: the part [start, stop) of an epoch's order."""
+    """What a worker has to load for a step: the part [start, stop) of an epoch's order, and beyond the epoch's end, of
+    the next ones'."""
 
     epoch: int
     start: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a job's samples make steps; `length` is in samples an epoch. `least` is the fewest samples that a worker may
+    compute on; `last_step` one of the three above; `epochs` and `steps` end the job, whichever is first, None: never.
+    """
+
+    length: int
+    least: int = 1
+    last_step: str = PARTIAL
+    epochs: int | None = None
+    steps: int | None = None
+
+    def samples(self, position: Position, global_batch_size: int) -> int:
+        """Samples that the step at `position` consumes; other than the global batch only where the samples end.
+
+        With `least` 2 no step has one sample, on which BatchNorm fails: the step before the last gives one up, or takes
+        the last one in if it has none to spare.
+        """
+        remaining = self.length - position.cursor
+        if self.last_step == CARRY:
+            if self.epochs is None:
+                return global_batch_size
+            remaining += (self.epochs - position.epoch - 1) * self.length
+        if self.last_step == DROP and remaining >= global_batch_size:
+            return global_batch_size  # the rest is left out
+        missing = self.least - (remaining - global_batch_size)
+        if 0 < missing < self.least:
+            return global_batch_size - missing if global_batch_size - missing >= self.least else remaining
+        return min(global_batch_size, remaining)
+
+    def advance(self, position: Position, samples: int, global_batch_size: int) -> Position:
+        """The position after a step over `samples` samples has been committed."""
+        cursor = position.cursor + samples
+        epoch = position.epoch + cursor // self.length
+        cursor %= self.length
+        if self.last_step == DROP and epoch == position.epoch and self.length - cursor < global_batch_size:
+            epoch, cursor = epoch + 1, 0
+        return Position(position.step + 1, epoch, cursor, reached_in=cursor > 0 and epoch > position.epoch)
+
+    def is_over(self, position: Position) -> bool:
+        """Whether this position is the end of the job."""
+        by_epochs = self.epochs is not None and position.epoch >= self.epochs
+        return by_epochs or (self.steps is not None and position.step >= self.steps)
+
+    def steps_per_epoch(self, global_batch_size: int) -> int:
+        """Steps of a whole epoch; where samples are carried into the next one, the most that it may have."""
+        if self.last_step == DROP:
+            return max(1, self.length // global_batch_size)
+        return -(-self.length // global_batch_size)
+
+    def steps_in_all(self, position: Position, global_batch_size: int) -> int:
+        """Steps at the end of the job, if the global batch stays as it is and no step need be larger; 0 if it has no
+        end."""
+        if self.epochs is None or self.is_over(position):
+            return (self.steps or 0) if self.epochs is None else position.step
+        later = self.epochs - position.epoch - 1
+        remaining = self.length - position.cursor
+        if self.last_step == CARRY:
+            found = -(-(remaining + later * self.length) // global_batch_size)
+        elif self.last_step == DROP:
+            found = max(1, remaining // global_batch_size) + later * self.steps_per_epoch(global_batch_size)
+        else:
+            found = -(-remaining // global_batch_size) + later * self.steps_per_epoch(global_batch_size)
+        found += position.step
+        return found if self.steps is None else min(found, self.steps)
 
 
 def epoch_order(dataset_length: int, seed: int, epoch: int) -> torch.Tensor:
@@ -38,21 +119,8 @@ def epoch_order(dataset_length: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(dataset_length, generator=generator)
 
 
-def step_samples(dataset_length: int, cursor: int, global_batch_size: int, least: int = 1) -> int:
-    """Samples that the step at `cursor` consumes; other than the global batch only at the end of an epoch.
-
-    With `least` 2 no step has one sample, on which BatchNorm fails: the step before the last gives one up, or takes the
-    last one in if it has none to spare.
-    """
-    remaining = dataset_length - cursor
-    missing = least - (remaining - global_batch_size)
-    if 0 < missing < least:
-        return global_batch_size - missing if global_batch_size - missing >= least else remaining
-    return min(global_batch_size, remaining)
-
-
-def rank_slice(batch_sizes: Sequence[int], rank: int, samples: int, least: int = 1) -> tuple[int, int]:
-    """The part [start, stop) of a step's samples that belongs to `rank`.
+def rank_slices(batch_sizes: Sequence[int], samples: int, least: int = 1) -> list[tuple[int, int]]:
+    """The parts [start, stop) of a step's samples, by rank.
 
     `batch_sizes` are the plan's, by rank. A full step is cut at their prefix sums; a partial one at prefix sums scaled
     down and floored, so that the parts are disjoint, cover the step, and keep the plan's proportions. A part of fewer
@@ -62,7 +130,12 @@ def rank_slice(batch_sizes: Sequence[int], rank: int, samples: int, least: int =
     cuts = [prefix * samples // total for prefix in accumulate(batch_sizes, initial=0)]
     if least > 1:
         cuts = list(accumulate(_gathered([stop - start for start, stop in pairwise(cuts)], least), initial=0))
-    return cuts[rank], cuts[rank + 1]
+    return list(pairwise(cuts))
+
+
+def rank_slice(batch_sizes: Sequence[int], rank: int, samples: int, least: int = 1) -> tuple[int, int]:
+    """The one that belongs to `rank`."""
+    return rank_slices(batch_sizes, samples, least)[rank]
 
 
 def _gathered(parts: list[int], least: int) -> list[int]:
@@ -90,47 +163,21 @@ def micro_batches(start: int, stop: int, most: int, least: int = 1) -> list[tupl
     return list(pairwise(cuts))
 
 
-def advance(position: Position, samples: int, dataset_length: int) -> Position:
-    """The position after a step over `samples` samples has been committed."""
-    cursor = position.cursor + samples
-    if cursor >= dataset_length:
-        return Position(position.step + 1, position.epoch + 1, 0)
-    return Position(position.step + 1, position.epoch, cursor)
-
-
-def steps_in_all(position: Position, epochs: int, dataset_length: int, global_batch_size: int) -> int:
-    """Steps at the end of `epochs`, if the global batch stays as it is and no step need be larger."""
-    if position.epoch >= epochs:
-        return position.step
-    this_epoch = -((position.cursor - dataset_length) // global_batch_size)
-    later = (epochs - position.epoch - 1) * -(-dataset_length // global_batch_size)
-    return position.step + this_epoch + later
-
-
 def coming_shares(
-    position: Position,
-    batch_sizes: Sequence[int],
-    rank: int,
-    dataset_length: int,
-    *,
-    epochs: int | None,
-    steps: int | None,
-    least: int = 1,
-    most: int = 0,
+    rules: Rules, position: Position, batch_sizes: Sequence[int], rank: int, most: int = 0
 ) -> Iterator[Share]:
     """What `rank` has to load from the step at `position` to the job's end, should its plan stay as it is.
 
-    A step has a share for each of its micro-batches (see there for `least` and `most`), none if it has no samples for
-    this rank. The end is that of `epochs` and `steps`, whichever is first; None: without that end.
+    A step has a share for each of its micro-batches (see there for `most`), none if it has no samples for this rank.
     """
-    newest = position.epoch
-    while (epochs is None or position.epoch < epochs) and (steps is None or position.step < steps):
-        samples = step_samples(dataset_length, position.cursor, sum(batch_sizes), least)
-        start, stop = rank_slice(batch_sizes, rank, samples, least)
+    newest, whole = position.epoch, sum(batch_sizes)
+    while not rules.is_over(position):
+        samples = rules.samples(position, whole)
+        start, stop = rank_slice(batch_sizes, rank, samples, rules.least)
         if start < stop:
             newest = position.epoch
-            for part in micro_batches(position.cursor + start, position.cursor + stop, most, least):
+            for part in micro_batches(position.cursor + start, position.cursor + stop, most, rules.least):
                 yield Share(position.epoch, *part)
         elif position.epoch > newest + 1:
             return  # a whole epoch had no samples for this rank
-        position = advance(position, samples, dataset_length)
+        position = rules.advance(position, samples, whole)

@@ -6,14 +6,16 @@ its batch comes again. That lets workers come and go without touching user code.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset
 
 from heterotrain.batches import Batches
@@ -23,21 +25,30 @@ from heterotrain.evaluation import Measure
 from heterotrain.gradient import ElasticModel
 from heterotrain.loading import Loader, Prefetch, Source
 from heterotrain.metrics import Series, WorkerMetrics, serve
+from heterotrain.once import first_here
 from heterotrain.optimizer import ElasticOptimizer
+from heterotrain.order import Order
 from heterotrain.peak import peak_memory_of
 from heterotrain.planfile import PlanFile
 from heterotrain.plans import Plans
 from heterotrain.precision import Arithmetic
+from heterotrain.refusals import check_modules, check_optimizer, remark_on_lacking
+from heterotrain.schedules import Every
+from heterotrain.subject import Subject
 from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
+
+log = logging.getLogger(__name__)
 
 _USUAL_BATCH_SIZE = 32
 
 
-def join(*, batch_size: int | None = None, epochs: int = 1, seed: int = 0) -> Session:
+def join(
+    *, batch_size: int | None = None, epochs: int | None = None, steps: int | None = None, seed: int = 0
+) -> Session:
     """Join the job that this process was started for; alone, outside any job, be its only worker.
 
-    `batch_size`, `epochs` and `seed` are for a run alone: in a job its manifest decides. Without a `batch_size` it is
-    that of the DataLoader given to `prepare()`, or 32. Call `join` once, early: from here on the worker answers to
+    `batch_size`, `epochs` or `steps`, and `seed` are for a run alone: in a job its manifest decides. Without a
+    `batch_size` it is that of the DataLoader given to `prepare()`, or 32; without epochs and steps, one epoch. Call `join` once, early: from here on the worker answers to
     SIGTERM and says how it ended, and torch's random state is seeded.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
@@ -45,7 +56,9 @@ def join(*, batch_size: int | None = None, epochs: int = 1, seed: int = 0) -> Se
     """
     worker = Worker.from_environment(os.environ)
     if worker is None:
-        return Session(None, TrainingConfig(epochs=epochs, seed=seed), batch_size)
+        if epochs is None and steps is None:
+            epochs = 1
+        return Session(None, TrainingConfig(epochs=epochs, steps=steps, seed=seed), batch_size)
     return Session(worker, worker.config, None)
 
 
@@ -57,6 +70,7 @@ class Session:
         self._worker = worker
         self._config = config
         self._engine: Engine | None = None
+        self._batches: Batches | None = None
         self._batch_size = batch_size
         self._stop = StopRequest()
         name = "alone" if worker is None else worker.name
@@ -92,49 +106,125 @@ class Session:
         return 0 if self._engine is None else self._engine.position.epoch
 
     @property
+    def loss(self) -> float:
+        """The mean training loss of the global batches of the newest steps that the workers have told each other of,
+        about a second's; the same on all workers, NaN before. (What `scale()` returns is only a part of a loss.)"""
+        return math.nan if self._engine is None else self._engine.loss
+
+    @property
     def metrics(self) -> Mapping[str, float]:
         """What `evaluate()` measured last, by name, over the whole data set; the same on all workers, empty before."""
         return {} if self._engine is None else dict(self._engine.evaluation.values)
 
     @property
+    def total_steps(self) -> int:
+        """Steps of the whole job, if the global batch stays as it is. Raises RuntimeError where that is not known yet:
+        before `prepare()`, unless the manifest names steps."""
+        if self._config.steps is not None and self._config.epochs is None:
+            return self._config.steps
+        if self._engine is None:
+            raise RuntimeError("session.total_steps follows from the data set, hence is known after session.prepare()")
+        if not self._engine.total_steps:
+            raise RuntimeError("session.total_steps is known only once the loop over the batches has begun")
+        return self._engine.total_steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch at the present global batch. Raises RuntimeError where that is not known yet."""
+        return self._prepared("steps_per_epoch").steps_per_epoch
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a step over all workers. Raises RuntimeError where that is not known yet."""
+        return self._prepared("global_batch_size").global_batch_size
+
+    @property
+    def world_size(self) -> int:
+        """Workers that train at present. Raises RuntimeError before the loop over the batches."""
+        return self._prepared("world_size").world_size
+
+    @property
     def leader(self) -> bool:
         """Whether this worker should do what one worker alone should do, like printing or saving a result.
 
-        Raises RuntimeError in a job before the loop over the batches, since nobody leads yet.
+        Before the loop over the batches it is what the plan says that is there already; RuntimeError if there is none,
+        as at a job's first start. What is to be done once before the loop belongs into `first_here()`.
         """
-        if self._worker is not None and (self._engine is None or not self._engine.started):
-            raise RuntimeError("session.leader is known only once the loop over the batches has begun")
-        return self._engine is None or self._engine.rank == 0
+        if self._worker is None:
+            return True
+        if self._engine is not None and self._engine.started:
+            return self._engine.rank == 0
+        plan = PlanFile(self._worker.plan_dir).newest()
+        rank = None if plan is None else plan.rank_of(self._worker.name, self._worker.uid)
+        if rank is None:
+            raise RuntimeError(
+                "session.leader is known only once the loop over the batches has begun; what one worker is to do before "
+                "it, such as a download, belongs into `with session.first_here(path) as first:`"
+            )
+        return rank == 0
 
     def prepare(
         self,
-        model: nn.Module,
+        model: nn.Module | Sequence[nn.Module],
         optimizer: torch.optim.Optimizer,
         dataset: Dataset[Any] | DataLoader[Any],
         *,
         loss: Literal["mean", "sum"] = "mean",
         counted: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        backward_passes: int = 1,
         find_unused_parameters: bool = False,
-    ) -> tuple[ElasticModel, ElasticOptimizer, Batches]:
-        """Take over wrapper, optimizer step and data order; use what is returned in place of what was given.
+    ) -> tuple[Any, ElasticOptimizer, Batches]:
+        """Take over optimizer step and data order; use what is returned in place of what was given.
+
+        `model` is all that the optimizer trains: one module, or a list of them (a backbone, a head, a criterion with
+        parameters), for which a list is returned.
 
         `loss` says whether the criterion is a mean or a sum over a batch's samples; or, if `counted`, over what
-        `scale()` is told the number of: tokens without their padding, say, or weights. `dataset` is map-style, with a
-        length; or a DataLoader of such a one, whose settings (workers, collate_fn, pinned memory) are taken over, but
-        for batch size and order, which are the session's. `find_unused_parameters` is for models whose forward leaves
-        some out; they get gradients of zero. The batches end with the job: epochs and resuming from a checkpoint
-        happen inside.
+        `scale()` is told the number of. Class-weighted cross-entropy, cross-entropy with `ignore_index`, and the losses
+        that Hugging Face's models return for padded sequences are means over weights or tokens, not over samples: they
+        need `counted`. It is warned of where the loss shows it.
 
-        Raises TypeError for an IterableDataset, ValueError for an empty data set or a loader with a sampler of its own,
-        RuntimeError if called twice.
+        `dataset` is map-style, with a length; or a DataLoader of such a one, whose settings (workers, collate_fn, pinned
+        memory) are taken over, but for the batch size. Its order is the session's own, unless the loader has a sampler
+        or batch sampler of its own kind; see docs/data.md.
+
+        `backward_passes` is how often the loop calls `backward()` for each batch that it gets; their gradients add up.
+        Parameters that a loss does not reach get gradients of zero; `find_unused_parameters` is needed if these are
+        others each time. The batches end with the job: epochs and resuming from a checkpoint happen inside.
+
+        Raises TypeError or ValueError, with a way round, for what cannot be trained on several workers: an
+        IterableDataset, an empty data set, a DistributedSampler, several optimizers or one that needs several losses a
+        step, an optimizer with parameters that the model has not, sparse gradients, SyncBatchNorm. RuntimeError if
+        called twice.
         """
         if self._engine is not None:
             raise RuntimeError("session.prepare() was called already; a session trains one model")
+        modules = [model] if isinstance(model, nn.Module) or not isinstance(model, Sequence) else list(model)
+        check_modules(modules)
+        lacking = check_optimizer(optimizer, modules)
         source = Source.of(dataset, collate_fn)
         if loss not in ("mean", "sum"):
             raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
-        wrapped = ElasticModel(model.to(self._device), Arithmetic(self._config.precision, self._device))
+        if backward_passes < 1:
+            raise ValueError(f"backward_passes: must be at least 1, found {backward_passes}")
+        if remark := remark_on_lacking(modules, lacking):
+            log.warning("%s", remark)
+        order = Order(source.length, self._config.seed, source.sampler)
+        whole = (modules[0] if modules[0] is model else nn.ModuleList(modules)).to(self._device)
+        arithmetic = Arithmetic(self._config.precision, self._device)
+        wrapped = [ElasticModel(each, arithmetic, self._looked_at) for each in modules]
+        handle = wrapped[0] if whole is model else wrapped
+        subject = Subject(
+            module=whole,
+            optimizer=optimizer,
+            device=self._device,
+            dataset_length=order.length,
+            order=order.checksum,
+            lacking=lacking,
+            backward_passes=backward_passes,
+            find_unused_parameters=find_unused_parameters,
+        )
         worker = self._worker
         engine = Engine(
             config=self._config,
@@ -142,28 +232,62 @@ class Session:
             plans=Plans(None, PlanFile(worker.plan_dir, self._count_rejected))
             if worker
             else Plans(self._plan_alone(source), None),
-            model=wrapped,
-            optimizer=optimizer,
-            dataset_length=source.length,
+            subject=subject,
+            handle=handle,
             loss_reduction=loss,
             counted=counted,
-            find_unused_parameters=find_unused_parameters,
-            device=self._device,
             metrics=self._metrics,
             series=Series(worker.series if worker else None),
             stop=self._stop,
         )
         self._engine = engine
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
-        prefetch = Prefetch(loader, source.length, self._config.seed, engine.coming_shares)
-        return (
-            wrapped,
-            ElasticOptimizer(optimizer, engine.commit),
-            Batches(engine, loader, prefetch),
-        )
+        self._batches = Batches(engine, loader, Prefetch(loader, order, engine.coming_shares))
+        return handle, ElasticOptimizer(optimizer, engine.commit), self._batches
+
+    def epochs(self) -> Iterator[int]:
+        """The job's epochs by number, from the one at which it starts or resumes, for scripts with a loop of their own
+        over them: inside, a loop over the batches is one epoch long. Evaluations that are due at an epoch's end are done
+        when that inner loop ends. Raises RuntimeError before `prepare()`, and if an inner loop is left early.
+        """
+        self._prepared("epochs()")
+        assert self._batches is not None
+        return self._batches.epochs()
+
+    def stop(self, reason: str) -> None:
+        """End the job well, for all workers, soon: after a step that they agree on, or at once if the script then leaves
+        the loop over the batches. For early stopping. Raises RuntimeError before the loop."""
+        engine = self._prepared("stop()")
+        if not engine.started:
+            raise RuntimeError("session.stop() belongs into the loop over the batches")
+        log.info("step %d: the script ends the job: %s", self.step, reason)
+        engine.end(reason)
+
+    def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Inside, this worker does something long that is no training, such as validating by itself: the others wait, and
+        nobody takes it for hung before `runPolicy.startupDeadlineSeconds`. The step is not measured. Raises RuntimeError
+        before `prepare()`."""
+        return self._prepared("pause()").pause(name)
+
+    def first_here(self, marker: str | Path) -> contextlib.AbstractContextManager[bool]:
+        """`with session.first_here("data/.ready") as first:` is True for the first of the workers that share the marker's
+        folder, and for each worker that shares it with nobody; the others wait until that one has done its block, and
+        get False, as all do after a restart. For downloads, before the loop or in it. See `once.py`.
+        """
+        return first_here(Path(marker))
+
+    def after_step(self, function: Callable[[], object]) -> None:
+        """Call a function after each committed step, on every worker, also where it had no samples and the loop did not
+        run: a moving average of the weights belongs here. Call it between `prepare()` and the loop, or it raises
+        RuntimeError."""
+        self._before_loop("after_step()").after_step.append(function)
 
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
-        """The loss, weighted with this worker's share of the global batch; call `backward()` on what is returned.
+        """The loss, weighted with this worker's share of the global batch; call `backward()` on what is returned, and
+        print `session.loss` instead of it.
+
+        With the default `prepare(..., loss="mean")` the loss has to be a mean over samples. A cross-entropy with class
+        weights or `ignore_index`, and a Hugging Face model's loss over padded tokens, are none: they need `counted`.
 
         `count`, if `prepare()` was told of it, is the number of tokens, or the sum of the weights, that the loss of
         this batch is a mean or a sum over; the gradient is then that of the mean over all workers' counts. It may be 0.
@@ -195,25 +319,46 @@ class Session:
         Call it between `prepare()` and the loop, or it raises RuntimeError, as it does if called twice. `dataset` is as
         for `prepare()`, with the same errors; ValueError for an `every_steps` below 1.
         """
-        if self._engine is None or self._engine.started:
-            raise RuntimeError("session.evaluate() belongs between session.prepare() and the loop over the batches")
-        self._engine.evaluation.declare(Source.of(dataset, collate_fn), measure, every_steps, self._device)
+        engine = self._before_loop("evaluate()")
+        source = Source.of(dataset, collate_fn)
+        if source.sampler is not None:
+            raise ValueError(
+                f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but all "
+                "samples are measured, each once; leave the sampler out"
+            )
+        engine.evaluation.declare(source, measure, every_steps, self._device)
 
-    def register(self, **objects: Any) -> None:
+    def register(self, *, every: Every = "step", **objects: Any) -> None:
         """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.
 
-        Learning-rate schedules among them are stepped by the session, once per committed step, on every worker; do not
-        step them in the loop. Call it between `prepare()` and the loop, or it raises RuntimeError; TypeError for an
-        object without those two methods, or a ReduceLROnPlateau, which needs a metric.
+        Those among them that have a `step()`, as learning-rate schedules do, are stepped by the session on every worker,
+        once per committed step, or with `every="epoch"` once per epoch; do not step them in the loop. Schedules of timm
+        get the number of steps or epochs. Call it between `prepare()` and the loop, or it raises RuntimeError; TypeError
+        for an object without those two methods, and for one that the session cannot step: a ReduceLROnPlateau, which
+        needs a metric, or an optimizer.
         """
-        if self._engine is None or self._engine.started:
-            raise RuntimeError("session.register() belongs between session.prepare() and the loop over the batches")
+        engine = self._before_loop("register()")
+        if every not in ("step", "epoch"):
+            raise ValueError(f"every: expected 'step' or 'epoch', found {every!r}")
         for name, each in objects.items():
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
-            if isinstance(each, ReduceLROnPlateau):
-                raise TypeError(f"{name}: ReduceLROnPlateau needs a metric, so a session cannot step it")
-            self._engine.state.registered[name] = each
+            engine.schedules.add(name, each, every)
+            engine.state.registered[name] = each
+
+    def _prepared(self, what: str) -> Engine:
+        if self._engine is None:
+            raise RuntimeError(f"session.{what} was used before session.prepare()")
+        return self._engine
+
+    def _before_loop(self, what: str) -> Engine:
+        if self._engine is None or self._engine.started:
+            raise RuntimeError(f"session.{what} belongs between session.prepare() and the loop over the batches")
+        return self._engine
+
+    def _looked_at(self) -> None:
+        if self._engine is not None:
+            self._engine.looked_at = True
 
     def _plan_alone(self, source: Source) -> Plan:
         given = self._batch_size if self._batch_size is not None else source.batch_size

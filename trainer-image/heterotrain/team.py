@@ -8,22 +8,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from heterotrain.batch_norm import RunningStatistics
-from heterotrain.control import Signals, broadcast_document, gather_documents, sum_over_ranks
+from heterotrain.buffers import SharedBuffers
+from heterotrain.control import Signals, broadcast_document, broadcast_tensors, gather_documents, sum_over_ranks
 from heterotrain.counting import GlobalCount
 from heterotrain.evaluation import Evaluation
 from heterotrain.exchange import Exchange
-from heterotrain.gradient import ElasticModel
+from heterotrain.gradient_sum import GradientSum
 from heterotrain.handing_on import hand_on_changes
 from heterotrain.losses import Losses
-from heterotrain.membership import Generation, Rendezvous, is_collective_error
+from heterotrain.membership import CollectiveError, Generation, MembershipError, Rendezvous, is_collective_error
 from heterotrain.plans import Plans
-from heterotrain.reduction import StepReduction
+from heterotrain.reduction import Reducing, StepReduction
+from heterotrain.replica_check import kind_of_machine
+from heterotrain.subject import Subject
 from heterotrain.timing import StepClock
 from heterotrain.training_state import TrainingState
+from heterotrain.wire import wire_for
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where this worker meets the others: the port of its own metrics server, and which backend carries gradients."""
+
+    spare_port: int
+    backend: str
+    check_stop: Callable[[], None]
 
 
 class Team:
@@ -32,48 +45,52 @@ class Team:
     def __init__(
         self,
         *,
-        model: ElasticModel,
+        subject: Subject,
         state: TrainingState,
         plans: Plans,
         losses: Losses,
         exchange: Exchange,
         clock: StepClock,
-        device: torch.device,
         evaluation: Evaluation,
     ) -> None:
         self.generation: Generation | None = None
         self.reduction: StepReduction | None = None
-        self._model = model
+        self.buffers = SharedBuffers(subject.module)
+        self._subject = subject
         self._state = state
         self._plans = plans
         self._losses = losses
         self._exchange = exchange
         self._clock = clock
-        self._device = device
         self._evaluation = evaluation
+        self._reducing = Reducing()
         self._rendezvous: Rendezvous | None = None
         self._has_met = False
-        self.statistics = RunningStatistics(model.module)
 
     @property
     def broken(self) -> str:
         """Why the present groups are of no use any more; empty if they are, or if there are none."""
         return "" if self.reduction is None else self.reduction.error
 
-    def fail(self, error: RuntimeError) -> None:
+    def fail(self, error: Exception) -> None:
         """A collective failed here: give the present groups up, for all."""
         assert self.reduction is not None
         self.reduction.fail(error)
 
-    def join(self, spare_port: int, deadline_seconds: float, check_stop: Callable[[], None]) -> None:
+    def join(self, room: Room, deadline_seconds: float) -> None:
         """Meet the members of the plan in force for the first time. Raises as `form` does."""
+        subject = self._subject
+        subject.passes.gradients = GradientSum(
+            subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
+        )
         self._rendezvous = Rendezvous(
             self._plans.in_force,
             self._plans.rank,
-            self._device.type,
+            subject.device.type,
             deadline_seconds=deadline_seconds,
-            spare_port=spare_port,
-            check_stop=check_stop,
+            spare_port=room.spare_port,
+            check_stop=room.check_stop,
+            backend=room.backend,
         )
         if self._plans.rank == 0:
             self._state.resume(self._state.newest_checkpoint())
@@ -82,31 +99,50 @@ class Team:
     def form(self, deadline_seconds: float) -> None:
         """Leave the present groups, meet all members in new ones and come to the same state as they.
 
-        If that fails in turn the team is `broken` again. Raises MembershipError if not all come in time,
-        CheckpointError if the state does not fit.
+        If that fails in turn the team is `broken` again. Raises MembershipError if not all come in time or one has left
+        for good, CheckpointError if the state does not fit, ValueError if the workers' scripts are not the same.
         """
         assert self._rendezvous is not None
-        self._model.detach()
+        self._reducing.now = None
         if self.generation is not None:
+            if self.generation.backend == "nccl":
+                # What nccl calls completed is only enqueued, so nobody can tell which steps are committed.
+                raise MembershipError(
+                    f"{self.broken}; over nccl a failed step is not repeated in place, the job goes on from its newest "
+                    "checkpoint (training.backend: gloo repeats it)"
+                )
             self.generation.leave()
         self.generation = self._rendezvous.meet(deadline_seconds)
-        self.reduction = self._model.reduction_over(self.generation, self._clock, self._device)
+        wire = wire_for(self.generation, self._subject.device)
+        self.reduction = StepReduction(self.generation, self._clock, wire, self._subject.accumulator)
         try:
             self._agree(self.generation)
-            self._model.attach(self.reduction, self._device)
+            self._reducing.now = self.reduction
             self._has_met = True
         except RuntimeError as error:
             if not is_collective_error(error):
                 raise
             self.fail(error)
 
+    def give_up(self, why: str) -> None:
+        """The present groups, for all; the members meet again. Does nothing alone."""
+        if self.reduction is not None:
+            self.fail(CollectiveError(why))
+
+    def leave(self, why: str) -> None:
+        """This worker leaves before the end; the others learn of it and need not wait. Does nothing alone."""
+        if self._rendezvous is None or self.reduction is None:
+            return
+        self._rendezvous.leave_word(why)
+        self.fail(MembershipError(why))
+
     def await_all(self) -> bool:
         """Wait until all are here; False if that failed, and the team is `broken`."""
         return self._together(lambda generation: sum_over_ranks(torch.zeros(1), generation))
 
-    def merge_statistics(self) -> bool:
-        """All take the running statistics of all samples; False if that failed, and the team is `broken`."""
-        return self._together(self.statistics.merge)
+    def merge_buffers(self) -> bool:
+        """All take the same buffers; False if that failed, and the team is `broken`."""
+        return self._together(self.buffers.merge)
 
     def tell_count(self, count: float, samples: int) -> None:
         """What this worker's loss of the running step counts; its part was scaled as if that were `samples` in all."""
@@ -125,20 +161,21 @@ class Team:
         return self.reduction.count.factor()
 
     def hand_on_changes(self, source: int, *, takes: bool) -> bool:
-        """Workers without samples (`takes`) take over what the script did to the gradients at rank `source`; False as
-        above."""
+        """Workers without samples (`takes`) take over what the script did to gradients and hyperparameters at rank
+        `source`; False as above."""
 
         def hand_on(generation: Generation) -> None:
             assert self.reduction is not None
-            hand_on_changes(self._model.module, self.reduction.witness, source, generation, takes=takes)
+            subject, witness = self._subject, self.reduction.witness
+            hand_on_changes(subject.trained, subject.hyperparameters, witness, source, generation, takes=takes)
             self._clock.bucket_done()
 
         return self._together(hand_on)
 
     def begin_exchange(self, step_seconds: float) -> None:
         """Tell the others what they should know, if that is due at this step; see `Exchange`."""
-        step, rate = self._state.position.step, self._state.learning_rate
-        self._together(lambda generation: self._exchange.begin(step, rate, step_seconds, generation))
+        step = self._state.position.step
+        self._together(lambda generation: self._exchange.begin(step, step_seconds, generation))
 
     def hear(self) -> Signals | None:
         """What was told in the step that is just committed; None if nothing was, or it did not arrive."""
@@ -177,7 +214,8 @@ class Team:
 
     def part(self) -> None:
         """Leave for good."""
-        self._model.detach()
+        self._reducing.now = None
+        self._subject.passes.gradients = None
         self.reduction = None
         self._exchange.restart()
         if self._rendezvous is not None:
@@ -189,30 +227,45 @@ class Team:
     def _agree(self, generation: Generation) -> None:
         """The plan and the losses of the first by rank who committed most, and its state where others differ.
 
-        Buffers are taken over by those who have never met the others, and stay each worker's own from then on; merged
-        statistics weigh them by the samples that they have seen.
+        Parameters and buffers are taken over when somebody has never met the others; buffers stay each worker's own
+        from then on, until they are merged.
         """
         position, rank = self._state.position, self._plans.rank
-        told = torch.zeros(2, generation.world_size, dtype=torch.int64)
-        told[0, rank], told[1, rank] = position.step, int(not self._has_met)
+        told = torch.zeros(3, generation.world_size, dtype=torch.int64)
+        told[:, rank] = torch.tensor([position.step, not self._has_met, self._exchange.done])
         sum_over_ranks(told, generation)
-        steps, new = told
+        steps, new, done = told
         newest, source = int(steps.max()), int(steps.argmax())
+        if new.any():
+            self._check_alike(generation)
         facts = json.loads(broadcast_document(self._facts() if rank == source else None, source, generation))
         self._plans.take_over(facts)
         self._losses.take_over(facts["losses"], facts["target_reached"])
         self._evaluation.take_over(facts["evaluation"])
         self._state.saved_step = facts["saved_step"]
         self._exchange.restart()
+        self._exchange.done_agreed = self._exchange.done_agreed or bool(done.any())
         if int(steps.min()) < newest:
             received = broadcast_document(self._state.pack() if rank == source else None, source, generation)
             if position.step < newest:
-                with self.statistics.kept():
+                with self.buffers.kept():
                     self._state.load(received)
         if new.any():
-            received = broadcast_document(self._model.buffers_packed() if rank == source else None, source, generation)
-            if not self._has_met:
-                self._model.take_buffers(received)
+            broadcast_tensors(self._subject.tensors(), source, generation)
+
+    def _check_alike(self, generation: Generation) -> None:
+        """Raises ValueError if the workers' scripts have made different things; finds out who may be compared how."""
+        own = {"kind": kind_of_machine(self._subject.device), **self._subject.traits()}
+        found = [json.loads(each) for each in gather_documents(json.dumps(own).encode(), generation)]
+        self._exchange.compare_bits(all(each["kind"] == own["kind"] for each in found))
+        members = self._plans.in_force.members
+        for member, theirs in zip(members, found, strict=True):
+            for trait in (key for key in own if key != "kind"):
+                if theirs.get(trait) != found[0].get(trait):
+                    raise ValueError(
+                        f"{member.name} has another {trait} than {members[0].name} ({theirs.get(trait)} and "
+                        f"{found[0].get(trait)}); all workers must run the same script on the same data"
+                    )
 
     def _facts(self) -> bytes:
         losses = {"losses": self._losses.known(), "target_reached": self._losses.target_reached}

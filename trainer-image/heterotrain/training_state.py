@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from heterotrain import checkpoint
 from heterotrain.checkpoint import CheckpointError
@@ -27,46 +25,12 @@ class TrainingState:
     ) -> None:
         self.position = Position()
         self.registered: dict[str, Any] = {}
-        self._kept: tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]] | None = None
+        self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
         self._model = model
-        # A walk through all modules at each step would be felt; few have buffers.
-        self._with_buffers = [module for module in model.modules() if list(module.buffers(recurse=False))]
         self._optimizer = optimizer
         self._dataset_length = dataset_length
         self._config = config
         self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
-
-    @property
-    def learning_rate(self) -> float:
-        """Sum over the optimizer's parameter groups."""
-        return float(sum(float(group["lr"]) for group in self._optimizer.param_groups if "lr" in group))
-
-    def keep(self) -> None:
-        """Keep what a step changes before its gradients arrive: random state and the model's buffers."""
-        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        on_gpu = torch.cuda.get_rng_state() if has_gpu else None
-        self._kept = (torch.get_rng_state(), on_gpu, [buffer.clone() for buffer in self._buffers()])
-
-    def restore(self) -> None:
-        """A step is dropped: its next attempt is to draw the same random numbers, on the same buffers."""
-        if self._kept is None:
-            return
-        random_state, on_gpu, buffers = self._kept
-        torch.set_rng_state(random_state)
-        if on_gpu is not None:
-            torch.cuda.set_rng_state(on_gpu)
-        with torch.no_grad():
-            for buffer, kept in zip(self._buffers(), buffers, strict=True):
-                buffer.copy_(kept)
-
-    def _buffers(self) -> Iterator[torch.Tensor]:
-        return (buffer for module in self._with_buffers for buffer in module.buffers(recurse=False))
-
-    def step_schedules(self) -> None:
-        """Learning-rate schedules among what is registered follow the committed steps, on every rank."""
-        for each in self.registered.values():
-            if isinstance(each, LRScheduler):
-                each.step()
 
     def checked(self) -> dict[str, Any]:
         """What model, optimizer and all that is registered hold. Raises CheckpointError if a checkpoint of it could not
@@ -88,6 +52,7 @@ class TrainingState:
                 "step": self.position.step,
                 "epoch": self.position.epoch,
                 "cursor": self.position.cursor,
+                "reached_in": self.position.reached_in,
                 "seed": self._config.seed,
                 "dataset_length": self._dataset_length,
                 **self.checked(),
@@ -129,6 +94,7 @@ class TrainingState:
             checkpoint.write(Path(folder), self.position.step, self.pack(), self._config.checkpoint_keep)
             log.info("checkpoint of step %d written", self.position.step)
         self.saved_step = self.position.step
+        self.saved_steps = [*self.saved_steps, self.position.step][-self._config.checkpoint_keep :]
 
     def newest_checkpoint(self) -> bytes:
         """What the leader alone reads at a start; empty if there is nothing to resume from."""
@@ -140,4 +106,5 @@ class TrainingState:
         if data:
             self.load(data)
             self.saved_step = self.position.step
+            self.saved_steps = [self.saved_step]
             log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
 from heterotrain.membership import Generation
 
@@ -35,8 +34,7 @@ class DirectWire:
 
     def sum(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
         """See `Wire`."""
-        work = dist.all_reduce(tensor, group=self._generation.gradients, async_op=True)
-        return self._generation.watch(work, tensor.device)
+        return self._generation.sum_gradients(tensor)
 
 
 class StagedWire:
@@ -78,8 +76,7 @@ class StagedWire:
         try:
             if copied is not None:
                 copied.synchronize()
-            work = dist.all_reduce(host, group=self._generation.gradients, async_op=True)
-            self._generation.watch(work).wait()
+            self._generation.sum_gradients(host).wait()
             with self._on_stream():
                 tensor.copy_(host, non_blocking=True)
                 # here, for the promise orders whoever waits after the streams that are current now
@@ -102,6 +99,6 @@ class StagedWire:
 
 def wire_for(generation: Generation, device: torch.device) -> Wire:
     """The wire for tensors on `device`."""
-    if device.type == "cuda" and dist.get_backend(generation.gradients) == "gloo":
+    if device.type == "cuda" and generation.backend == "gloo":
         return StagedWire(generation, device)
     return DirectWire(generation)

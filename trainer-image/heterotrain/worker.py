@@ -18,7 +18,10 @@ from types import FrameType, TracebackType
 import torch
 
 from heterotrain import contract
+from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Termination, TrainingConfig
+from heterotrain.membership import CollectiveError, MembershipError
+from heterotrain.replica_check import ReplicaError
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +76,20 @@ def limit_threads(environment: Mapping[str, str]) -> None:
         torch.set_num_threads(max(1, math.floor(float(limit))))
 
 
+class MissingDeviceError(RuntimeError):
+    """A worker has not the device that its group promises; the text says how to do without."""
+
+
 def choose_device(config: TrainingConfig) -> torch.device:
     """The device of this worker.
 
-    Raises RuntimeError if a GPU was promised, none is there, and `onMissingDevice` is Fail.
+    Raises MissingDeviceError if a GPU was promised, none is there, and `onMissingDevice` is Fail.
     """
     if config.device == "gpu":
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
         if config.on_missing_device != "UseCPU":
-            raise RuntimeError(
+            raise MissingDeviceError(
                 "spec.workerGroups[].device is gpu, but torch finds no GPU here; "
                 "set onMissingDevice: UseCPU to train on the CPU instead"
             )
@@ -123,7 +130,7 @@ class Farewell:
         self._path = path
         self._describe = describe
         self._error = ""
-        self._out_of_memory = False
+        self._out_of_memory = self._script_error = self._fatal = False
         self._previous_hook = sys.excepthook
 
     def install(self) -> None:
@@ -134,11 +141,19 @@ class Farewell:
     def _on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         self._error = f"{kind.__name__}: {error}"
         self._out_of_memory = is_out_of_memory(error)
+        self._fatal = getattr(error, "fatal", False) is True
+        ours = (MembershipError, CollectiveError, CheckpointError, ReplicaError, MissingDeviceError)
+        self._script_error = not (self._out_of_memory or isinstance(error, (*ours, KeyboardInterrupt)))
         self._previous_hook(kind, error, traceback)
 
     def _write(self) -> None:
         try:
-            words = replace(self._describe(self._error), out_of_memory=self._out_of_memory)
+            words = replace(
+                self._describe(self._error),
+                out_of_memory=self._out_of_memory,
+                script_error=self._script_error,
+                fatal=self._fatal,
+            )
             self._path.write_text(words.to_json())
         except OSError as error:
             log.warning("no last words: cannot write %s: %s", self._path, error.strerror)

@@ -100,7 +100,9 @@ class Membership(Model):
         "that hangs is.",
     )
     progress_timeout_seconds: PositiveSeconds = Field(
-        default=60, description="A worker with heartbeats but without a step for so long (at least) hangs."
+        default=60,
+        description="A worker with heartbeats but without a step for so long (at least) hangs. The first step after a "
+        "start, evaluations, checkpoints and session.pause() may take startupDeadlineSeconds if that is longer.",
     )
 
 
@@ -199,7 +201,8 @@ class RunPolicy(Model):
     backoff_limit: Count = Field(
         default=3,
         description="Restarts after a worker's own fault before the job fails. A worker that ends early restarts all "
-        "workers from the last checkpoint; replacing one of them without a stop is not available yet. What befalls "
+        "workers from the last checkpoint; replacing one of them without a stop is not available yet. A script that "
+        "raises fails the job if its one restart gets no further, or at once without checkpoint.path. What befalls "
         "workers from outside does not count: preemption, eviction, a drained or lost node.",
     )
     startup_deadline_seconds: PositiveSeconds = Field(

@@ -53,6 +53,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
         dry_run=spec.batching.dry_run,
         suspend=spec.run_policy.suspend,
         backoff_limit=spec.run_policy.backoff_limit,
+        resumable=spec.checkpoint.path is not None,
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
         active_deadline_seconds=None if deadline is None else float(deadline),
         heartbeat_timeout_seconds=float(spec.membership.heartbeat_timeout_seconds),
@@ -95,6 +96,9 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         checkpoint_keep=spec.checkpoint.keep,
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
+        last_step=spec.training.last_step,
+        global_batch_size=spec.global_batch_size if spec.batching.fixed_global_batch else None,
+        backend=spec.training.backend,
     )
     if target is None:
         return config

@@ -9,6 +9,8 @@ from pydantic import Field
 from heterotrain_operator.api.base import MAX_STEPS, POLICY_NAME, Batch, Model, Steps
 
 Mode = Literal["BSP", "ASP"]
+LastStep = Literal["Partial", "Drop", "Carry"]
+Backend = Literal["auto", "gloo"]
 LearningRateScaling = Literal["None", "Linear", "Sqrt"]
 
 
@@ -58,6 +60,18 @@ class Training(Model):
     )
     steps: Steps | None = Field(
         default=None, description="Committed steps after which training ends. Set either this or epochs."
+    )
+    last_step: LastStep = Field(
+        default="Partial",
+        description="What becomes of an epoch's samples that do not fill a step. Partial: they make a smaller step, "
+        "the epoch's last. Drop: they are left out, so an epoch has samples / global batch steps, rounded down, but "
+        "at least 1. Carry: they are the first samples of the next epoch's first step, which that epoch's order fills "
+        "up to the whole global batch; every epoch still gives out each sample once.",
+    )
+    backend: Backend = Field(
+        default="auto",
+        description="What gradients travel with. auto: NCCL where all workers have GPUs, else Gloo. gloo: Gloo in "
+        "any case, for machines on which NCCL does not work.",
     )
     seed: Annotated[int, Field(ge=0, le=MAX_STEPS)] = Field(
         default=0, description="Seed of the data's order, of augmentation and of the first weights."

@@ -177,7 +177,7 @@ class Runner:
         Raises ManifestError if the job cannot run here.
         """
         job = endless(self._job) if leg.is_profile else self._job
-        core = replace(to_core(job), policy=leg.policy)
+        core = replace(to_core(job), policy=leg.policy, resumable=True)  # in the run's folder if nowhere else
         if leg.is_profile:
             core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
         names = worker_names(core)

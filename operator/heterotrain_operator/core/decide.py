@@ -17,7 +17,7 @@ from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.passes import with_passes
 from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
 from heterotrain_operator.core.recovery import recovered
-from heterotrain_operator.core.restarts import after_departures, after_failures, restart, still_draining
+from heterotrain_operator.core.restarts import after_departures, after_failures, after_fatal, restart, still_draining
 from heterotrain_operator.core.safe import bounds_at_once, safe_batch
 from heterotrain_operator.core.startup import start
 from heterotrain_operator.core.state import Memory
@@ -51,6 +51,9 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
     if not memory.draining and _all_finished(job, facts):
         message = f"all {len(facts.finished)} workers finished the job's last step"
         return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
+    hopeless = after_fatal(job, facts, memory, now)
+    if hopeless is not None:
+        return hopeless
     if job.suspend:
         return _suspended(job, facts, memory, now)
     if memory.started_at is None:

@@ -47,6 +47,7 @@ class Job:
     dry_run: bool = False
     suspend: bool = False
     backoff_limit: int = 3
+    resumable: bool = False  # workers that start again go on from a checkpoint
     startup_deadline_seconds: float = 600.0
     active_deadline_seconds: float | None = None
     heartbeat_timeout_seconds: float = 5.0
@@ -86,7 +87,8 @@ class WorkerSeen:
     """One pod (or process) as it is now.
 
     `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
-    once it ended; `finished`, `step` and `message` are its last words. `disrupted`: its end is not its fault
+    once it ended; `finished`, `step` and `message` are its last words, and so are `script_error` (the script itself
+    raised, after `step` committed steps) and `fatal` (no other try may be made). `disrupted`: its end is not its fault
     (preemption, eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its
     grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does
     not answer, so nothing the worker last said can be relied on. `lingering`: the worker has ended, but its pod
@@ -106,6 +108,8 @@ class WorkerSeen:
     message: str = ""
     disrupted: bool = False
     out_of_memory: bool = False
+    script_error: bool = False
+    fatal: bool = False
     deleting_since: float | None = None
     node: str = ""
     node_lost: bool = False

@@ -19,6 +19,9 @@ SLOW_STEPS = 20
 """Slow steps (about the 99th percentile) without progress before a worker counts as hung. Source: mechanisms.
 """
 
+WAY_OUT = 'long work between steps belongs inside `with session.pause("..."):`'
+"""What a script can do against being taken for hung."""
+
 NORMAL_99TH = 2.33
 """Standard deviations above the mean of the 99th percentile of a normal distribution."""
 
@@ -27,8 +30,8 @@ STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
 
 
 def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
-    """Remember the newest committed step, pauses, the time of a slow step, and since when whom nothing is
-    heard of.
+    """Remember the newest committed step, whether any was committed since the workers started, pauses, the time of a
+    slow step, and since when whom nothing is heard of.
     """
     readable = [m.metrics for m in members if m.metrics is not None and not ended(m)]
     step = max((metrics.step for metrics in readable), default=-1)
@@ -38,15 +41,19 @@ def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memor
     advanced_at = memory.advanced_at if memory.advanced_at is not None else now
     if step > memory.progress_step:
         progress_at = advanced_at = now
-    elif memory.between_steps and not pausing:
-        # The pause itself was no lack of progress; the next step gets its whole time.
+    elif memory.between_steps != pausing:
+        # A pause has its own time, and was no lack of progress; the next step gets its whole time.
         progress_at = now
+    # Before its first step a worker reads the checkpoint, which says how far the job has come, in a declared pause.
+    advanced = step > memory.progress_step >= 0 and not memory.between_steps
+    measured = any(metrics.steps >= 1 and metrics.generation == memory.generation for metrics in readable)
     return replace(
         _listened(members, memory, now),
         progress_step=max(step, memory.progress_step),
         progress_at=progress_at,
         advanced_at=advanced_at,
         between_steps=pausing,
+        stepped=memory.stepped or advanced or measured,
         slow_step_seconds=slow or memory.slow_step_seconds,
     )
 
@@ -81,22 +88,24 @@ def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) 
 def hung(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str | None:
     """Who hangs and for how long, in words; None while the patience lasts.
 
-    Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a
-    declared pause it is the startup deadline if that is longer; and pauses altogether cannot stretch it
-    beyond their sum. Source: mechanisms, membership (three states of a silent worker).
+    Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
+    pause, and for the first step of workers that started, in which much is compiled and loaded, it is the startup
+    deadline if that is longer; and pauses altogether cannot stretch it beyond their sum. Source: mechanisms, membership
+    (three states of a silent worker).
     """
     if memory.progress_at is None or memory.advanced_at is None:
         return None
     patience = max(job.progress_timeout_seconds, SLOW_STEPS * memory.slow_step_seconds)
-    limit = max(patience, job.startup_deadline_seconds) if memory.between_steps else patience
+    longest = max(patience, job.startup_deadline_seconds)
+    limit = longest if memory.between_steps or not memory.stepped else patience
     idle, stalled = now - memory.progress_at, now - memory.advanced_at
-    if idle <= limit and stalled <= patience + job.startup_deadline_seconds:
+    if idle <= limit and stalled <= patience + longest:
         return None
     alive = [worker for worker in members if not ended(worker)]
     culprits = [worker for worker in alive if _holds_up(worker)]
     told = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
-    return f"{waited}: {listed(told)} {'hangs' if len(told) == 1 else 'hang'}"
+    return f"{waited}: {listed(told)} {'hangs' if len(told) == 1 else 'hang'}; {WAY_OUT}"
 
 
 def _holds_up(worker: WorkerSeen) -> bool:

@@ -96,6 +96,7 @@ def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -
     anew.
     """
     known = known_workers(memory, before)
+    passed = memory.progress_step > memory.script_error_step
     return replace(
         trusted_anew(memory),
         plan_version=after.version,
@@ -107,6 +108,8 @@ def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -
         progress_at=now,
         advanced_at=now,
         between_steps=False,
+        stepped=False,
+        script_error_step=-1 if passed else memory.script_error_step,
         reason="",
         message="",
         workers=tuple(known.get(member.name, WorkerMemory()) for member in after.members),

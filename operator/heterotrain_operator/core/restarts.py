@@ -1,6 +1,7 @@
-"""What a worker's end means: all start anew from the checkpoint, later each time, and not for ever.
+"""What a worker's end means: all start again from the checkpoint, later each time, and not for ever.
 
-All of them, because the trainers re-join only at their start; one plan, one generation, one set of processes.
+All of them, because the trainers re-join only at their start; one plan, one generation, one set of processes. And not
+at all where the next try is sure to end in the same way, since it costs as much as one that is not.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain_operator.core.facts import Facts, ended, listed, vanished
+from heterotrain_operator.core.facts import Facts, ended, failed, listed, vanished
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
 from heterotrain_operator.core.safe import after_out_of_memory
@@ -58,23 +59,41 @@ def delay_seconds(restarts: int) -> float:
     return min(2.0 ** min(restarts - 2, 10), GREATEST_DELAY_SECONDS)
 
 
+def after_fatal(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+    """A worker said at its end that no other try may be made: the job has failed, whatever else ended, whosever fault
+    that was, and whatever restarts are left. None if no worker did.
+    """
+    gone = [worker for worker in facts.departed.values() if failed(worker)]
+    ends = [how_it_left(worker) for worker in (*facts.failed, *gone) if worker.fatal]
+    if not ends:
+        return None
+    return ending(job, facts, memory, now, outcome="Failed", code="WorkerFailedForGood", message=_told(ends))
+
+
 def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
-    """Workers ended that should not have: start all anew.
+    """Workers ended that should not have: start all again, unless no restart can help.
 
     It counts as a restart unless any worker was, or is being, taken away, or has vanished: what the others ended of
     is then a consequence, and may show before the cause does.
     """
     taken = tuple(worker for worker in facts.live if _external(worker))
     failures = (*facts.failed, *taken)
-    # A signal is likelier the cause than an exit, which may be a survivor's of a broken collective.
     memory, smaller = after_out_of_memory(job, facts, memory)
-    causes = sorted(failures, key=lambda worker: (not _external(worker), _signal_name(worker.exit_code) is None))
+    causes = sorted(failures, key=_unlikeliness)
     message = _told([how_it_ended(worker) for worker in causes])
     if smaller:
         message = f"{message}; {smaller}"
     if gone := vanished(facts):
         message = f"{_departures(facts, gone)}; {message}"
     external = bool(gone) or _external(causes[0])
+    if not external:
+        raised = _script_error_step(failures)
+        hopeless = _never_joined(facts, memory) or _script_failed(job, memory, raised, message)
+        if hopeless is not None:
+            code, why = hopeless
+            return ending(job, facts, memory, now, outcome="Failed", code=code, message=why)
+        if raised is not None:
+            memory = replace(memory, script_error_step=max(raised, memory.progress_step))
     code = "WorkerDisrupted" if external else "WorkerFailed"
     return restart(job, facts, memory, now, code=code, message=message, counts=not external)
 
@@ -147,6 +166,50 @@ def _told(descriptions: Sequence[str]) -> str:
     """The first few of them."""
     more = len(descriptions) - DESCRIBED
     return "; ".join(descriptions[:DESCRIBED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _unlikeliness(worker: WorkerSeen) -> tuple[bool, bool, bool]:
+    """Sorts ends so that the likeliest cause is first: a signal is likelier than an exit, and of exits the script's own
+    error, since any other may be a survivor's of a broken collective.
+    """
+    return not _external(worker), _signal_name(worker.exit_code) is None, not worker.script_error
+
+
+def _never_joined(facts: Facts, memory: Memory) -> tuple[str, str] | None:
+    """Code and message if a worker ended well in silence and was no member of a plan, as one is that joins."""
+    if facts.plan is None and memory.plan_version > 0:
+        return None  # who was a member is not known
+    silent = [
+        f"{worker.name} exited with code 0 and never joined"
+        for worker in facts.failed
+        if worker.exit_code == 0 and not worker.message.strip() and worker not in facts.members
+    ]
+    return ("NeverJoined", f"{_told(silent)}: the script does not call heterotrain.join()") if silent else None
+
+
+def _script_error_step(failures: Sequence[WorkerSeen]) -> int | None:
+    """After how many committed steps the script raised; None if it did not, or may have because of another's end."""
+    if any(worker.out_of_memory or _signal_name(worker.exit_code) is not None for worker in failures):
+        return None
+    return max((worker.step for worker in failures if worker.script_error), default=None)
+
+
+def _script_failed(job: Job, memory: Memory, step: int | None, message: str) -> tuple[str, str] | None:
+    """Code and message if the script's error at that step is one that it would raise again: the steps up to it are the
+    same each time, and a fault that passes does so with one restart.
+    """
+    if step is None:
+        return None
+    if not job.resumable:
+        why = f"the script raised at step {step}, and without spec.checkpoint.path a restart begins at step 0"
+    elif step == memory.script_error_step:
+        why = f"the script raised the same at step {step} after a restart"
+    elif step < memory.script_error_step:
+        before = f"no further than before (step {memory.script_error_step})"
+        why = f"the script raised at step {step} after a restart, {before}"
+    else:
+        return None
+    return "ScriptFailed", f"{why}: {message}"
 
 
 def _external(worker: WorkerSeen) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import PHASE_PREPARING, Member, Plan
+from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Member, Plan
 from heterotrain_operator.core.allocation import split_proportionally
 from heterotrain_operator.core.batching import POLICIES, Seat, Split
 from heterotrain_operator.core.batching import static as static_policy
@@ -107,7 +107,7 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
             reasons.append(f"{worker.name} (Running, but its metrics do not answer)")
         elif not worker.address:
             reasons.append(f"{worker.name} (Running, but without an address)")
-        elif worker.metrics.phase == PHASE_PREPARING:
+        elif worker.metrics.phase in (PHASE_PREPARING, PHASE_PAUSED):
             reasons.append(f"{worker.name} (Running, but its script is not at its loop yet)")
     return reasons
 

@@ -103,9 +103,10 @@ class Memory:
 
     `workers` are the members of plan `plan_version`, by rank. `draining`: all pods are being deleted, and
     none is created before `restart_at`. `outcome`, once set, is final; `reason` and `message` say why (or why
-    it restarts). `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches
-    only. What the plan in force promised, what the one before it took, and what one took that was
-    taken back by half (own seconds of a step), and the `doubt`
+    it restarts). `script_error_step`: the script raised, and training had come so far by then (-1: it has not, or
+    training has got past it since). `stepped`: this generation of workers has committed a step. `stage` counts the
+    plans of the Profile policy, `adjustments` the plans that changed batches only. What the plan in force promised,
+    what the one before it took, and what one took that was taken back by half (own seconds of a step), and the `doubt`
     about such promises (a share of the step) after `missed_promises` of them are those of `trust.py`.
     """
 
@@ -119,10 +120,12 @@ class Memory:
     restarts: int = 0
     draining: bool = False
     restart_at: float | None = None
+    script_error_step: int = -1
     progress_step: int = -1
     progress_at: float | None = None
     advanced_at: float | None = None
     between_steps: bool = False
+    stepped: bool = False
     slow_step_seconds: float = 0.0
     outcome: str = ""
     ended_at: float | None = None
@@ -213,6 +216,7 @@ _MEASURED = frozenset(
         "progress_at",
         "advanced_at",
         "between_steps",
+        "stepped",
         "slow_step_seconds",
         "promised_seconds",
         "replaced_seconds",

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_TRAINING, Plan
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING, Plan
 from heterotrain_operator.core.facts import ended
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
 
-READY_PHASES = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING})
+READY_PHASES = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED})
 
 
 @dataclass(frozen=True, slots=True)

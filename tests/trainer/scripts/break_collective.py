@@ -3,7 +3,7 @@
 usage: break_collective.py WORKER KIND NUMBER SCRIPT [ARGUMENT...]
 
 KIND `before`: the NUMBERth gradient collective raises before anything was sent; `after`: it completes for the others,
-but reports an error here; `control`: the NUMBERth control collective raises.
+but reports an error here; `control`: the NUMBERth exchange raises; `gather`: the NUMBERth gathering of documents.
 """
 
 import os
@@ -12,40 +12,35 @@ import sys
 from typing import Any
 
 import torch
-import torch.distributed as dist
+
+from heterotrain.membership import Generation
 
 worker, kind, number, script = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-original = dist.all_reduce
+BROKEN = {"control": (torch.float64,), "gather": (torch.uint8,)}
+method = "sum" if kind in BROKEN else "sum_gradients"
+original = getattr(Generation, method)
 calls = 0
 
 
-class BrokenWork:
-    """Completes, then says that it did not."""
+def break_one(generation: Generation, tensor: torch.Tensor) -> Any:
+    """In place of a method of a generation's."""
+    global calls  # noqa: PLW0603 - the one thing to count
+    if tensor.dtype not in BROKEN.get(kind, (tensor.dtype,)):
+        return original(generation, tensor)
+    calls += 1
+    if calls != number:
+        return original(generation, tensor)
+    if kind == "after":
 
-    def __init__(self, work: Any) -> None:
-        self.work = work
-
-    def get_future(self) -> Any:
         def fail(done: Any) -> None:
             done.value()
-            raise RuntimeError("injected: connection closed")
+            raise RuntimeError("injected: connection closed by gloo")
 
-        return self.work.get_future().then(fail)
-
-
-def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    global calls  # noqa: PLW0603 - the one thing to count
-    is_control = tensor.dtype == torch.float64 and tensor.numel() < 16
-    if kwargs.get("async_op") and is_control == (kind == "control"):
-        calls += 1
-        if calls == number:
-            if kind == "after":
-                return BrokenWork(original(tensor, *args, **kwargs))
-            raise RuntimeError("injected: connection closed")
-    return original(tensor, *args, **kwargs)
+        return original(generation, tensor).then(fail)
+    raise RuntimeError("injected: connection closed by gloo")
 
 
 if os.environ["HETEROTRAIN_WORKER"] == worker:
-    dist.all_reduce = all_reduce
+    setattr(Generation, method, break_one)
 sys.argv = sys.argv[4:]
 runpy.run_path(script, run_name="__main__")

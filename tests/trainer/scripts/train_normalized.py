@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Subset
 
 import heterotrain
+from heterotrain.membership import Generation
 from heterotrain.workloads.digits import digits
 
 out, samples, momentum = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 computed: set[str] = set()
 travelled: set[str] = set()
-all_reduce = dist.all_reduce
+sum_gradients = Generation.sum_gradients
 
 
-def noted_all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    if tensor.numel() > 1000:  # gradients; all else between workers is small
-        travelled.add(str(tensor.dtype))
-    return all_reduce(tensor, *args, **kwargs)
+def noted_sum(generation: Generation, tensor: torch.Tensor) -> Any:
+    travelled.add(str(tensor.dtype))
+    return sum_gradients(generation, tensor)
 
 
-dist.all_reduce = noted_all_reduce
+Generation.sum_gradients = noted_sum
 session = heterotrain.join()
 torch.manual_seed(1)
 # On the inputs, so that the running statistics do not depend on weights; with momentum 1 they are the last batch's.

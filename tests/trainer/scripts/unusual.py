@@ -2,8 +2,8 @@
 
 usage: unusual.py KIND --out FOLDER
 
-KIND `seeds`: every worker seeds by itself; `unused`: the session is told of the part; `untold`: it is not; `unfrozen`:
-a parameter becomes trainable in the loop; `looks`: the script has a look at the model's outputs in every step.
+KIND `seeds`: every worker seeds by itself; `unused`: the part is never used; `told`: it is not used in later steps, and
+the session knows that; `untold`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`: the script has a look at the model's outputs in every step.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import heterotrain
 
 parser = argparse.ArgumentParser()
-parser.add_argument("kind", choices=["seeds", "unused", "untold", "unfrozen", "looks"])
+parser.add_argument("kind", choices=["seeds", "unused", "told", "untold", "unfrozen", "looks"])
 parser.add_argument("--out", type=Path, required=True)
 options = parser.parse_args()
 
@@ -29,17 +29,20 @@ class Model(nn.Module):
         self.register_buffer("offset", torch.rand(4), persistent=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.used(inputs + self.offset)
+        outputs = self.used(inputs + self.offset)
+        if "told" in options.kind and session.step < 3:
+            outputs = outputs + self.left_out(inputs)
+        return outputs
 
 
-session = heterotrain.join(batch_size=8, epochs=1)
+session = heterotrain.join(batch_size=8, epochs=2)
 data = TensorDataset(torch.arange(96.0).reshape(24, 4) / 96, torch.ones(24, 1))
 if options.kind == "seeds":
     torch.seed()
 model = Model()
 model.used.bias.requires_grad_(options.kind != "unfrozen")
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
-model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_parameters=options.kind != "untold")
+model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_parameters=options.kind == "told")
 for inputs, targets in batches:
     if options.kind == "unfrozen" and session.step == 1:
         model.used.bias.requires_grad_(True)

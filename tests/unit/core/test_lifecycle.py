@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import PHASE_PREPARING, Plan
+from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Condition, Decision, Group, Job, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
@@ -58,6 +58,10 @@ def test_missing_worker_is_created_with_the_smallest_free_index() -> None:
         ({"answers": False}, "job-gpu-1 (Running, but its metrics do not answer)"),
         (
             {"metrics": WorkerMetrics(plan_version=0, phase=PHASE_PREPARING)},
+            "job-gpu-1 (Running, but its script is not at its loop yet)",
+        ),
+        (
+            {"metrics": WorkerMetrics(plan_version=0, phase=PHASE_PAUSED)},
             "job-gpu-1 (Running, but its script is not at its loop yet)",
         ),
     ],

@@ -53,6 +53,12 @@ def test_foreign_memory_is_refused_with_the_reason(text: str, said: str) -> None
     assert said in str(error.value)
 
 
+def test_memory_of_an_operator_that_knew_less_is_read() -> None:
+    known = json.loads(Memory(restarts=2, script_error_step=7, stepped=True).to_json())
+    del known["script_error_step"], known["stepped"]
+    assert Memory.from_json(json.dumps(known)) == Memory(restarts=2)
+
+
 def test_initial_memory_is_empty() -> None:
     assert json.loads(Memory.initial().to_json()) == {"schema": 1, "workers": []}
 

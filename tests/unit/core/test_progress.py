@@ -10,11 +10,12 @@ from heterotrain.contract import (
     PHASE_CHECKPOINTING,
     PHASE_EVALUATING,
     PHASE_FINISHED,
+    PHASE_PAUSED,
     PHASE_REFORMING,
     PHASE_STARTING,
     PHASE_TRAINING,
 )
-from heterotrain_operator.core.model import Condition
+from heterotrain_operator.core.model import Condition, WorkerMetrics
 from unit.core.traces import World, hetero_world
 
 
@@ -46,6 +47,11 @@ def test_worker_in_no_collective_is_the_one_that_hangs() -> None:
     assert world.memory.restarts == 1
 
 
+def test_message_of_a_hang_says_where_long_work_belongs() -> None:
+    world = trained()
+    assert 'long work between steps belongs inside `with session.pause("..."):`' in world.tick(61).reason
+
+
 def test_all_are_named_if_none_can_be_told() -> None:
     world = trained()
     set_phase(world, PHASE_TRAINING, in_collective=True)
@@ -60,7 +66,9 @@ def test_patience_follows_the_slow_steps() -> None:
     assert world.tick(3).phase == "Restarting"
 
 
-@pytest.mark.parametrize("phase", [PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_REFORMING, PHASE_STARTING])
+@pytest.mark.parametrize(
+    "phase", [PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_REFORMING, PHASE_STARTING]
+)
 def test_declared_pauses_are_borne_for_long_but_not_for_ever(phase: str) -> None:
     world = trained()
     set_phase(world, phase, "job-g0-0")
@@ -145,3 +153,89 @@ def test_plan_that_nobody_follows_is_borne_until_the_startup_deadline() -> None:
     world.tick()
     assert world.tick(500).phase == "Running"
     assert world.tick(150).phase == "Restarting"
+
+
+# --- the first step ------------------------------------------------------------------------------------------------
+
+
+def first_step_under_way(world: World, step: int = 0) -> None:
+    """All workers train, and have committed nothing since they started."""
+    assert world.plan is not None
+    for member in world.plan.members:
+        world.workers[member.name].metrics = WorkerMetrics(
+            plan_version=world.plan.version, generation=world.plan.generation, step=step, phase=PHASE_TRAINING
+        )
+
+
+@pytest.mark.parametrize("resumed", [0, 40], ids=["from the beginning", "from a checkpoint"])
+def test_first_step_may_take_as_long_as_the_start(resumed: int) -> None:
+    world = hetero_world("Uniform")
+    world.forgetful = True
+    set_phase(world, PHASE_STARTING)
+    world.tick()
+    first_step_under_way(world, resumed)
+    world.tick()
+    assert world.tick(590).phase == "Running"
+    decision = world.tick(20)
+    assert decision.phase == "Restarting"
+    assert "(patience 600 s)" in decision.reason
+
+
+@pytest.mark.parametrize("resumed", [0, 40], ids=["from the beginning", "from a checkpoint"])
+def test_second_step_may_take_no_longer_than_any(resumed: int) -> None:
+    world = hetero_world("Uniform")
+    world.forgetful = True
+    set_phase(world, PHASE_STARTING)
+    world.tick()
+    for step in (resumed, resumed + 1):
+        first_step_under_way(world, step)
+        assert world.tick(300).phase == "Running"
+    assert world.tick(59).phase == "Running"
+    assert world.tick(2).phase == "Restarting"
+
+
+def test_first_step_after_a_restart_may_take_as_long_again() -> None:
+    world = trained()
+    world.workers["job-g1-0"].end(137)
+    world.tick()
+    world.tick()
+    assert world.tick().plan is not None
+    first_step_under_way(world, step=10)
+    world.tick()
+    assert world.tick(590).phase == "Running"
+    world.train(1)
+    world.tick()
+    assert world.tick(61).phase == "Restarting"
+
+
+def test_first_step_never_has_less_time_than_any_other() -> None:
+    world = hetero_world("Uniform", startup_deadline_seconds=5.0)
+    first_step_under_way(world)
+    world.tick()
+    assert world.tick(59).phase == "Running"
+    assert world.tick(2).phase == "Restarting"
+
+
+def test_new_plan_of_the_same_workers_is_no_new_start() -> None:
+    world = hetero_world()
+    world.run(2)
+    assert world.plan is not None
+    assert world.plan.version > 1
+    first_step_under_way(world, step=20)
+    world.tick()
+    assert world.tick(61).phase == "Restarting"
+
+
+# --- survivors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scale", "patience"), [(1.0, 60.0), (100.0, 132.0)], ids=["timeout", "20 slow steps"])
+def test_workers_that_form_new_groups_have_the_whole_patience_from_then_on(scale: float, patience: float) -> None:
+    world = hetero_world("Uniform", (scale, scale, scale), startup_deadline_seconds=1.0)
+    world.run(1)
+    set_phase(world, PHASE_TRAINING, in_collective=True)
+    world.tick(patience - 2)
+    set_phase(world, PHASE_REFORMING)
+    assert world.tick(1).phase == "Running"
+    assert world.tick(patience - 1).phase == "Running"
+    assert world.tick(2).phase == "Restarting"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_WAITING
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World, hetero_world
 
@@ -40,11 +40,12 @@ def test_restored_plan_is_steered_on(world: World) -> None:
     assert all(decision.phase == "Running" and decision.plan is None for decision in world.run(5))
 
 
-def test_restoring_waits_for_workers_that_pause(world: World) -> None:
+@pytest.mark.parametrize("phase", [PHASE_CHECKPOINTING, PHASE_PAUSED])
+def test_restoring_waits_for_workers_that_pause(world: World, phase: str) -> None:
     world.plan = None
     worker = world.workers["job-g1-0"]
     training = worker.metrics
-    worker.metrics = replace(training, phase=PHASE_CHECKPOINTING)
+    worker.metrics = replace(training, phase=phase)
     waiting = world.tick()
     assert waiting.plan is None
     assert waiting.phase == "Running"

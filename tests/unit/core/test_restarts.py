@@ -1,4 +1,4 @@
-"""Workers that end: who is named, what counts, how long it waits, and when it is enough."""
+"""Workers that end: who is named, what counts, how long it waits, and when it is enough or no restart can help."""
 
 from __future__ import annotations
 
@@ -260,3 +260,186 @@ def test_batch_that_no_memory_holds_is_tried_until_the_backoff_limit() -> None:
     assert world.plan.batch_sizes == (64, 64, 64), "half of it everywhere cannot hold the global batch"
     world.workers["job-g0-0"].end(137, message="out of memory")
     assert world.tick().phase == "Failed"
+
+
+# --- ends after which no restart can help --------------------------------------------------------------------------
+
+
+def failure(world: World) -> tuple[str, str]:
+    """Reason and message of the condition Failed, which must be true."""
+    failed = next(condition for condition in world.decisions[-1].conditions if condition.type == "Failed")
+    assert failed.status
+    return failed.reason, failed.message
+
+
+def test_end_without_another_try_fails_the_job_whatever_restarts_are_left() -> None:
+    world = hetero_world(backoff_limit=9, resumable=True)
+    world.run(1)
+    world.workers["job-g1-0"].end_for_good("weights differ between workers")
+    assert world.tick().phase == "Failed"
+    assert failure(world) == ("WorkerFailedForGood", "job-g1-0 exited with code 1: weights differ between workers")
+    assert events(world) == ["WorkerFailedForGood"]
+    assert world.memory.restarts == 0
+
+
+def test_end_without_another_try_is_obeyed_also_beside_a_disruption() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end(143, disrupted=True)
+    world.workers["job-g1-0"].end_for_good("weights differ")
+    world.tick()
+    assert failure(world)[0] == "WorkerFailedForGood"
+
+
+def test_end_without_another_try_is_obeyed_while_workers_go_away_for_a_restart() -> None:
+    world = hetero_world()
+    world.run(1)
+    staying = dict(world.workers)
+    world.workers["job-g0-0"].end(137)
+    assert world.tick().phase == "Restarting"
+    staying["job-g1-0"].end_for_good("weights differ")
+    world.workers = staying
+    world.tick()
+    assert failure(world)[0] == "WorkerFailedForGood"
+
+
+def test_end_without_another_try_of_a_worker_that_is_gone_is_obeyed() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g1-0"].end_for_good("weights differ")
+    gone = next(each for each in world.seen().workers if each.name == "job-g1-0")
+    del world.workers["job-g1-0"]
+    decision, _ = decide(world.job, replace(world.seen(), departed=(gone,)), world.memory, world.now)
+    assert decision.phase == "Failed"
+    assert "job-g1-0 exited with code 1: weights differ" in decision.reason
+
+
+def test_script_that_raises_without_a_checkpoint_path_fails_the_job_at_once() -> None:
+    world = hetero_world(backoff_limit=9)
+    world.run(1)
+    world.workers["job-g1-0"].end_by_script(10)
+    assert world.tick().phase == "Failed"
+    code, message = failure(world)
+    assert code == "ScriptFailed"
+    assert message.startswith("the script raised at step 10, and without spec.checkpoint.path")
+    assert "job-g1-0 exited with code 1: ValueError: label 17" in message
+    assert events(world) == ["ScriptFailed"]
+
+
+@pytest.mark.parametrize("step", [10, 7])
+def test_script_that_gets_no_further_after_its_one_restart_fails_the_job(step: int) -> None:
+    world = hetero_world(backoff_limit=9, resumable=True)
+    world.forgetful = True
+    world.run(1)
+    world.workers["job-g1-0"].end_by_script(10)
+    assert world.tick().phase == "Restarting"
+    assert world.memory.restarts == 1
+    restart_fully(world)
+    world.workers["job-g1-0"].end_by_script(step)
+    assert world.tick().phase == "Failed"
+    code, message = failure(world)
+    assert code == "ScriptFailed"
+    same = "the script raised the same at step 10 after a restart: job-g1-0"
+    earlier = "the script raised at step 7 after a restart, no further than before (step 10): job-g1-0"
+    assert message.startswith(same if step == 10 else earlier)
+
+
+def test_script_error_at_a_later_step_gets_its_own_restart_within_the_backoff_limit() -> None:
+    world = hetero_world(backoff_limit=2, resumable=True)
+    for step in (10, 11):
+        world.workers["job-g1-0"].end_by_script(step)
+        assert world.tick().phase == "Restarting"
+        restart_fully(world)
+    world.workers["job-g1-0"].end_by_script(12)
+    world.tick()
+    assert failure(world)[0] == "BackoffLimitExceeded"
+
+
+def test_script_error_is_forgotten_once_training_got_past_it() -> None:
+    world = hetero_world(backoff_limit=9, resumable=True)
+    world.run(1)
+    world.workers["job-g1-0"].end_by_script(10)
+    world.tick()
+    restart_fully(world)
+    world.run(3)
+    world.workers["job-g0-0"].end(137)
+    world.tick()
+    restart_fully(world)
+    world.workers["job-g1-0"].end_by_script(5)
+    assert world.tick().phase == "Restarting"
+
+
+def test_script_error_is_named_before_what_followed_from_it() -> None:
+    world = hetero_world(resumable=True)
+    world.run(1)
+    world.workers["job-g0-0"].end(1, message="peers are gone")
+    world.workers["job-g1-0"].end(1, message="peers are gone")
+    world.workers["job-g2-0"].end_by_script(10)
+    assert world.tick().reason.startswith("job-g2-0 exited with code 1: ValueError: label 17; job-g0-0")
+
+
+@pytest.mark.parametrize(
+    ("cause", "counts"),
+    [
+        ({"exit_code": 143, "disrupted": True}, 0),
+        ({"exit_code": 137}, 1),
+        ({"exit_code": 1, "out_of_memory": True}, 1),
+    ],
+    ids=["disrupted", "killed", "out of memory"],
+)
+def test_script_error_beside_another_cause_is_a_consequence(cause: dict[str, Any], counts: int) -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end_by_script(10)
+    other = world.workers["job-g1-0"]
+    other.end(cause["exit_code"], disrupted=cause.get("disrupted", False))
+    other.out_of_memory = cause.get("out_of_memory", False)
+    assert world.tick().phase == "Restarting"
+    assert world.memory.restarts == counts
+    assert world.memory.script_error_step == -1
+
+
+def test_script_error_beside_a_worker_that_vanished_is_a_consequence() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end_by_script(10)
+    del world.workers["job-g1-0"]
+    assert world.tick().phase == "Restarting"
+    assert world.memory.restarts == 0
+
+
+def test_script_that_runs_out_of_memory_is_none_that_raised() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end_by_script(10, "OutOfMemoryError: tried to allocate 2 GiB")
+    world.workers["job-g0-0"].out_of_memory = True
+    assert world.tick().phase == "Restarting"
+
+
+def test_worker_that_ends_well_without_having_joined_fails_the_job() -> None:
+    world = World(hetero_world(backoff_limit=9).job)
+    world.tick()
+    world.workers["job-g0-0"].end(0)
+    assert world.tick().phase == "Failed"
+    code, message = failure(world)
+    assert code == "NeverJoined"
+    assert message == "job-g0-0 exited with code 0 and never joined: the script does not call heterotrain.join()"
+
+
+def test_worker_that_ends_well_in_silence_after_it_was_a_member_did_join() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end(0)
+    assert world.tick().phase == "Restarting"
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end(0)
+    world.plan = None
+    assert world.tick().phase == "Restarting", "who was a member of a plan that is lost is not known"
+
+
+def test_worker_that_is_taken_away_before_it_joined_is_not_blamed() -> None:
+    world = World(hetero_world().job)
+    world.tick()
+    world.workers["job-g0-0"].end(0, disrupted=True)
+    assert world.tick().phase == "Restarting"

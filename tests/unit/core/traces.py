@@ -34,6 +34,9 @@ class SimulatedWorker:
     message: str = ""
     disrupted: bool = False
     out_of_memory: bool = False
+    script_error: bool = False
+    fatal: bool = False
+    last_step: int = 0
     answers: bool = True
     metrics: WorkerMetrics = field(default_factory=lambda: WorkerMetrics(plan_version=0, phase=PHASE_WAITING))
 
@@ -48,15 +51,28 @@ class SimulatedWorker:
             cpu_limit=self.cpu_limit,
             exit_code=self.exit_code,
             finished=self.finished,
+            step=self.last_step,
             message=self.message,
             disrupted=self.disrupted,
             out_of_memory=self.out_of_memory,
+            script_error=self.script_error,
+            fatal=self.fatal,
             metrics=self.metrics if self.answers and self.exit_code is None else None,
         )
 
     def end(self, exit_code: int, *, finished: bool = False, message: str = "", disrupted: bool = False) -> None:
         self.phase = "Succeeded" if exit_code == 0 else "Failed"
         self.exit_code, self.finished, self.message, self.disrupted = exit_code, finished, message, disrupted
+
+    def end_by_script(self, step: int, message: str = "ValueError: label 17") -> None:
+        """The script raised, after so many committed steps."""
+        self.end(1, message=message)
+        self.script_error, self.last_step = True, step
+
+    def end_for_good(self, message: str) -> None:
+        """With an error after which no other try may be made."""
+        self.end(1, message=message)
+        self.fatal = True
 
 
 class World:

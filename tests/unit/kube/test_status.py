@@ -180,6 +180,7 @@ def test_only_so_many_workers_are_listed_but_all_are_counted() -> None:
     [
         ({}, "3/3"),
         ({"phase": "checkpointing"}, "3/3"),
+        ({"phase": "paused"}, "3/3"),
         ({"plan_version": 6}, "3/3"),
         ({"phase": "waiting", "plan_version": 0}, "0/3"),
         ({"phase": "reforming"}, "0/3"),
@@ -195,6 +196,10 @@ def test_step_stays_until_new_workers_have_read_the_checkpoint() -> None:
     starting = status(before, training(step=0, epoch=0, phase="starting"))
     assert (starting["step"], starting["epoch"]) == (120, 4)
     assert status(starting, training(step=101, epoch=3))["step"] == 101
+
+
+def test_step_of_workers_that_pause_is_known() -> None:
+    assert status(status(), training(step=121, phase="paused"))["step"] == 121
 
 
 def test_total_is_known_from_the_steps_asked_for() -> None:

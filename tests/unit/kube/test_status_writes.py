@@ -28,9 +28,10 @@ def test_nothing_new_is_never_written() -> None:
         status(seen=training(epoch=5)),
         status(seen=training(wait_seconds=0.5)),
         status(seen=training(phase="checkpointing")),
+        status(seen=training(phase="paused")),
         status(decided=decision(reason="digits-small-0 has 9 of 10 measured steps")),
     ],
-    ids=["own", "step", "epoch", "waiting", "checkpoint", "reason"],
+    ids=["own", "step", "epoch", "waiting", "checkpoint", "pause", "reason"],
 )
 def test_figures_are_written_now_and_then(after: Document) -> None:
     assert after != status()

@@ -104,6 +104,15 @@ def test_last_words_are_heard(start: Start) -> None:
     assert (worker.finished, worker.message) == (True, "all well")
 
 
+def test_last_words_tell_whose_error_it_was_and_whether_to_try_again(start: Start) -> None:
+    words = contract.Termination(finished=False, step=10, message="no label 17", script_error=True, fatal=True)
+    script = f"import os; open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words.to_json()!r}); 1 / 0"
+    worker = ended(start(make_job(script)))
+    assert (worker.exit_code, worker.step, worker.message) == (1, 10, "no label 17")
+    assert worker.script_error
+    assert worker.fatal
+
+
 def test_a_worker_that_fails_without_a_word_is_quoted_from_its_log(start: Start) -> None:
     message = ended(start(make_job("print('ready'); 1 / 0"))).message
     assert "ZeroDivisionError" in message

@@ -170,6 +170,23 @@ def test_a_job_that_keeps_failing_ends_as_failed_and_says_why(run: MakeRun) -> N
     assert not [worker for worker in job.cluster.observe()[0].workers if worker.exit_code is None]
 
 
+def test_a_script_that_never_joins_fails_the_job_at_once(tmp_path: Path) -> None:
+    job = make_job("print('trained alone')", spec={"runPolicy": {"backoffLimit": 9}})
+    with LocalCluster(job, tmp_path / "run", None) as cluster:
+        decision = Run(job, cluster).steer()
+    assert decision.phase == "Failed"
+    assert "never joined: the script does not call heterotrain.join()" in decision.reason
+
+
+def test_a_script_that_raises_again_at_the_same_step_is_restarted_once(run: MakeRun) -> None:
+    words = '{"finished": false, "step": 5, "message": "ValueError: label 17", "scriptError": true}'
+    said = f"open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words!r}) and os._exit(1)"
+    job = run(f"step == 5 and {said}", checkpoint={"path": "/checkpoints"}, runPolicy={"backoffLimit": 9})
+    assert job.steer().phase == "Failed"
+    assert job.events.count("RestartingWorkers") == 1
+    assert "the script raised the same at step 5 after a restart" in job.decisions[-1].reason
+
+
 def test_steering_stops_when_it_is_told_to(run: MakeRun) -> None:
     job = run()
     decision = job.steer(until=lambda seen, _: seen.plan is not None)
@@ -195,6 +212,7 @@ def test_after_a_conflict_it_observes_again(run: MakeRun) -> None:
 
 
 TRAINING = WorkerMetrics(plan_version=1, phase=contract.PHASE_TRAINING)
+PAUSED = WorkerMetrics(plan_version=1, phase=contract.PHASE_PAUSED)
 STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
 
 
@@ -202,6 +220,7 @@ STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
     ("phase", "metrics", "exit_code", "create", "seconds"),
     [
         ("Running", TRAINING, None, False, PERIOD_SECONDS),
+        ("Running", PAUSED, None, False, PERIOD_SECONDS),
         ("Running", STARTING, None, False, BUSY_PERIOD_SECONDS),
         ("Running", None, None, False, BUSY_PERIOD_SECONDS),
         ("Running", TRAINING, 0, False, BUSY_PERIOD_SECONDS),

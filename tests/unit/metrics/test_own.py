@@ -84,6 +84,13 @@ def test_worker_that_runs_and_cannot_be_read_is_silent() -> None:
     assert of_job(metrics, names.JOB_WORKERS_READY) == 0
 
 
+def test_worker_in_a_declared_pause_takes_part_in_the_training() -> None:
+    metrics = OperatorMetrics()
+    pausing = worker(0, 0.1, phase=contract.PHASE_PAUSED)
+    metrics.observe_job("ml", JOB, Seen((pausing,), PLAN), DECISION, MEMORY)
+    assert of_job(metrics, names.JOB_WORKERS_READY) == 1
+
+
 def test_imbalance_counts_only_workers_that_follow_the_plan_and_have_samples() -> None:
     behind = worker(2, 9.0, version=6)
     idle = worker(3, 9.0)

@@ -55,8 +55,8 @@ _PLAIN_WAITS = frozenset({"PodInitializing"})
 class Ending:
     """How the container that trains ended; `over` is false as long as it has not.
 
-    `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message` and `asked_to_stop` are its last
-    words.
+    `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message`, `asked_to_stop`, `script_error`
+    and `fatal` are its last words.
     """
 
     over: bool = False
@@ -66,6 +66,8 @@ class Ending:
     message: str = ""
     out_of_memory: bool = False
     asked_to_stop: bool = False
+    script_error: bool = False
+    fatal: bool = False
 
 
 def how_it_ended(spec: Document, status: Document, container: Document, trainer: Document) -> Ending:
@@ -87,6 +89,8 @@ def how_it_ended(spec: Document, status: Document, container: Document, trainer:
         message=_pod_reason(status) or _in_words(terminated, words, _memory_limit(container, trainer)),
         out_of_memory=out_of_memory,
         asked_to_stop=words.asked_to_stop and code == EXIT_PREEMPTED,
+        script_error=words.script_error,
+        fatal=words.fatal,
     )
 
 

@@ -46,10 +46,10 @@ class PodFacts:
     """One worker's pod as it is now.
 
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's.
-    `phase`, `exit_code`, `finished`, `step` and `message` speak of the container that trains; those beside it do not
-    count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in force, in cores, which a resize
-    in place changes. `deleting_since` is when the grace of its deletion ends; moments are Unix seconds. `gone`: the pod
-    is not there any more, and so it was seen last.
+    `phase`, `exit_code`, `finished`, `step`, `message`, `script_error` and `fatal` speak of the container that trains;
+    those beside it do not count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in force, in
+    cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends; moments are Unix
+    seconds. `gone`: the pod is not there any more, and so it was seen last.
     """
 
     name: str
@@ -70,6 +70,8 @@ class PodFacts:
     message: str = ""
     disrupted: bool = False
     out_of_memory: bool = False
+    script_error: bool = False
+    fatal: bool = False
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
@@ -127,6 +129,8 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         message=_message(ending, status, deleting=deleted is not None and not gone),
         disrupted=gone or deleted is not None or ending.asked_to_stop or is_disrupted(status, trainer),
         out_of_memory=ending.out_of_memory,
+        script_error=ending.script_error,
+        fatal=ending.fatal,
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
@@ -151,6 +155,8 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         message=facts.message,
         disrupted=facts.disrupted or node_lost,
         out_of_memory=facts.out_of_memory,
+        script_error=facts.script_error,
+        fatal=facts.fatal,
         deleting_since=facts.deleting_since,
         node=facts.node,
         node_lost=node_lost,

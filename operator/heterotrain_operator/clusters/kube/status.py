@@ -11,13 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heterotrain.contract import (
-    PHASE_CHECKPOINTING,
-    PHASE_EVALUATING,
-    PHASE_FINISHED,
-    PHASE_REFORMING,
-    PHASE_TRAINING,
-)
+from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, PHASE_TRAINING
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.api.status import MAX_WORKERS_SHOWN, JobStatus
@@ -25,6 +19,7 @@ from heterotrain_operator.clusters.kube import conditions
 from heterotrain_operator.clusters.kube.durability import checkpoint_condition
 from heterotrain_operator.clusters.kube.moments import timestamp
 from heterotrain_operator.clusters.kube.worker_status import (
+    PAUSE_PHASES,
     TRAINING_PHASES,
     Entry,
     imbalance_percent,
@@ -36,7 +31,7 @@ from heterotrain_operator.core.state import Memory
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
 
-_STEPPING = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_REFORMING, PHASE_FINISHED})
+_STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
 
 _QUIET = frozenset({"step", "epoch", "imbalancePercent"})
@@ -169,7 +164,7 @@ def _worker_without_figures(entry: Mapping[str, Any]) -> Entry:
     return {
         **{name: value for name, value in entry.items() if name not in _QUIET_OF_WORKER},
         "message": _worded(entry.get("message")),
-        "phase": PHASE_TRAINING if phase in (PHASE_CHECKPOINTING, PHASE_EVALUATING) else phase,
+        "phase": PHASE_TRAINING if phase in PAUSE_PHASES else phase,
     }
 
 

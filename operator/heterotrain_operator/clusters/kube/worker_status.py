@@ -16,7 +16,10 @@ from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen
 
 Entry = dict[str, Any]
 
-TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_CHECKPOINTING, contract.PHASE_EVALUATING})
+PAUSE_PHASES = frozenset({contract.PHASE_CHECKPOINTING, contract.PHASE_EVALUATING, contract.PHASE_PAUSED})
+"""Of a worker that does between two steps what takes longer than a step."""
+
+TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, *PAUSE_PHASES})
 """Of a worker that takes part in the training: writing a checkpoint is part of it."""
 
 PHASE_DELETED = "deleted"

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heterotrain.contract import Termination
@@ -124,9 +124,9 @@ class WorkerProcess:
         code = self.exit_code()
         if self.out_of_memory and code:
             limit = f" of {self._memory_bytes / MEBIBYTE:g} MiB" if self._memory_bytes else ""
-            return Termination(False, termination.step, f"out of memory: over its limits.memory{limit}")
+            return replace(termination, finished=False, message=f"out of memory: over its limits.memory{limit}")
         if code and not termination.message:
-            return Termination(termination.finished, termination.step, self._from_outside(code))
+            return replace(termination, message=self._from_outside(code))
         return termination
 
     def _from_outside(self, code: int) -> str:

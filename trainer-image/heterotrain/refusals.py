@@ -1,0 +1,79 @@
+"""What a session cannot train, said before it starts, with the reason and a way round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
+
+_NAMED = 5  # names that a message lists before it only counts them
+
+
+def check_modules(modules: Sequence[nn.Module]) -> None:
+    """Raises TypeError for modules that cannot be trained on several workers here."""
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise TypeError(
+                f"model: expected a torch.nn.Module, or a list of them, found {type(module).__name__}"
+                + ("; a LightningModule's trainer cannot be used" if type(module).__name__ == "Trainer" else "")
+            )
+        for name, layer in module.named_modules():
+            where = name or "the model"
+            if isinstance(layer, (DistributedDataParallel, DataParallel)):
+                raise TypeError(f"{where}: {type(layer).__name__} is the session's part; give the model that it wraps")
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse:
+                raise TypeError(
+                    f"{where}: its gradients are sparse, and only dense ones are summed over the workers; leave "
+                    "sparse=True out"
+                )
+        for name, parameter in module.named_parameters():
+            if isinstance(parameter, UninitializedParameter):
+                raise TypeError(
+                    f"{name}: has no shape yet, as lazy modules' until their first forward; run one before prepare()"
+                )
+
+
+def check_optimizer(optimizer: object, modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Trainable parameters of the modules that the optimizer lacks.
+
+    Raises TypeError for an optimizer that needs more than one gradient a step, or sparse ones, ValueError if it holds
+    parameters that are none of the modules'.
+    """
+    if isinstance(optimizer, (list, tuple, dict)):
+        raise TypeError(
+            "optimizer: expected one, found several. Two networks that train against each other can share one with two "
+            "parameter groups and add their losses up; if their steps must alternate, a session cannot train them"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer: expected a torch.optim.Optimizer, found {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError("optimizer: LBFGS computes the loss several times a step; use one that does once, such as Adam")
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise TypeError("optimizer: SparseAdam needs sparse gradients, and only dense ones are summed over the workers")
+    held = {id(each): each for group in optimizer.param_groups for each in group["params"]}
+    known = {id(each) for module in modules for each in module.parameters()}
+    foreign = [each for key, each in held.items() if key not in known]
+    if foreign:
+        shapes = ", ".join(str(tuple(each.shape)) for each in foreign[:_NAMED])
+        raise ValueError(
+            f"the optimizer holds {len(foreign)} parameters that the model does not (of shapes {shapes}), whose "
+            "gradients nobody would sum over the workers. Give all modules: session.prepare([model, criterion], ...); a "
+            "single parameter, such as a temperature, is best an attribute of one of them"
+        )
+    return [each for module in modules for each in module.parameters() if each.requires_grad and id(each) not in held]
+
+
+def remark_on_lacking(modules: Sequence[nn.Module], lacking: Sequence[nn.Parameter]) -> str:
+    """That the optimizer lacks parameters, in words; empty if it has all."""
+    if not lacking:
+        return ""
+    wanted = {id(each) for each in lacking}
+    names = [name for module in modules for name, each in module.named_parameters() if id(each) in wanted]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"the optimizer has not {', '.join(names[:_NAMED])}{more}, which the model would train: they stay as they are, "
+        "and their gradients are dropped after each step; set requires_grad to False where that is meant"
+    )

@@ -1,0 +1,66 @@
+"""Are the workers' replicas equal? Looked at with every exchange; a difference stops the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heterotrain.contract import Member
+from heterotrain.control import Checksums
+from heterotrain.hyperparameters import Hyperparameters
+from heterotrain.replica_check import Difference, ReplicaChecksum, ReplicaError, difference
+from heterotrain.training_state import TrainingState
+
+_NAMED = 5
+
+
+class ReplicaWatch:
+    """One worker's side; all of them conclude the same at the same step."""
+
+    def __init__(self, hyperparameters: Hyperparameters, checksum: ReplicaChecksum, state: TrainingState) -> None:
+        self.exact = True  # all workers are machines of one kind
+        self._hyperparameters = hyperparameters
+        self._checksum = checksum
+        self._state = state
+        self._number = 0
+        self._looked_at = 0  # the step at whose beginning the exchange under way began
+        self._equal_at: int | None = None
+
+    def checksums(self) -> Checksums:
+        """Of this worker, at the beginning of a step."""
+        self._number += 1
+        self._looked_at = self._state.position.step
+        return Checksums(self._hyperparameters.checksum, self._checksum.at(self._number, exact=self.exact))
+
+    def compare(self, everybodys: Sequence[Checksums], members: Sequence[Member]) -> None:
+        """Raises ReplicaError, naming who differs from the others."""
+        rates = [each.hyperparameters for each in everybodys]
+        replicas = [each.replica for each in everybodys]
+        found = difference("hyperparameters", rates, exact=True) or difference(
+            "parameters or optimizer state", replicas, exact=self.exact
+        )
+        if found is not None:
+            raise ReplicaError(self._told(found, members))
+        self._equal_at = self._looked_at
+
+    def restart(self) -> None:
+        """After a failure, or at the start, all begin together."""
+        self._number = 0
+        self._hyperparameters.restart()
+
+    def _told(self, found: Difference, members: Sequence[Member]) -> str:
+        names = [members[rank].name for rank in found.ranks]
+        who = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        equal_at = self._equal_at
+        since = "they have never been seen equal" if equal_at is None else f"they were equal at step {equal_at} still"
+        saved = [step for step in self._state.saved_steps if equal_at is not None and step <= equal_at]
+        where = f"checkpoint of step {max(saved)}" if saved else "none: start from the beginning"
+        hint = ""
+        if found.what == "hyperparameters":
+            hint = (
+                "; what the script sets by hand must depend on session.step alone, and schedules are registered with "
+                "session.register() and not stepped by the script"
+            )
+        return (
+            f"the workers' models have become different: {found.what} of {who} differ from the others' at step "
+            f"{self._looked_at}; {since}; last checkpoint known to be equal: {where}{hint}"
+        )

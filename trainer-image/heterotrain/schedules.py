@@ -1,0 +1,106 @@
+"""Learning-rate schedules that the script registers: stepped by the session, on every worker alike.
+
+A worker whose part of a step is empty does not run the script's loop, so a schedule that is stepped there would fall
+behind on it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.optim import lr_scheduler
+
+Every = Literal["step", "epoch"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    name: str
+    schedule: Any
+    every: Every
+
+
+class Schedules:
+    """Those of one job, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self._all: list[_Schedule] = []
+
+    def add(self, name: str, candidate: Any, every: Every) -> None:
+        """Take it if it is one, that is if it has a `step()`.
+
+        Raises TypeError for what has a `step()` that the session cannot call: a ReduceLROnPlateau, an optimizer.
+        """
+        if not callable(getattr(candidate, "step", None)):
+            return
+        if isinstance(candidate, lr_scheduler.ReduceLROnPlateau):
+            raise TypeError(
+                f"{name}: ReduceLROnPlateau needs a metric, so a session cannot step it; set the learning rate by hand "
+                "from session.metrics instead"
+            )
+        if isinstance(candidate, torch.optim.Optimizer):
+            raise TypeError(
+                f"{name}: an optimizer that is registered would never be stepped; a session trains with the one given "
+                "to prepare(), which may have several parameter groups"
+            )
+        if not hasattr(candidate, "step_update") and _needs_arguments(candidate.step):
+            raise TypeError(
+                f"{name}: its step() asks for arguments, so a session cannot step it; wrap it in an object whose "
+                "step() takes none"
+            )
+        self._all.append(_Schedule(name, candidate, every))
+
+    def step(self, step: int, epoch: int, *, epochs: int) -> None:
+        """A step is committed, the `step`th; it ended `epochs` epochs, and number `epoch` is next."""
+        for each in self._all:
+            if hasattr(each.schedule, "step_update"):  # timm's: one method for each of both
+                if each.every == "step":
+                    each.schedule.step_update(step)
+                elif epochs:
+                    each.schedule.step(epoch)
+            elif each.every == "step":
+                each.schedule.step()
+            else:
+                for _ in range(epochs):
+                    each.schedule.step()
+
+    def remarks(self, steps: int, epochs: int | None) -> Iterator[str]:
+        """Schedules of another length than the job's, in words; `steps` is 0 if that is not known yet.
+
+        Raises ValueError for one that would end before the job and then raise in the middle of it.
+        """
+        for each in self._all:
+            length = epochs if each.every == "epoch" else steps
+            found = _length(each.schedule)
+            if not length or found is None or found == length:
+                continue
+            text = (
+                f"registered schedule {each.name!r} ({type(each.schedule).__name__}) is made for {found} calls, the job "
+                f"has {length} {each.every}s; session.total_steps tells how many"
+            )
+            if isinstance(each.schedule, lr_scheduler.OneCycleLR) and found < length:
+                raise ValueError(text)
+            yield text
+
+
+def _length(schedule: Any) -> int | None:
+    if isinstance(schedule, lr_scheduler.OneCycleLR):
+        return int(schedule.total_steps)
+    if isinstance(schedule, lr_scheduler.CosineAnnealingLR):
+        return int(schedule.T_max)
+    if isinstance(schedule, lr_scheduler.PolynomialLR):
+        return int(schedule.total_iters)
+    return None
+
+
+def _needs_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(each.default is each.empty and each.kind in (*positional, each.KEYWORD_ONLY) for each in parameters)
