@@ -57,7 +57,7 @@ def test_importing_heterotrain_imports_no_framework() -> None:
 def test_unequal_workers_train_what_the_frameworks_own_loop_trains(tmp_path: Path, framework: str) -> None:
     own = run_alone(tmp_path / "own", [SCRIPT, framework, "--own"])
     command = [SCRIPT, framework, "--out", str(tmp_path)]
-    with Gang(tmp_path, command, (22, 0, 10), TrainingConfig(epochs=12, seed=7)) as gang:
+    with Gang(tmp_path, command, (22, 0, 10), TrainingConfig(epochs=12, seed=7, global_batch_size=32)) as gang:
         gang.succeed()
     weights = [gang.saved(rank) for rank in range(3)]
     worst = max((each[key] - own[key]).abs().max().item() for each in weights for key in own)
@@ -140,6 +140,7 @@ class Mine(transformers.TrainerCallback):
         ([transformers.EarlyStoppingCallback()], {}, "EarlyStoppingCallback"),
         ([], {"bf16": True}, "precision"),
         ([], {"metrics": print}, "compute_metrics"),
+        ([], {"activation_checkpointing": True}, "own activation_checkpointing_enable"),
         ([], {"neftune_noise_alpha": 1.0}, "neftune_noise_alpha"),
         ([], {"train_sampling_strategy": "group_by_length"}, "order"),
     ],
@@ -153,7 +154,7 @@ def test_what_a_trainer_would_do_and_nobody_does_is_refused(
 
 def test_a_trainer_smooths_labels_and_measures_every_few_steps(tmp_path: Path) -> None:
     session = heterotrain.join(batch_size=2, epochs=2)
-    train(session, hugging_face(tmp_path, label_smoothing_factor=0.1, gradient_checkpointing=True))
+    train(session, hugging_face(tmp_path, label_smoothing_factor=0.1))
     assert session.step == 4
     assert session.metrics["eval_loss"] > 0
 

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from heterotrain.integrations import refuse_options
+from heterotrain.schedules import Every
 from heterotrain.session import Session
 
 
@@ -76,7 +77,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         self.session.after_step(self._tell_accelerate_who_leads)
         replaced: dict[int, Any] = {id(optimizers[0]): optimizer, id(loaders[0]): batches}
         replaced |= {id(old): new for new, old in zip(prepared, models, strict=True)}
-        every = "step" if self.step_scheduler_with_optimizer else "epoch"
+        every: Every = "step" if self.step_scheduler_with_optimizer else "epoch"
         for number, schedule in enumerate(each for each in given if isinstance(each, LRScheduler)):
             self.session.register(**{f"schedule_{number}": schedule}, every=every)
             replaced[id(schedule)] = _Stepped(schedule)

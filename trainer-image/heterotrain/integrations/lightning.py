@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from heterotrain.schedules import Every
 from heterotrain.session import Session
 
 _HOOKS = (
@@ -146,7 +147,7 @@ def _check(module: Any) -> None:
         raise ValueError("manual optimization: write a loop with session.prepare(), which takes a LightningModule too")
 
 
-def _configured(given: Any) -> tuple[torch.optim.Optimizer, list[tuple[Any, Literal["step", "epoch"]]]]:
+def _configured(given: Any) -> tuple[torch.optim.Optimizer, list[tuple[Any, Every]]]:
     """Of what `configure_optimizers()` returns, the optimizer, and the schedules with their intervals."""
     if isinstance(given, Mapping):
         optimizers, schedules = [given["optimizer"]], [given["lr_scheduler"]] if "lr_scheduler" in given else []
@@ -159,7 +160,7 @@ def _configured(given: Any) -> tuple[torch.optim.Optimizer, list[tuple[Any, Lite
     return optimizers[0], [_interval(each) for each in schedules]
 
 
-def _interval(given: Any) -> tuple[Any, Literal["step", "epoch"]]:
+def _interval(given: Any) -> tuple[Any, Every]:
     if not isinstance(given, Mapping):
         return given, "epoch"
     if given.get("frequency", 1) != 1:

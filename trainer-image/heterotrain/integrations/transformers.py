@@ -30,13 +30,12 @@ def train(session: Session, trainer: Trainer) -> None:
     Raises ValueError for what was asked for and is without effect here: other precision, callbacks, metrics.
     """
     arguments = trainer.args
+    batch_size = arguments.train_batch_size * arguments.gradient_accumulation_steps
     _check(trainer)
-    if arguments.gradient_checkpointing:
-        trainer.model.gradient_checkpointing_enable(arguments.gradient_checkpointing_kwargs)
     model, optimizer, batches = session.prepare(
-        trainer.model, trainer.create_optimizer(), _plain(trainer.get_train_dataloader()), counted=True
+        trainer.model, trainer.create_optimizer(), _plain(trainer.get_train_dataloader(), batch_size), counted=True
     )
-    model._get_name = trainer.model._get_name  # type: ignore[method-assign]  # label smoothing goes by it
+    model._get_name = trainer.model._get_name  # label smoothing goes by it
     session.register(schedule=trainer.create_scheduler(session.total_steps))
     _evaluate(session, trainer)
     model.train()
@@ -64,6 +63,10 @@ def _check(trainer: Trainer) -> None:
         {
             "bf16": (arguments.bf16, precision),
             "fp16": (arguments.fp16, precision),
+            "activation_checkpointing": (
+                getattr(arguments, "activation_checkpointing", False) or arguments.gradient_checkpointing,
+                "call the model's own activation_checkpointing_enable() before train()",
+            ),
             "torch_compile": (arguments.torch_compile, leave_out),
             "neftune_noise_alpha": (arguments.neftune_noise_alpha, leave_out),
             "deepspeed": (arguments.deepspeed, leave_out),
@@ -82,11 +85,11 @@ def _check(trainer: Trainer) -> None:
     )
 
 
-def _plain(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Trainer's loader without what accelerate made of it."""
+def _plain(loader: DataLoader[Any], batch_size: int) -> DataLoader[Any]:
+    """Trainer's loader without what accelerate made of it. The batch size is for a run alone."""
     return DataLoader(
         loader.dataset,
-        batch_size=loader.batch_size,
+        batch_size=batch_size,
         collate_fn=loader.collate_fn,
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,
@@ -114,4 +117,4 @@ def _evaluate(session: Session, trainer: Trainer) -> None:
         loss, count = _loss(trainer, model, batch)
         return {"eval_loss": (loss * count, count)}
 
-    session.evaluate(_plain(trainer.get_eval_dataloader()), measure, every_steps=every_steps)
+    session.evaluate(_plain(trainer.get_eval_dataloader(), arguments.eval_batch_size), measure, every_steps=every_steps)
