@@ -153,6 +153,13 @@ class Gang:
                 raise AssertionError(f"{name} of w-{rank} never reached {at_least}:\n{self.logs()}")
             time.sleep(0.05)
 
+    def await_log(self, rank: int, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while text not in (self.folder / f"{self.plan.members[rank].uid}.log").read_text():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"w-{rank} never said {text!r}:\n{self.logs()}")
+            time.sleep(0.05)
+
     def await_step(self, step: int) -> None:
         self.await_metric(0, contract.METRIC_STEP, step)
 

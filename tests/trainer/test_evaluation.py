@@ -47,7 +47,7 @@ def evaluated(sizes: list[int], config: TrainingConfig = NO_TARGET, measure: Mea
 
     for rank in range(len(sizes)):
         with declared(config, measure) as evaluation:
-            evaluation.run(nn.Linear(1, 1), None, members, rank, 8, tell)
+            evaluation.run(nn.Linear(1, 1), members, rank, 8, tell, handle=None)
     return evaluation
 
 
@@ -127,7 +127,7 @@ def test_modes_and_random_state_are_as_before() -> None:
         return {"noise": torch.rand(()).item()}
 
     with declared(TrainingConfig(), measure) as evaluation:
-        assert evaluation.run(model, model, [Member("w", "", "", "", 8)], 0, 4, lambda own: [own]) is not None
+        assert evaluation.run(model, [Member("w", "", "", "", 8)], 0, 4, lambda own: [own], handle=model) is not None
     assert [module.training for module in model.modules()] == [True, True, False]
     assert torch.rand(()) == expected
 

@@ -235,7 +235,9 @@ def test_a_sampler_is_asked_for_the_whole_order_under_the_numbers_of_seed_and_ep
         assert one.of(3).tolist() != one.of(4).tolist()
         assert one.of(3).tolist() != Order(source.length, SEED + 1, source.sampler).of(3).tolist()
     if isinstance(source.sampler, Buckets):
-        assert all(abs(a - b) == 1 for part in one.of(3).split(6)[:5] for a, b in pairwise(part.tolist()) if a // 6 == b // 6)
+        assert all(
+            abs(a - b) == 1 for part in one.of(3).split(6)[:5] for a, b in pairwise(part.tolist()) if a // 6 == b // 6
+        )
 
 
 class Moody:

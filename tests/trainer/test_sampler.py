@@ -1,9 +1,18 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pytest
-
-from heterotrain.sampler import CARRY, DROP, PARTIAL, Position, Rules, coming_shares, epoch_order, micro_batches, rank_slice
+from heterotrain.sampler import (
+    CARRY,
+    DROP,
+    PARTIAL,
+    Position,
+    Rules,
+    coming_shares,
+    epoch_order,
+    micro_batches,
+    rank_slice,
+)
 
 BATCHES = st.lists(st.integers(0, 50), min_size=1, max_size=6).filter(any)
 
@@ -90,9 +99,7 @@ def steps_of(rules: Rules, batch: int) -> list[int]:
         (CARRY, [10, 10, 10, 10, 10, 10, 10, 5]),
     ],
 )
-def test_what_does_not_fill_a_step_is_a_smaller_one_or_left_out_or_carried_on(
-    last_step: str, sizes: list[int]
-) -> None:
+def test_what_does_not_fill_a_step_is_a_smaller_one_or_left_out_or_carried_on(last_step: str, sizes: list[int]) -> None:
     assert steps_of(Rules(25, last_step=last_step, epochs=3), 10) == sizes
 
 

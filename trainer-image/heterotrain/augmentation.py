@@ -85,7 +85,7 @@ class _Seeded(Generic[P, T]):
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., T]:
         """As a method: with the instance that it is called on."""
-        return self if instance is None else partial(self, instance)  # type: ignore[call-arg,arg-type]  # P begins with it
+        return self if instance is None else partial(self, instance)  # type: ignore[arg-type]  # P begins with it
 
 
 def _with_the_samples_randomness(transform: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

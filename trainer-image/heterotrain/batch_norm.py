@@ -52,8 +52,8 @@ class RunningStatistics:
         return bool(self._layers)
 
     def merge(self, samples: int, source: int, generation: Generation) -> None:
-        """All workers take the statistics of all samples since the last merge, of which this one has seen `samples`, and
-        the counts of batches of rank `source`. Raises RuntimeError.
+        """All workers take the statistics of all samples since the last merge, of which this one has seen `samples`,
+        and the counts of batches of rank `source`. Raises RuntimeError.
 
         Means are weighted with the workers' samples, and so are second moments: the variance is that of the union,
         `sum(w * (var + mean^2)) - mean^2` with weights w that add up to 1. Source: Chan, Golub and LeVeque, "Updating

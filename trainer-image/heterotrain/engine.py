@@ -509,11 +509,11 @@ class Engine:
         with self._metrics.phase(contract.PHASE_EVALUATING):
             record = self.evaluation.run(
                 self._subject.module,
-                self._handle,
                 self._plans.in_force.members,
                 self.rank,
                 self.position.step,
                 self._team.tell_all,
+                handle=self._handle,
             )
         if record is not None and self.rank == 0:
             self._series.write(record)

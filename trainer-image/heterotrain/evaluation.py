@@ -139,10 +139,10 @@ class Evaluation:
         return position.step > 0 and position.step % self._plan.every_steps == 0
 
     def run(
-        self, module: nn.Module, handle: Any, members: Sequence[Member], rank: int, step: int, tell: Tell
+        self, module: nn.Module, members: Sequence[Member], rank: int, step: int, tell: Tell, *, handle: Any
     ) -> EvaluationRecord | None:
-        """Evaluate this worker's part, and take in everybody's; None if that failed, and nothing is changed. `handle` is
-        what the script holds of `module`.
+        """Evaluate this worker's part, and take in everybody's; None if that failed, and nothing is changed. `handle`
+        is what the script holds of `module`.
 
         Parts are in proportion to the batch sizes, which follow speed. Raises ValueError if the measure is not the
         same for all batches, or the job's target not among it; and whatever the measure raises.

@@ -96,8 +96,8 @@ class Source:
                 order, batch_size = batches.sampler, batches.batch_size
             if isinstance(order, DistributedSampler) or isinstance(getattr(order, "sampler", None), DistributedSampler):
                 raise ValueError(
-                    "the DataLoader has a DistributedSampler, but it is the session that divides samples among workers; "
-                    "leave the sampler out, or give the one that it wraps"
+                    "the DataLoader has a DistributedSampler, but it is the session that divides samples among "
+                    "workers; leave the sampler out, or give the one that it wraps"
                 )
             if type(order) is SequentialSampler or (
                 isinstance(order, RandomSampler)

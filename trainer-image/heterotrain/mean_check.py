@@ -36,10 +36,10 @@ class MeanCheck:
             if abs(divisor - targets) > 1e-6 * targets:
                 self._left = 0
                 log.warning(
-                    "the loss is no mean over samples: a cross-entropy in it divides by %g where it has %d targets of %d "
-                    "samples, because of class weights, ignore_index or padding. How the batch is split then changes the "
-                    "gradient. Say session.prepare(..., counted=True), and session.scale(loss, count=...) with the sum of "
-                    "the weights, or the number of targets that count",
+                    "the loss is no mean over samples: a cross-entropy in it divides by %g where it has %d targets of "
+                    "%d samples, because of class weights, ignore_index or padding. How the batch is split then "
+                    "changes the gradient. Say session.prepare(..., counted=True), and session.scale(loss, count=...) "
+                    "with the sum of the weights, or the number of targets that count",
                     divisor,
                     targets,
                     samples,

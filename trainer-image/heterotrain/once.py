@@ -16,9 +16,9 @@ from pathlib import Path
 def first_here(marker: Path) -> Iterator[bool]:
     """True for the first process that comes with this marker, whose block runs while all others wait before theirs.
 
-    When the block ends well the marker is written, and whoever comes later, also after a restart, gets False at once. If
-    it raises, or its process dies, the next one that waits is the first. Raises OSError if the marker's folder cannot be
-    written to.
+    When the block ends well the marker is written, and whoever comes later, also after a restart, gets False at once.
+    If it raises, or its process dies, the next one that waits is the first. Raises OSError if the marker's folder
+    cannot be written to.
     """
     marker.parent.mkdir(parents=True, exist_ok=True)
     with marker.with_name(f".{marker.name}.lock").open("w") as lock:

@@ -36,8 +36,8 @@ class ElasticOptimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         # The one thing that torch's GradScaler asks of an optimizer before it decides on its step by itself.
         raise TypeError(
-            "GradScaler is not supported: a worker that skips a step would leave the others. Use precision: bfloat16 of "
-            "the worker group, which needs no scaling, or GradScaler(enabled=False)"
+            "GradScaler is not supported: a worker that skips a step would leave the others. Use precision: bfloat16 "
+            "of the worker group, which needs no scaling, or GradScaler(enabled=False)"
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:

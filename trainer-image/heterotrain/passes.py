@@ -76,8 +76,8 @@ class Passes:
             return  # several scaled losses in one backward
         if self.done >= self.wanted:
             raise RuntimeError(
-                f"backward() was called {self.done + 1} times for one batch. Add the losses up and call it once; or say "
-                f"session.prepare(..., backward_passes={self.done + 1}), if each batch takes as many"
+                f"backward() was called {self.done + 1} times for one batch. Add the losses up and call it once; or "
+                f"say session.prepare(..., backward_passes={self.done + 1}), if each batch takes as many"
             )
         if self._first_of_step and not self.done and not self._accumulator.collecting:
             self._check_cleared()

@@ -60,8 +60,8 @@ def check_optimizer(optimizer: object, modules: Sequence[nn.Module]) -> list[nn.
         shapes = ", ".join(str(tuple(each.shape)) for each in foreign[:_NAMED])
         raise ValueError(
             f"the optimizer holds {len(foreign)} parameters that the model does not (of shapes {shapes}), whose "
-            "gradients nobody would sum over the workers. Give all modules: session.prepare([model, criterion], ...); a "
-            "single parameter, such as a temperature, is best an attribute of one of them"
+            "gradients nobody would sum over the workers. Give all modules: session.prepare([model, criterion], ...); "
+            "a single parameter, such as a temperature, is best an attribute of one of them"
         )
     return [each for module in modules for each in module.parameters() if each.requires_grad and id(each) not in held]
 

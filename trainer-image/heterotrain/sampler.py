@@ -13,7 +13,6 @@ from itertools import accumulate, pairwise
 
 import torch
 
-
 PARTIAL, DROP, CARRY = "Partial", "Drop", "Carry"
 """What becomes of an epoch's samples that do not fill a step: a smaller step, none, or the next epoch's first step."""
 

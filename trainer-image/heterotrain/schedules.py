@@ -79,8 +79,8 @@ class Schedules:
             if not length or found is None or found == length:
                 continue
             text = (
-                f"registered schedule {each.name!r} ({type(each.schedule).__name__}) is made for {found} calls, the job "
-                f"has {length} {each.every}s; session.total_steps tells how many"
+                f"registered schedule {each.name!r} ({type(each.schedule).__name__}) is made for {found} calls, the "
+                f"job has {length} {each.every}s; session.total_steps tells how many"
             )
             if isinstance(each.schedule, lr_scheduler.OneCycleLR) and found < length:
                 raise ValueError(text)

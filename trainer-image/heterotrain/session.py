@@ -48,8 +48,9 @@ def join(
     """Join the job that this process was started for; alone, outside any job, be its only worker.
 
     `batch_size`, `epochs` or `steps`, and `seed` are for a run alone: in a job its manifest decides. Without a
-    `batch_size` it is that of the DataLoader given to `prepare()`, or 32; without epochs and steps, one epoch. Call `join` once, early: from here on the worker answers to
-    SIGTERM and says how it ended, and torch's random state is seeded.
+    `batch_size` it is that of the DataLoader given to `prepare()`, or 32; without epochs and steps, one epoch. Call
+    `join` once, early: from here on the worker answers to SIGTERM and says how it ended, and torch's random state is
+    seeded.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
     promised GPU is missing.
@@ -158,8 +159,8 @@ class Session:
         rank = None if plan is None else plan.rank_of(self._worker.name, self._worker.uid)
         if rank is None:
             raise RuntimeError(
-                "session.leader is known only once the loop over the batches has begun; what one worker is to do before "
-                "it, such as a download, belongs into `with session.first_here(path) as first:`"
+                "session.leader is known only once the loop over the batches has begun; what one worker is to do "
+                "before it, such as a download, belongs into `with session.first_here(path) as first:`"
             )
         return rank == 0
 
@@ -185,9 +186,9 @@ class Session:
         that Hugging Face's models return for padded sequences are means over weights or tokens, not over samples: they
         need `counted`. It is warned of where the loss shows it.
 
-        `dataset` is map-style, with a length; or a DataLoader of such a one, whose settings (workers, collate_fn, pinned
-        memory) are taken over, but for the batch size. Its order is the session's own, unless the loader has a sampler
-        or batch sampler of its own kind; see docs/data.md.
+        `dataset` is map-style, with a length; or a DataLoader of such a one, whose settings (workers, collate_fn,
+        pinned memory) are taken over, but for the batch size. Its order is the session's own, unless the loader has a
+        sampler or batch sampler of its own kind; see docs/data.md.
 
         `backward_passes` is how often the loop calls `backward()` for each batch that it gets; their gradients add up.
         Parameters that a loss does not reach get gradients of zero; `find_unused_parameters` is needed if these are
@@ -247,16 +248,16 @@ class Session:
 
     def epochs(self) -> Iterator[int]:
         """The job's epochs by number, from the one at which it starts or resumes, for scripts with a loop of their own
-        over them: inside, a loop over the batches is one epoch long. Evaluations that are due at an epoch's end are done
-        when that inner loop ends. Raises RuntimeError before `prepare()`, and if an inner loop is left early.
+        over them: inside, a loop over the batches is one epoch long. Evaluations that are due at an epoch's end are
+        done when that inner loop ends. Raises RuntimeError before `prepare()`, and if an inner loop is left early.
         """
         self._prepared("epochs()")
         assert self._batches is not None
         return self._batches.epochs()
 
     def stop(self, reason: str) -> None:
-        """End the job well, for all workers, soon: after a step that they agree on, or at once if the script then leaves
-        the loop over the batches. For early stopping. Raises RuntimeError before the loop."""
+        """End the job well, for all workers, soon: after a step that they agree on, or at once if the script then
+        leaves the loop over the batches. For early stopping. Raises RuntimeError before the loop."""
         engine = self._prepared("stop()")
         if not engine.started:
             raise RuntimeError("session.stop() belongs into the loop over the batches")
@@ -264,15 +265,15 @@ class Session:
         engine.end(reason)
 
     def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Inside, this worker does something long that is no training, such as validating by itself: the others wait, and
-        nobody takes it for hung before `runPolicy.startupDeadlineSeconds`. The step is not measured. Raises RuntimeError
-        before `prepare()`."""
+        """Inside, this worker does something long that is no training, such as validating by itself: the others wait,
+        and nobody takes it for hung before `runPolicy.startupDeadlineSeconds`. The step is not measured. Raises
+        RuntimeError before `prepare()`."""
         return self._prepared("pause()").pause(name)
 
     def first_here(self, marker: str | Path) -> contextlib.AbstractContextManager[bool]:
-        """`with session.first_here("data/.ready") as first:` is True for the first of the workers that share the marker's
-        folder, and for each worker that shares it with nobody; the others wait until that one has done its block, and
-        get False, as all do after a restart. For downloads, before the loop or in it. See `once.py`.
+        """`with session.first_here("data/.ready") as first:` is True for the first of the workers that share the
+        marker's folder, and for each worker that shares it with nobody; the others wait until that one has done its
+        block, and get False, as all do after a restart. For downloads, before the loop or in it. See `once.py`.
         """
         return first_here(Path(marker))
 
@@ -323,19 +324,19 @@ class Session:
         source = Source.of(dataset, collate_fn)
         if source.sampler is not None:
             raise ValueError(
-                f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but all "
-                "samples are measured, each once; leave the sampler out"
+                f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but "
+                "all samples are measured, each once; leave the sampler out"
             )
         engine.evaluation.declare(source, measure, every_steps, self._device)
 
     def register(self, *, every: Every = "step", **objects: Any) -> None:
         """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.
 
-        Those among them that have a `step()`, as learning-rate schedules do, are stepped by the session on every worker,
-        once per committed step, or with `every="epoch"` once per epoch; do not step them in the loop. Schedules of timm
-        get the number of steps or epochs. Call it between `prepare()` and the loop, or it raises RuntimeError; TypeError
-        for an object without those two methods, and for one that the session cannot step: a ReduceLROnPlateau, which
-        needs a metric, or an optimizer.
+        Those among them that have a `step()`, as learning-rate schedules do, are stepped by the session on every
+        worker, once per committed step, or with `every="epoch"` once per epoch; do not step them in the loop. Schedules
+        of timm get the number of steps or epochs. Call it between `prepare()` and the loop, or it raises RuntimeError;
+        TypeError for an object without those two methods, and for one that the session cannot step: a
+        ReduceLROnPlateau, which needs a metric, or an optimizer.
         """
         engine = self._before_loop("register()")
         if every not in ("step", "epoch"):

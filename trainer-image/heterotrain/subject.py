@@ -18,7 +18,8 @@ from heterotrain.passes import Passes
 @dataclass(slots=True)
 class Subject:
     """`module` is the script's model, or holds its models; `lacking` are trainable parameters that `optimizer` has not;
-    `dataset_length` is in samples an epoch, `order` a checksum of theirs. `find_unused_parameters`: each forward may leave others out."""
+    `dataset_length` is in samples an epoch, `order` a checksum of theirs. `find_unused_parameters`: each forward may
+    leave others out."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer

@@ -3,7 +3,8 @@
 usage: unusual.py KIND --out FOLDER
 
 KIND `seeds`: every worker seeds by itself; `unused`: the part is never used; `told`: it is not used in later steps, and
-the session knows that; `untold`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`: the script has a look at the model's outputs in every step.
+the session knows that; `untold`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`: the
+script has a look at the model's outputs in every step.
 """
 
 import argparse

@@ -1,0 +1,187 @@
+"""Whatever habits a script has, its replicas are equal to one process's model; where they are not, the job stops."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from heterotrain.contract import TrainingConfig
+from heterotrain.replica_check import ReplicaChecksum, difference
+from trainer.gang import Gang
+from trainer.habits import EPOCHS, KINDS, SEED, train_plainly
+
+HABIT = "tests/trainer/scripts/train_habit.py"
+BREAK = "tests/trainer/scripts/break_collective.py"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_with_habits_trains_the_model_of_plain_pytorch(tmp_path: Path, kind: str) -> None:
+    """A worker without samples, one that needs several passes for its micro-batches, a failing collective and a new
+    plan in the middle of it."""
+    config = TrainingConfig(epochs=EPOCHS, seed=SEED)
+    command = [BREAK, "w-0", "before", "12", HABIT, kind, str(tmp_path)]
+    with Gang(tmp_path, command, (14, 0, 10), config, micro=(4, 0, 0)) as gang:
+        gang.await_step(7)
+        gang.publish(3, 20, 1, micro=(0, 6, 0))
+        gang.succeed()
+    plain = train_plainly(kind)
+    saved = [gang.saved(rank) for rank in range(3)]
+    worst = max((each[key] - plain[key]).abs().max().item() for each in saved for key in plain)
+    print(f"float64, {kind}: weights differ by {worst:.1e} from plain PyTorch's")
+    assert worst < 1e-10
+    assert any(record.mark == "replay" for record in gang.series(0))
+    assert len({record.version for record in gang.series(0)}) == 2
+
+
+SCRIPT = """
+import os, random, numpy, torch, heterotrain
+from torch import nn
+s = heterotrain.join()
+name = os.environ["HETEROTRAIN_WORKER"]
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("mask", torch.ones(3))
+    def forward(self, inputs):
+        if self.training:
+            self.steps += 1
+            self.seen.mul_(0.5).add_(inputs.mean(0))
+        return self.layer(inputs * self.mask)
+torch.manual_seed(0)
+m = Model()
+o = torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.5)
+d = torch.utils.data.TensorDataset(torch.arange(96.0).reshape(32, 3) / 96, torch.ones(32, 1))
+m, o, bs = s.prepare(m, o, d)
+for x, y in bs:
+    {body}
+    s.scale(nn.functional.mse_loss(m(x), y)).backward()
+    o.step(); o.zero_grad()
+print(name, "ends with", m.steps.item(), m.seen.sum().item())
+"""
+
+
+def script(folder: Path, body: str = "pass") -> list[str]:
+    path = folder / "script.py"
+    path.write_text(SCRIPT.replace("{body}", body))
+    return [str(path)]
+
+
+NOISE = "print('noise', name, s.step, torch.rand(()).item(), random.random(), numpy.random.rand())"
+
+
+def noise(gang: Gang) -> dict[tuple[str, int], list[str]]:
+    """What workers drew, by their names and the step: from torch, Python and NumPy."""
+    found = re.findall(r"noise (\S+) (\d+) (\S+) (\S+) (\S+)", gang.logs())
+    return {(name, int(step)): numbers for name, step, *numbers in found}
+
+
+@pytest.mark.processes
+def test_random_numbers_belong_to_seed_worker_and_step(tmp_path: Path) -> None:
+    def run(part: str, steps: int, generation: int = 1, seed: int = 3) -> dict[tuple[str, int], list[str]]:
+        config = TrainingConfig(steps=steps, seed=seed, checkpoint_path=str(tmp_path / "checkpoints" / part))
+        folder = tmp_path / f"{part}-{generation}"
+        folder.mkdir()
+        with Gang(folder, script(tmp_path, NOISE), (6, 2), config, generation=generation) as gang:
+            gang.succeed()
+        return noise(gang)
+
+    whole, other = run("whole", 12), run("other", 4, seed=4)
+    resumed = run("parts", 5) | run("parts", 12, generation=2)
+    assert len(whole) == 24
+    assert [len({numbers[kind] for numbers in whole.values()}) for kind in range(3)] == [24, 24, 24]
+    assert {key: numbers[0] for key, numbers in resumed.items()} == {key: each[0] for key, each in whole.items()}
+    assert [len({numbers[kind] for numbers in resumed.values()}) for kind in range(3)] == [24, 24, 24]
+    assert not {each[0] for each in other.values()} & {each[0] for each in whole.values()}
+
+
+@pytest.mark.processes
+def test_buffers_that_are_no_statistics_become_those_of_the_worker_that_saw_most_samples(tmp_path: Path) -> None:
+    config = TrainingConfig(steps=12, checkpoint_path=str(tmp_path))
+    command = [BREAK, "w-2", "before", "5", *script(tmp_path)]
+    with Gang(tmp_path, command, (0, 2, 6), config) as gang:
+        gang.succeed()
+        ends = re.findall(r"(\S+) ends with (\d+) (\S+)", gang.logs())
+    written = torch.load(tmp_path / "step-0000000012.pt", weights_only=True)["model"]
+    assert any(record.mark == "replay" for record in gang.series(2))
+    assert len(ends) == 3
+    assert len({end[1:] for end in ends}) == 1
+    assert written["steps"].item() == int(ends[0][1]) == 12
+    assert written["seen"].sum().item() == float(ends[0][2]) > 0
+
+
+EQUAL_AT = re.compile(r"equal at step (\d+) still; last checkpoint known to be equal: checkpoint of step (\d+)")
+
+FLIP = """
+    if s.step == 40 and name == "w-1":
+        bits = m.layer.weight.data.view(torch.int32)
+        bits[0, 1] ^= 1
+"""
+
+
+@pytest.mark.processes
+def test_one_flipped_bit_stops_the_job_and_says_whose_it_is(tmp_path: Path) -> None:
+    config = TrainingConfig(
+        steps=400, checkpoint_path=str(tmp_path / "checkpoints"), checkpoint_every_steps=10, checkpoint_keep=50
+    )
+    with Gang(tmp_path, script(tmp_path, FLIP.strip()), (4, 2, 2), config) as gang:
+        assert gang.wait() == [1, 1, 1]
+    for rank in range(3):
+        ending = gang.ending(rank)
+        assert ending.fatal
+        assert not ending.script_error
+        assert "parameters or optimizer state of w-1 differ from the others'" in ending.message
+        equal = EQUAL_AT.search(ending.message)
+        assert equal is not None, ending.message
+        assert int(equal[1]) <= 40 < int(ending.step) <= 40 + 2 * 16
+        assert int(equal[2]) <= int(equal[1])
+
+
+def test_a_checksum_covers_all_numbers_after_a_while_and_sees_a_single_bit() -> None:
+    model = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 5))
+    adam = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 600)).sum().backward()
+    adam.step()
+    checksum = ReplicaChecksum(model, adam)
+    known = [checksum.at(number, exact=True) for number in range(2)]
+    assert known == [checksum.at(number, exact=True) for number in range(2, 4)]
+    places = [model[0].weight.data, model[1].bias.data, adam.state[model[0].weight]["exp_avg"]]
+    for tensor in places:
+        for place in (0, -1):
+            before = tensor.flatten()[place].item()
+            tensor.view(-1)[place] = before * (1 + 2**-23) + 1e-30
+            assert [checksum.at(number, exact=True) for number in range(2)] != known
+            tensor.view(-1)[place] = before
+    assert [checksum.at(number, exact=True) for number in range(2)] == known
+
+
+def test_machines_of_different_kinds_may_round_differently_but_not_drift_apart() -> None:
+    assert difference("weights", [5.0, 5.0, 5.0], exact=True) is None
+    assert difference("weights", [5.0, 6.0, 5.0], exact=True).ranks == (1,)
+    assert difference("weights", [1000.0, 1000.1, 999.9], exact=False) is None
+    assert difference("weights", [1000.0, 1000.1, 1009.0], exact=False).ranks == (2,)
+    assert difference("weights", [float("nan")] * 3, exact=False) is None
+    assert difference("weights", [1.0, float("nan"), 1.0], exact=False).ranks == (1,)
+
+
+OTHER = {
+    "another model": "m.add_module('more', nn.Linear(1, 1))",
+    "another optimizer": "o = torch.optim.Adam(m.parameters())",
+    "another number of samples": "d = torch.utils.data.TensorDataset(torch.ones(31, 3), torch.ones(31, 1))",
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("message", OTHER)
+def test_workers_whose_scripts_differ_are_named_at_the_start(tmp_path: Path, message: str) -> None:
+    command = script(tmp_path)
+    path = Path(command[0])
+    path.write_text(path.read_text().replace("m, o, bs =", f"if name == 'w-1': {OTHER[message]}\nm, o, bs ="))
+    with Gang(tmp_path, command, (4, 4), TrainingConfig(steps=3)) as gang:
+        assert gang.wait() == [1, 1]
+    assert f"w-1 has {message} than w-0" in gang.ending(0).message

@@ -1,0 +1,361 @@
+"""What a session offers a script, and what it refuses; alone, in this process."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel
+from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
+
+import heterotrain
+from heterotrain.mean_check import MeanCheck
+from heterotrain.membership import SocketCutter
+from heterotrain.once import first_here
+
+DATA = TensorDataset(torch.arange(24.0).reshape(12, 2) / 24, torch.ones(12, 1))
+
+
+def sgd(*modules: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD([each for module in modules for each in module.parameters()], lr=0.1)
+
+
+def prepared(
+    model: Any = None, optimizer: Any = None, data: Any = DATA, *, epochs: int = 2, **options: Any
+) -> tuple[heterotrain.Session, Any, Any, Any]:
+    session = heterotrain.join(batch_size=4, epochs=epochs)
+    model = nn.Linear(2, 1) if model is None else model
+    return session, *session.prepare(model, optimizer or sgd(model), data, **options)
+
+
+def train(session: heterotrain.Session, model: Any, optimizer: Any, batches: Any) -> Iterator[int]:
+    for inputs, targets in batches:
+        session.scale((model(inputs) - targets).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield session.step
+
+
+def run(session: heterotrain.Session, model: Any, optimizer: Any, batches: Any) -> None:
+    for _ in train(session, model, optimizer, batches):
+        pass
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 2, sparse=True)
+
+
+class Lazy(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "error", "message"),
+    [
+        (Sparse(), sgd, TypeError, "words: its gradients are sparse"),
+        (nn.Linear(1, 1), lambda m: torch.optim.LBFGS(m.parameters()), TypeError, "LBFGS computes the loss several"),
+        (nn.Linear(1, 1), lambda m: torch.optim.SparseAdam(m.parameters()), TypeError, "only dense ones are summed"),
+        (nn.Linear(1, 1), lambda m: [sgd(m), sgd(m)], TypeError, "optimizer: expected one, found several"),
+        (nn.Linear(1, 1), lambda m: m, TypeError, "expected a torch.optim.Optimizer, found Linear"),
+        (Lazy(), lambda _: sgd(nn.Linear(1, 1)), TypeError, "0.weight: has no shape yet"),
+        (DataParallel(nn.Linear(1, 1)), sgd, TypeError, "DataParallel is the session's part"),
+        (
+            nn.Linear(1, 1),
+            lambda m: sgd(m, nn.Linear(3, 2)),
+            ValueError,
+            r"holds 2 parameters.*\(2, 3\), \(2,\).*\[model",
+        ),
+        (len, lambda _: sgd(nn.Linear(1, 1)), TypeError, "expected a torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_a_reason(
+    model: Any, optimizer: Callable[[Any], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        heterotrain.join().prepare(model, optimizer(model), DATA)
+
+
+def test_parameters_that_the_optimizer_lacks_are_named_and_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
+    before = [each.clone() for each in model[1].parameters()]
+    run(*prepared(model, sgd(model[0])))
+    assert "the optimizer has not 1.weight, 1.bias" in caplog.text
+    assert all(torch.equal(one, other) for one, other in zip(before, model[1].parameters(), strict=True))
+    assert all(each.grad is None for each in model[1].parameters())
+
+
+def test_several_modules_come_back_as_several() -> None:
+    backbone, head = nn.Linear(2, 3), nn.Linear(3, 1)
+    session, (one, other), optimizer, batches = prepared([backbone, head], sgd(backbone, head))
+    run(session, lambda inputs: other(one(inputs)), optimizer, batches)
+    assert session.step == 6
+
+
+def test_what_a_script_computes_its_loop_from_is_known_before_it() -> None:
+    session, model, optimizer, batches = prepared()
+    assert (session.total_steps, session.steps_per_epoch, len(batches)) == (6, 3, 3)
+    assert (session.global_batch_size, session.world_size, session.leader) == (4, 1, True)
+    assert math.isnan(session.loss)
+    schedule = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=session.total_steps)
+    session.register(schedule=schedule)
+    for step in train(session, model, optimizer, batches):
+        with torch.no_grad():
+            assert session.loss > 0
+        assert schedule.last_epoch == step
+    with pytest.raises(RuntimeError, match=r"after session\.prepare"):
+        _ = heterotrain.join(epochs=3).total_steps
+    assert heterotrain.join(steps=9).total_steps == 9
+
+
+def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> None:
+    session, model, optimizer, batches = prepared(epochs=1)
+    for inputs, targets in batches:
+        loss = (model(inputs) - targets).square().mean()
+        session.scale(loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert session.loss == pytest.approx(loss.item())
+
+
+class Named:
+    """A schedule of another library's kind."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, _state: dict[str, int]) -> None: ...
+
+
+class TimmLike(Named):
+    def step(self, epoch: int) -> None:
+        self.calls.append(("epoch", epoch))
+
+    def step_update(self, num_updates: int) -> None:
+        self.calls.append(("step", num_updates))
+
+
+class Plain(Named):
+    def step(self) -> None:
+        self.calls.append(("step", len(self.calls)))
+
+
+class Demanding(Named):
+    def step(self, metric: float) -> None: ...
+
+
+def test_schedules_are_stepped_by_step_or_by_epoch_whosever_they_are() -> None:
+    session, model, optimizer, batches = prepared(epochs=2)
+    by_epoch, updates, epochs, plain = lr_scheduler.StepLR(optimizer, 1, 0.5), TimmLike(), TimmLike(), Plain()
+    session.register(every="epoch", by_epoch=by_epoch, epochs=epochs)
+    session.register(updates=updates, plain=plain)
+    rates = []
+    for _ in train(session, model, optimizer, batches):
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.05, 0.025])
+    assert updates.calls == [("step", step) for step in range(1, 7)]
+    assert epochs.calls == [("epoch", 1), ("epoch", 2)]
+    assert len(plain.calls) == 6
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau needs a metric"),
+        (lambda _: Demanding(), "asks for arguments"),
+        (lambda _: sgd(nn.Linear(1, 1)), "an optimizer that is registered would never be stepped"),
+    ],
+)
+def test_what_has_a_step_and_cannot_be_stepped_is_refused(made: Callable[[Any], Any], message: str) -> None:
+    session, _, optimizer, _ = prepared()
+    with pytest.raises(TypeError, match=f"thing: .*{message}"):
+        session.register(thing=made(optimizer))
+
+
+def test_a_schedule_of_another_length_than_the_jobs_is_named_before_training(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session, _, optimizer, batches = prepared()
+    session.register(one=lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5))
+    with pytest.raises(ValueError, match=r"'one' \(OneCycleLR\) is made for 5 calls, the job has 6 steps"):
+        next(iter(batches))
+    session, model, optimizer, batches = prepared()
+    session.register(cosine=lr_scheduler.CosineAnnealingLR(optimizer, T_max=3))
+    run(session, model, optimizer, batches)
+    assert "'cosine' (CosineAnnealingLR) is made for 3 calls" in caplog.text
+
+
+def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
+    own = nn.Linear(2, 1)
+    session, model, optimizer, batches = prepared(own)
+    copied = copy.deepcopy(model)
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    stream.seek(0)
+    loaded = torch.load(stream, weights_only=False)
+    for each in (copied, loaded):
+        assert type(each) is nn.Linear
+        assert torch.equal(each.weight, own.weight)
+    run(session, model, optimizer, batches)
+    assert not torch.equal(copied.weight, own.weight)
+
+
+def test_a_closure_is_run_once_and_its_loss_returned() -> None:
+    session, model, optimizer, batches = prepared(epochs=1)
+    calls = []
+    for inputs, targets in batches:
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (model(inputs) - targets).square().mean()  # noqa: B023 - it is run at once
+            session.scale(loss).backward()
+            calls.append(loss.item())
+            return loss
+
+        assert optimizer.step(closure).item() == calls[-1]
+    assert len(calls) == 3
+
+
+def test_grad_scaler_is_refused_by_name_and_works_where_it_does_nothing() -> None:
+    session, model, optimizer, batches = prepared(epochs=1)
+    scaler, idle = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu", enabled=False)
+    for step, (inputs, targets) in enumerate(batches):
+        loss = session.scale((model(inputs) - targets).square().mean())
+        if step == 2:
+            scaler.scale(loss).backward()
+            with pytest.raises(TypeError, match="GradScaler is not supported"):
+                scaler.step(optimizer)
+            break
+        idle.scale(loss).backward()
+        idle.step(optimizer)
+        optimizer.zero_grad()
+
+
+def test_functions_after_a_step_see_it_committed() -> None:
+    session, model, optimizer, batches = prepared()
+    seen: list[int] = []
+    session.after_step(lambda: seen.append(session.step))
+    run(session, model, optimizer, batches)
+    assert seen == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(RuntimeError, match=r"after_step\(\) belongs between"):
+        session.after_step(print)
+
+
+def test_a_gradient_penalty_and_forwards_of_the_scripts_own_model_are_a_part_of_the_loss() -> None:
+    own = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    session, model, optimizer, batches = prepared(own)
+    for inputs, targets in batches:
+        inputs.requires_grad_()
+        outputs = model(inputs)
+        (slopes,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+        loss = (own(inputs) - targets).square().mean() + slopes.square().sum()
+        session.scale(loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert session.step == 6
+
+
+def test_a_parameter_group_added_in_the_loop_is_found_out() -> None:
+    session, model, optimizer, batches = prepared()
+    with pytest.raises(RuntimeError, match="a parameter group was added"):
+        for step in train(session, model, optimizer, batches):
+            if step == 2:
+                optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+def test_a_script_that_has_enough_ends_early_and_well() -> None:
+    session, model, optimizer, batches = prepared()
+    for step in train(session, model, optimizer, batches):
+        if step == 2:
+            session.stop("it is good enough")
+    assert session.step == 2
+    with pytest.raises(RuntimeError, match=r"used before session\.prepare"):
+        heterotrain.join().stop("why")
+
+
+def test_an_epoch_that_is_not_gone_through_is_an_error() -> None:
+    session, *_ = prepared()
+    with pytest.raises(RuntimeError, match="the loop over the batches of epoch 0 was not gone through"):
+        for _ in session.epochs():
+            pass
+
+
+CLASSES = torch.tensor([0, 1, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "warns"),
+    [
+        (lambda x: nn.functional.cross_entropy(x, CLASSES), False),
+        (lambda x: nn.functional.cross_entropy(x, CLASSES) * 2 + x.square().mean(), False),
+        (lambda x: nn.functional.cross_entropy(x, CLASSES, weight=torch.tensor([1.0, 2, 1])), True),
+        (lambda x: nn.functional.cross_entropy(x, CLASSES, ignore_index=1) + x.square().mean(), True),
+        (lambda x: nn.functional.cross_entropy(x, CLASSES, ignore_index=1, reduction="sum") / 4, False),
+        (lambda x: nn.functional.cross_entropy(x.T[None], torch.tensor([[0, 1, -100, 0]]), ignore_index=-100), True),
+    ],
+)
+def test_a_mean_over_something_else_than_samples_is_warned_of_once(
+    loss: Callable[[torch.Tensor], torch.Tensor], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    check = MeanCheck()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            check.look(loss(torch.randn(4, 3, requires_grad=True)), 4)
+    assert caplog.text.count("the loss is no mean over samples") == warns
+
+
+def test_the_first_process_prepares_while_others_wait_and_is_followed_if_it_fails(tmp_path: Path) -> None:
+    marker, order = tmp_path / "data" / "ready", []
+
+    def come(name: str) -> None:
+        with first_here(marker) as first:
+            order.append((name, first))
+
+    with pytest.raises(OSError, match="disk"), first_here(marker) as first:
+        assert first
+        raise OSError("disk full")
+    with first_here(marker) as first:
+        assert first
+        other = Thread(target=come, args=("other",))
+        other.start()
+        other.join(0.2)
+        order.append(("mine", True))
+    other.join()
+    come("late")
+    assert order == [("mine", True), ("other", False), ("late", False)]
+
+
+def test_a_connection_of_another_thread_to_another_host_is_no_generations() -> None:
+    import socket
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        for hosts, ends in ((("10.0.0.7",), False), (("127.0.0.1",), True)):
+            cutter = SocketCutter(hosts=hosts)
+            with cutter.watch():
+                near = socket.create_connection(listening.getsockname())
+                far, _ = listening.accept()
+            with near, far:
+                cutter.cut()
+                far.settimeout(5)
+                if ends:
+                    assert far.recv(1) == b""
+                else:
+                    near.sendall(b"x")
+                    assert far.recv(1) == b"x"
