@@ -36,4 +36,4 @@ training, testing = DataLoader(digits(), 64, shuffle=True), DataLoader(digits(tr
 fit(session, Digits(), training, testing, gradient_clip_val=1.0)
 
 if session.leader:
-    print(f"lightning module: {session.metrics['accuracy']:.3f} of the test images right")
+    print(f"step {session.step}: {session.metrics['accuracy']:.1%} of the test digits read correctly")

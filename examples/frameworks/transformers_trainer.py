@@ -27,4 +27,4 @@ trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=training, ev
 train(session, trainer)  # was: trainer.train()
 
 if session.leader:
-    print(f"transformers trainer: loss {session.metrics['eval_loss']:.3f} per token")
+    print(f"step {session.step}: loss {session.metrics['eval_loss']:.3f} per token of the test set")

@@ -83,8 +83,7 @@ def test_ports_train_as_unequal_workers_of_a_job_and_their_leader_alone_tells(tm
 
 @pytest.mark.processes
 def test_noise_is_each_workers_own_and_weights_are_everybodys(tmp_path: Path) -> None:
-    script = "tests/trainer/scripts/noted_noise.py"
-    command = [script, str(FOLDER / "variational_autoencoder.py"), str(tmp_path)]
+    command = ["tests/trainer/scripts/noted_noise.py", str(FOLDER / "variational_autoencoder.py"), str(tmp_path)]
     with Gang(tmp_path, command, (20, 12), TrainingConfig(steps=8, seed=7)) as gang:
         gang.succeed()
         (first, noise), (second, other) = [(gang.saved(rank), gang.saved(rank, "noise")) for rank in range(2)]
@@ -93,3 +92,13 @@ def test_noise_is_each_workers_own_and_weights_are_everybodys(tmp_path: Path) ->
     assert all(not torch.equal(one, another) for one, another in combinations(drawn, 2))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.processes
+def test_a_moving_average_is_everybodys_also_of_a_worker_without_samples(tmp_path: Path) -> None:
+    command = ["tests/trainer/scripts/noted_noise.py", str(FOLDER / "image_mixup.py"), str(tmp_path)]
+    with Gang(tmp_path, command, (20, 0, 12), TrainingConfig(steps=8, seed=7)) as gang:
+        gang.succeed()
+        averages = [gang.saved(rank, "average") for rank in range(3)]
+    assert all(average["n_averaged"] == 8 for average in averages)
+    assert all(torch.equal(each[key], averages[0][key]) for each in averages for key in averages[0])

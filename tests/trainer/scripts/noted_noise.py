@@ -1,4 +1,4 @@
-"""Run an example; save the noise that its first steps drew, and the weights that it ended with."""
+"""Run an example; save the noise that its steps drew, and the weights that it ended with, averaged ones too."""
 
 import os
 import runpy
@@ -25,3 +25,5 @@ torch.randn_like = noted
 result = runpy.run_path(example, run_name="__main__")
 torch.save(drawn, out / f"{name}noise.pt")
 torch.save(result["model"].state_dict(), out / f"{name}.pt")
+if "average" in result:
+    torch.save(result["average"].state_dict(), out / f"{name}average.pt")
