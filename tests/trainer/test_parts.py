@@ -24,6 +24,7 @@ from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep
 from heterotrain.sampler import Position, Rules, Share, epoch_order
+from heterotrain.split import Split
 from heterotrain.training_state import TrainingState
 from heterotrain.wire import StagedWire
 from heterotrain.worker import choose_device
@@ -90,14 +91,16 @@ def test_a_witness_sees_that_gradients_were_clipped() -> None:
 
 def test_a_worker_without_samples_hears_from_the_first_that_has_some_and_one_with_many_takes_passes() -> None:
     members = (Member("a", "", "", "", 0), Member("b", "", "", "", 7, 3), Member("c", "", "", "", 2))
-    steps = [RunningStep.at(Position(4, 1, 10), Plan(1, 1, "step", members), rank, Rules(100)) for rank in range(3)]
+    steps = [
+        RunningStep.at(Position(4, 1, 10), Split.of(Plan(1, 1, "step", members)), rank, Rules(100)) for rank in range(3)
+    ]
     assert [step.source for step in steps] == [1, 1, 1]
     assert [step.own_samples for step in steps] == [0, 7, 2]
     for step in steps:
         step.open_part()
     assert [step.share for step in steps] == [None, Share(1, 10, 12), Share(1, 17, 19)]
     assert [step.is_last_part for step in steps] == [True, False, True]
-    assert RunningStep.at(Position(), Plan(1, 1, "step", members[1:]), 0, Rules(100)).source is None
+    assert RunningStep.at(Position(), Split.of(Plan(1, 1, "step", members[1:])), 0, Rules(100)).source is None
 
 
 def test_a_staged_bucket_is_summed_in_place_and_broken_groups_are_told(generation: Generation) -> None:

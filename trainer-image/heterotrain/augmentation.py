@@ -13,7 +13,7 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, ParamSpec, TypeVar
@@ -41,14 +41,24 @@ class Draw:
 _current: ContextVar[Draw | None] = ContextVar("heterotrain_draw", default=None)
 
 
+def begin_drawing(draw: Draw) -> Token[Draw | None]:
+    """Until `end_drawing`, samples are loaded for a session, with the randomness of `draw`."""
+    return _current.set(draw)
+
+
+def end_drawing(token: Token[Draw | None]) -> None:
+    """Samples are loaded as they were before `begin_drawing`."""
+    _current.reset(token)
+
+
 @contextlib.contextmanager
 def drawing(draw: Draw) -> Iterator[None]:
-    """Inside, samples are loaded for a session, with the randomness of `draw`."""
-    token = _current.set(draw)
+    """Both, around a block; a context of its own for each batch would be felt."""
+    token = begin_drawing(draw)
     try:
         yield
     finally:
-        _current.reset(token)
+        end_drawing(token)
 
 
 def sample_generator(index: int | None = None) -> torch.Generator:

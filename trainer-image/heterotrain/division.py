@@ -26,23 +26,23 @@ class Division:
 
     def next_step(self) -> RunningStep:
         """The step at the position that the job has come to; nothing of it is done."""
-        return RunningStep.at(self.state.position, self.plans.in_force, self.plans.rank, self.rules)
+        return RunningStep.at(self.state.position, self.plans.split, self.plans.rank, self.rules)
 
     def usual_samples(self) -> int:
         """Samples of a step that is not the last of its epoch."""
-        batch = self.plans.in_force.global_batch_size
+        batch = self.plans.split.global_batch_size
         return batch if self.rules.last_step == sampler.CARRY else min(batch, self.rules.length)
 
     def coming(self, running: RunningStep) -> Iterator[Share]:
         """This worker's shares from the micro-batch under way on, should the plan stay as it is."""
-        plan, rank = self.plans.in_force, self.plans.rank
-        most = plan.members[rank].micro_batch_size
-        shares = sampler.coming_shares(self.rules, self.state.position, plan.batch_sizes, rank, most)
+        split, rank = self.plans.split, self.plans.rank
+        most = split.plan.members[rank].micro_batch_size
+        shares = sampler.coming_shares(self.rules, self.state.position, split.batch_sizes, rank, most)
         return islice(shares, running.opened - 1, None)
 
     def commit(self, running: RunningStep) -> None:
         """The step is committed: the job has come further."""
-        batch = self.plans.in_force.global_batch_size
+        batch = self.plans.split.global_batch_size
         self.state.position = self.rules.advance(self.state.position, running.samples, batch)
 
     def remarks(self) -> Iterator[str]:

@@ -150,7 +150,7 @@ class Engine:
     def global_batch_size(self) -> int:
         """Samples of a full step. Raises RuntimeError if nothing tells it yet."""
         if self._plans.known:
-            return self._plans.in_force.global_batch_size
+            return self._plans.split.global_batch_size
         if self._config.global_batch_size is not None:
             return self._config.global_batch_size
         raise RuntimeError(

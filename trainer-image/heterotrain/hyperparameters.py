@@ -28,7 +28,7 @@ class Hyperparameters:
         self._groups = len(self._optimizer.param_groups)
         self._places = []
         for number, group in enumerate(self._optimizer.param_groups):
-            for key in sorted(group):
+            for key in sorted(group.keys() - {"params"}):
                 value = group[key]
                 if isinstance(value, (tuple, list)) and value and all(_is_number(each) for each in value):
                     self._places += [(number, key, index) for index in range(len(value))]

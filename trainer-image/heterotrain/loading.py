@@ -27,7 +27,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from heterotrain.augmentation import Draw, drawing, seed_of
+from heterotrain.augmentation import Draw, begin_drawing, end_drawing, seed_of
 from heterotrain.order import Order
 from heterotrain.sampler import Share
 
@@ -262,13 +262,16 @@ class _Drawn(Dataset[Any]):
         at_once = _loads_at_once(self._dataset)
         for epoch, indices in samples.parts:
             draw = Draw(self._seed, epoch)
-            with drawing(draw):
+            token = begin_drawing(draw)
+            try:
                 if at_once:
                     items += self._dataset.__getitems__(indices)
                     continue
                 for index in indices:
                     draw.index = index
                     items.append(self._dataset[index])
+            finally:
+                end_drawing(token)
         return items
 
     def __getattr__(self, name: str) -> Any:

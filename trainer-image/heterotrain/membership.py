@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ class MembershipError(RuntimeError):
 
 class CollectiveError(RuntimeError):
     """A collective failed, or its groups were given up meanwhile."""
+
+
+Then = Callable[[Callable[[], Any]], Any]
+"""What to make of a collective's outcome; see `Generation.watch`."""
+
+
+def _fail(reason: str) -> Any:
+    raise CollectiveError(reason)
+
+
+def _settle(promise: torch.futures.Future[Any], outcome: Callable[[], Any], then: Then | None) -> None:
+    try:
+        result = outcome() if then is None else then(outcome)
+    except RuntimeError as error:
+        promise.set_exception(CollectiveError(str(error)))
+        return
+    promise.set_result(result)
 
 
 def is_collective_error(error: RuntimeError) -> bool:
@@ -143,7 +161,7 @@ class Generation:
         self.backend = backend
         self._cutter = cutter
         self._lock = threading.Lock()
-        self._outstanding: dict[torch.futures.Future[Any], float] = {}
+        self._outstanding: dict[torch.futures.Future[Any], tuple[float, Then | None]] = {}
         self._broken = ""
         self._left = False
         self._sum = dist.AllreduceOptions()
@@ -167,9 +185,10 @@ class Generation:
         made: dist.ProcessGroup = group
         return made
 
-    def sum_gradients(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
-        """Sum over all members, in place. Raises RuntimeError if the groups are broken already."""
-        return self.watch(self.gradients.allreduce([tensor], self._sum), tensor.device)
+    def sum_gradients(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
+        """Sum over all members, in place; `then` is as for `watch`. Raises RuntimeError if the groups are broken
+        already."""
+        return self.watch(self.gradients.allreduce([tensor], self._sum), tensor.device, then)
 
     def sum(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
         """The same of small tensors on the CPU, beside the gradients."""
@@ -181,27 +200,28 @@ class Generation:
         options.rootRank, options.rootTensor = source, 0
         return self.watch(self.control.broadcast([tensor], options))
 
-    def watch(self, work: dist.Work, device: torch.device = CPU) -> torch.futures.Future[Any]:
+    def watch(self, work: dist.Work, device: torch.device = CPU, then: Then | None = None) -> torch.futures.Future[Any]:
         """A future that ends when the collective does, or at once with a CollectiveError when this attempt is broken
-        up. `device` is that of its tensors: on a GPU whoever waits is ordered after them in its stream."""
+        up. `device` is that of its tensors: on a GPU whoever waits is ordered after them in its stream.
+
+        The future has what `then` makes of the outcome: a function that it may call returns the collective's value, or
+        raises RuntimeError. (A second future that follows the first would take a thread once more.)
+        """
         promise: torch.futures.Future[Any] = torch.futures.Future(devices=None if device == CPU else [device])
         with self._lock:
             broken = self._broken
             if not broken:
-                self._outstanding[promise] = time.monotonic()
+                self._outstanding[promise] = (time.monotonic(), then)
         if broken:
             # Even if it completes: what was begun after the break does not count.
-            promise.set_exception(CollectiveError(broken))
+            _settle(promise, partial(_fail, broken), then)
             return promise
 
         def end(done: torch.futures.Future[Any]) -> None:
             with self._lock:
                 if self._outstanding.pop(promise, None) is None:
                     return  # broken up meanwhile
-            try:
-                promise.set_result(done.value())
-            except RuntimeError as error:
-                promise.set_exception(CollectiveError(str(error)))
+            _settle(promise, done.value, then)
 
         work.get_future().add_done_callback(end)
         return promise
@@ -210,19 +230,20 @@ class Generation:
     def waiting_seconds(self) -> float:
         """For how long the oldest collective under way has not ended; 0 if there is none."""
         with self._lock:
-            return time.monotonic() - min(self._outstanding.values()) if self._outstanding else 0.0
+            began = [moment for moment, _ in self._outstanding.values()]
+        return time.monotonic() - min(began) if began else 0.0
 
     def break_up(self, reason: str) -> None:
         """Fail all pending collectives of this attempt, here and at the others. Safe from any thread, any number of
         times."""
         with self._lock:
             first, self._broken = not self._broken, self._broken or reason
-            abandoned = list(self._outstanding)
+            abandoned = [(promise, then) for promise, (_, then) in self._outstanding.items()]
             self._outstanding.clear()
         if first:
             self._cutter.cut()
-        for promise in abandoned:
-            promise.set_exception(CollectiveError(reason))
+        for promise, then in abandoned:
+            _settle(promise, partial(_fail, reason), then)
 
     def leave(self) -> None:
         """Release the groups, of which nobody else may hold a reference. Calling it twice is harmless."""

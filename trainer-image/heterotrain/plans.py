@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from heterotrain.contract import Plan, parse_plan
 from heterotrain.planfile import PlanFile
+from heterotrain.split import Split
 from heterotrain.worker import Worker
 
 _POLL_SECONDS = 0.05
@@ -23,6 +24,7 @@ class Plans:
         self.rank = 0
         self.announced: Plan | None = None  # on the leader: what the running step's control collective announces
         self._in_force = in_force
+        self._split = None if in_force is None else Split.of(in_force)
         self._pending: Plan | None = None
         self._file = file
 
@@ -36,6 +38,14 @@ class Plans:
         """The plan that the running step follows; there is one from the start of the training."""
         assert self._in_force is not None
         return self._in_force
+
+    @property
+    def split(self) -> Split:
+        """How it splits steps, with what of that is the same for many of them."""
+        plan = self.in_force
+        if self._split is None or self._split.plan is not plan:
+            self._split = Split.of(plan)
+        return self._split
 
     @property
     def batch_size(self) -> int:

@@ -36,7 +36,7 @@ class Progress:
         """Of the whole job, if the global batch stays as it is; 0 if there is no plan yet to tell it."""
         if not self.plans.known:
             return (self.rules.steps or 0) if self.rules.epochs is None else 0
-        return self.rules.steps_in_all(self.state.position, self.plans.in_force.global_batch_size)
+        return self.rules.steps_in_all(self.state.position, self.plans.split.global_batch_size)
 
     def show(self) -> None:
         """Tell the metrics."""

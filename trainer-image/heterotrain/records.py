@@ -6,6 +6,7 @@ Lines of both kinds share a file, so each kind refuses the other's.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -56,8 +57,13 @@ class StepRecord:
     mark: str
 
     def to_json(self) -> str:
-        """One line, without the newline."""
-        return _line(self)
+        """One line, without the newline. Written out, for a step feels what json.dumps() takes."""
+        loss = "null" if self.loss is None else _number(self.loss)
+        return (
+            f'{{"time": {self.time!r}, "step": {self.step}, "epoch": {self.epoch}, "version": {self.version}, '
+            f'"batch": {self.batch}, "samples": {self.samples}, "own": {self.own!r}, "wait": {self.wait!r}, '
+            f'"loss": {loss}, "mark": "{self.mark}"}}'
+        )
 
     @classmethod
     def from_json(cls, line: str) -> StepRecord:
@@ -66,6 +72,10 @@ class StepRecord:
             return cls(**json.loads(line))
         except TypeError as error:
             raise ValueError(f"not a step record: {error}") from error
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else json.dumps(value)
 
 
 def _line(record: Any) -> str:

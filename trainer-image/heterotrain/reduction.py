@@ -2,7 +2,7 @@
 
 # No postponed annotations here: DistributedDataParallel looks at those of its communication hook.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -85,15 +85,10 @@ def reduce_bucket(reducing: Reducing, bucket: dist.GradBucket) -> torch.futures.
     if reduction.error:
         return _completed(buffer)
     reduction.in_collective = reduction.reduced = bucket.is_last()
-    try:
-        future = reduction.wire.sum(buffer.float() if buffer.dtype in _TRAVEL_AS_FLOAT32 else buffer)
-    except RuntimeError as error:
-        reduction.fail(error)
-        return _completed(buffer)
 
-    def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+    def finish(outcome: Callable[[], list[torch.Tensor]]) -> torch.Tensor:
         try:
-            reduced = done.value()[0]
+            reduced = outcome()[0]
             if reduction.count is not None:
                 reduced.mul_(reduction.count.factor())
         except RuntimeError as error:
@@ -106,8 +101,11 @@ def reduce_bucket(reducing: Reducing, bucket: dist.GradBucket) -> torch.futures.
         reduction.clock.bucket_done()
         return reduced
 
-    summed: torch.futures.Future[torch.Tensor] = future.then(finish)
-    return summed
+    try:
+        return reduction.wire.sum(buffer.float() if buffer.dtype in _TRAVEL_AS_FLOAT32 else buffer, finish)
+    except RuntimeError as error:
+        reduction.fail(error)
+        return _completed(buffer)
 
 
 def _completed(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

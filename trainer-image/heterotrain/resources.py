@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 PROC_SELF = Path("/proc/self")
+_STATUS_BYTES = 1 << 14  # more than the kernel writes
 
 
 def memory_bytes() -> float | None:
@@ -65,12 +66,15 @@ def memory_limit_bytes() -> float | None:
 
 def _of_status(key: str) -> float | None:
     try:
-        for line in (PROC_SELF / "status").read_text().splitlines():
-            if line.startswith(key):
-                return float(line.split()[1]) * 1024
+        descriptor = os.open(PROC_SELF / "status", os.O_RDONLY)
+        try:
+            text = os.read(descriptor, _STATUS_BYTES)
+        finally:
+            os.close(descriptor)
+        _, found, rest = text.partition(key.encode())
+        return float(rest.split(None, 1)[0]) * 1024 if found else None
     except (OSError, ValueError, IndexError):
         return None
-    return None
 
 
 def _private_bytes(process: str) -> float:

@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass
 
 from heterotrain import sampler
-from heterotrain.contract import Plan, StepRecord
+from heterotrain.contract import StepRecord
 from heterotrain.plans import Plans
 from heterotrain.sampler import Position, Rules, Share
+from heterotrain.split import Split
 from heterotrain.timing import StepTimes
 
 
@@ -31,17 +32,14 @@ class RunningStep:
     count: float = 0.0
 
     @classmethod
-    def at(cls, position: Position, plan: Plan, rank: int, rules: Rules) -> RunningStep:
+    def at(cls, position: Position, split: Split, rank: int, rules: Rules) -> RunningStep:
         """The step at a position, nothing of it done."""
-        samples = rules.samples(position, plan.global_batch_size)
-        slices = sampler.rank_slices(plan.batch_sizes, samples, rules.least)
-        start, stop = slices[rank]
-        most = plan.members[rank].micro_batch_size
+        samples = rules.samples(position, split.global_batch_size)
+        whole = split.parts(samples, rules.least)
+        start, stop = whole.slices[rank]
+        most = split.plan.members[rank].micro_batch_size
         parts = sampler.micro_batches(position.cursor + start, position.cursor + stop, most, rules.least)
-        source = next((each for each, (begin, end) in enumerate(slices) if begin < end), None)
-        if all(begin < end for begin, end in slices):
-            source = None
-        return cls(epoch=position.epoch, samples=samples, parts=tuple(parts), source=source)
+        return cls(epoch=position.epoch, samples=samples, parts=tuple(parts), source=whole.source)
 
     @property
     def own_samples(self) -> int:

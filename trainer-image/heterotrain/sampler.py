@@ -170,9 +170,12 @@ def coming_shares(
     A step has a share for each of its micro-batches (see there for `most`), none if it has no samples for this rank.
     """
     newest, whole = position.epoch, sum(batch_sizes)
+    known: dict[int, tuple[int, int]] = {}  # steps have few different sizes
     while not rules.is_over(position):
         samples = rules.samples(position, whole)
-        start, stop = rank_slice(batch_sizes, rank, samples, rules.least)
+        if samples not in known:
+            known[samples] = rank_slice(batch_sizes, rank, samples, rules.least)
+        start, stop = known[samples]
         if start < stop:
             newest = position.epoch
             for part in micro_batches(position.cursor + start, position.cursor + stop, most, rules.least):

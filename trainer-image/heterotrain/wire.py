@@ -12,14 +12,15 @@ from typing import Any, Protocol
 
 import torch
 
-from heterotrain.membership import Generation
+from heterotrain.membership import Generation, Then
 
 
 class Wire(Protocol):
     """Sums tensors over the workers of one attempt of a generation."""
 
-    def sum(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
-        """The sum, alone in a list, in place of `tensor`; ends with a RuntimeError if the groups break.
+    def sum(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
+        """The sum, alone in a list, in place of `tensor`; ends with a RuntimeError if the groups break. Or what `then`
+        makes of that, as in `Generation.watch`.
 
         Every worker must ask for the same tensors in the same order. Raises RuntimeError if they are broken already.
         """
@@ -32,9 +33,9 @@ class DirectWire:
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
 
-    def sum(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+    def sum(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
         """See `Wire`."""
-        return self._generation.sum_gradients(tensor)
+        return self._generation.sum_gradients(tensor, then)
 
 
 class StagedWire:
@@ -52,7 +53,7 @@ class StagedWire:
         self._hosts: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="heterotrain-wire")
 
-    def sum(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+    def sum(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
         """See `Wire`."""
         promise: torch.futures.Future[Any] = torch.futures.Future(
             devices=None if self._stream is None else [self._device]
@@ -64,7 +65,7 @@ class StagedWire:
             host.copy_(tensor, non_blocking=True)
         copied = self._stream.record_event() if self._stream is not None else None
         self._thread.submit(self._exchange, tensor, host, copied, promise)
-        return promise
+        return promise if then is None else promise.then(lambda done: then(done.value))
 
     def _exchange(
         self,

@@ -22,21 +22,24 @@ original = getattr(Generation, method)
 calls = 0
 
 
-def break_one(generation: Generation, tensor: torch.Tensor) -> Any:
+def break_one(generation: Generation, tensor: torch.Tensor, *then: Any) -> Any:
     """In place of a method of a generation's."""
     global calls  # noqa: PLW0603 - the one thing to count
     if tensor.dtype not in BROKEN.get(kind, (tensor.dtype,)):
-        return original(generation, tensor)
+        return original(generation, tensor, *then)
     calls += 1
     if calls != number:
-        return original(generation, tensor)
+        return original(generation, tensor, *then)
     if kind == "after":
 
-        def fail(done: Any) -> None:
-            done.value()
-            raise RuntimeError("injected: connection closed by gloo")
+        def fail(outcome: Any) -> Any:
+            def failed() -> None:
+                outcome()
+                raise RuntimeError("injected: connection closed by gloo")
 
-        return original(generation, tensor).then(fail)
+            return then[0](failed)
+
+        return original(generation, tensor, fail)
     raise RuntimeError("injected: connection closed by gloo")
 
 

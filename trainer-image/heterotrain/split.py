@@ -1,0 +1,43 @@
+"""How a plan splits steps among its workers, remembered: a step of hundreds of workers should not compute it each
+time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heterotrain.contract import Plan
+from heterotrain.sampler import rank_slices
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`slices` are the parts [start, stop) of a step's samples, by rank; `source` is the first rank that has some, if
+    another has none; None if all have."""
+
+    slices: tuple[tuple[int, int], ...]
+    source: int | None
+
+
+@dataclass(slots=True)
+class Split:
+    """Of one plan. Steps have few different sizes, so little is remembered."""
+
+    plan: Plan
+    batch_sizes: tuple[int, ...]
+    global_batch_size: int
+    _known: dict[tuple[int, int], Parts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Split:
+        """That of a plan."""
+        return cls(plan, plan.batch_sizes, plan.global_batch_size)
+
+    def parts(self, samples: int, least: int) -> Parts:
+        """Of a step with so many samples; see `sampler.rank_slices`."""
+        known = self._known.get((samples, least))
+        if known is None:
+            slices = tuple(rank_slices(self.batch_sizes, samples, least))
+            busy = [rank for rank, (start, stop) in enumerate(slices) if start < stop]
+            known = Parts(slices, None if len(busy) == len(slices) else busy[0])
+            self._known[samples, least] = known
+        return known
