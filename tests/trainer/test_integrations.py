@@ -237,4 +237,6 @@ def test_what_another_framework_has_prepared_is_recognised(tmp_path: Path) -> No
         integrations.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
     with pytest.raises(TypeError, match=r"transformers\.train"):
         integrations.check(hugging_face(tmp_path))
+    with pytest.raises(TypeError, match="module inside"):
+        integrations.check(nn.DataParallel(nn.Linear(1, 1)))
     integrations.check(*parts(), Regression())
