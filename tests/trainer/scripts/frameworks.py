@@ -93,6 +93,8 @@ def with_accelerate() -> tuple[nn.Module, float]:
     if accelerator.is_main_process:
         accelerator.unwrap_model(model).save_pretrained(options.out / "pretrained")
     accelerator.save(name, options.out / f"{name}.saved")
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
     return accelerator.unwrap_model(model), schedule.get_last_lr()[0]
 
 
