@@ -15,10 +15,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 model, optimizer, batches = session.prepare(model, optimizer, linear_data())
 
 for inputs, targets in batches:
-    loss = session.scale(criterion(model(inputs), targets))
-    loss.backward()
+    session.scale(criterion(model(inputs), targets)).backward()
     optimizer.step()
     optimizer.zero_grad()
 
 if session.leader:
-    print(f"step {session.step}: the last batch's loss was {loss.item():.4f} (the data's noise alone is 0.01)")
+    print(f"step {session.step}: the newest training loss is {session.loss:.4f} (the data's noise alone is 0.01)")

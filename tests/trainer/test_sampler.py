@@ -137,6 +137,16 @@ def test_the_number_of_steps_is_known_from_every_position(
     assert position.step == known
 
 
+@pytest.mark.parametrize("last_step", [PARTIAL, DROP, CARRY])
+def test_an_endless_job_tells_of_its_end_and_goes_on(last_step: str) -> None:
+    rules, position = Rules(25, last_step=last_step, epochs=2, endless=True), Position()
+    assert rules.steps_in_all(position, 10) == Rules(25, last_step=last_step, epochs=2).steps_in_all(position, 10)
+    for _ in range(20):
+        assert not rules.is_over(position)
+        position = rules.advance(position, rules.samples(position, 10), 10)
+    assert position.epoch > 5
+
+
 def test_an_epoch_begins_once_also_where_a_step_reaches_into_it() -> None:
     rules, position, begins = Rules(25, last_step=CARRY), Position(), []
     for _ in range(6):

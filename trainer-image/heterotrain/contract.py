@@ -250,7 +250,7 @@ def parse_plan(text: str | bytes) -> Plan:
 # --- what a worker is told once, at its start --------------------------------------------------------------------
 
 
-_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("global_batch_size", None))
+_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("global_batch_size", None), ("endless", False))
 """Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know."""
 
 TRAINING_LOSS = "loss"
@@ -264,7 +264,8 @@ class TrainingConfig:
     Exactly one of `epochs` and `steps` is set. The job ends once `target_metric`, taken every `target_every_steps`
     steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target. `last_step` says what
     becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel. `global_batch_size` is
-    in samples per step; None if it may change.
+    in samples per step; None if it may change. `endless`: the end is what the script is told of, as ever, but the job
+    goes on until it is stopped.
     """
 
     epochs: int | None = None
@@ -285,6 +286,7 @@ class TrainingConfig:
     startup_deadline_seconds: float = 600.0
     last_step: str = "Partial"  # a smaller step; or Drop, or Carry: into the next epoch
     global_batch_size: int | None = None
+    endless: bool = False
     backend: str = "auto"  # nccl where all workers have GPUs, else gloo; or gloo, whatever they have
 
     def reaches_target(self, value: float) -> bool:

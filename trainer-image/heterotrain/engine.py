@@ -87,7 +87,9 @@ class Engine:
         self._handle = handle
         self._optimizer = subject.optimizer
         least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(subject.module) else 1
-        self.rules = Rules(subject.dataset_length, least, config.last_step, config.epochs, config.steps)
+        self.rules = Rules(
+            subject.dataset_length, least, config.last_step, config.epochs, config.steps, config.endless
+        )
         self._division = Division(self.rules, self.state, plans)
         self._metrics = metrics
         self._series = series

@@ -49,6 +49,7 @@ class Share:
 class Rules:
     """How a job's samples make steps; `length` is in samples an epoch. `least` is the fewest samples that a worker may
     compute on; `last_step` one of the three above; `epochs` and `steps` end the job, whichever is first, None: never.
+    An `endless` job has the end that it would have, and goes on.
     """
 
     length: int
@@ -56,6 +57,7 @@ class Rules:
     last_step: str = PARTIAL
     epochs: int | None = None
     steps: int | None = None
+    endless: bool = False
 
     def samples(self, position: Position, global_batch_size: int) -> int:
         """Samples that the step at `position` consumes; other than the global batch only where the samples end.
@@ -65,7 +67,7 @@ class Rules:
         """
         remaining = self.length - position.cursor
         if self.last_step == CARRY:
-            if self.epochs is None:
+            if self.epochs is None or self.endless:
                 return global_batch_size
             remaining += (self.epochs - position.epoch - 1) * self.length
         if self.last_step == DROP and remaining >= global_batch_size:
@@ -87,7 +89,7 @@ class Rules:
     def is_over(self, position: Position) -> bool:
         """Whether this position is the end of the job."""
         by_epochs = self.epochs is not None and position.epoch >= self.epochs
-        return by_epochs or (self.steps is not None and position.step >= self.steps)
+        return not self.endless and (by_epochs or (self.steps is not None and position.step >= self.steps))
 
     def steps_per_epoch(self, global_batch_size: int) -> int:
         """Steps of a whole epoch; where samples are carried into the next one, the most that it may have."""
@@ -98,8 +100,10 @@ class Rules:
     def steps_in_all(self, position: Position, global_batch_size: int) -> int:
         """Steps at the end of the job, if the global batch stays as it is and no step need be larger; 0 if it has no
         end."""
-        if self.epochs is None or self.is_over(position):
-            return (self.steps or 0) if self.epochs is None else position.step
+        if self.epochs is None:
+            return self.steps or 0
+        if position.epoch >= self.epochs:
+            return position.step
         later = self.epochs - position.epoch - 1
         remaining = self.length - position.cursor
         if self.last_step == CARRY:

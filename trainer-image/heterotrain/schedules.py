@@ -62,11 +62,9 @@ class Schedules:
                     each.schedule.step_update(step)
                 elif epochs:
                     each.schedule.step(epoch)
-            elif each.every == "step":
-                each.schedule.step()
             else:
-                for _ in range(epochs):
-                    each.schedule.step()
+                for _ in range(1 if each.every == "step" else epochs):
+                    _step(each.schedule)
 
     def remarks(self, steps: int, epochs: int | None) -> Iterator[str]:
         """Schedules of another length than the job's, in words; `steps` is 0 if that is not known yet.
@@ -85,6 +83,12 @@ class Schedules:
             if isinstance(each.schedule, lr_scheduler.OneCycleLR) and found < length:
                 raise ValueError(text)
             yield text
+
+
+def _step(schedule: Any) -> None:
+    # It raises beyond its end, which only a job without one comes to.
+    if not (isinstance(schedule, lr_scheduler.OneCycleLR) and schedule.last_epoch >= schedule.total_steps):
+        schedule.step()
 
 
 def _length(schedule: Any) -> int | None:

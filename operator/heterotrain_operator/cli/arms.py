@@ -110,8 +110,9 @@ def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
 
 
 def endless(job: HeteroTrainingJob) -> HeteroTrainingJob:
-    """The same job without an end and without checkpoints: it is stopped once it has been measured."""
-    training = job.spec.training.model_copy(update={"epochs": None, "steps": MAX_STEPS, "target": None})
+    """The same job without a target and without checkpoints; its workers are told that it does not end either, and it
+    is stopped once it has been measured. Scripts see as many steps as ever."""
+    training = job.spec.training.model_copy(update={"target": None})
     checkpoint = job.spec.checkpoint.model_copy(update={"every_steps": MAX_STEPS})
     spec = job.spec.model_copy(update={"training": training, "checkpoint": checkpoint})
     return job.model_copy(update={"spec": spec})
@@ -182,7 +183,14 @@ class Runner:
             core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
         names = worker_names(core)
         schedule, placements = self._schedule_of(leg)
-        with LocalCluster(job, folder, str(checkpoints), mechanism=self._mechanism, cpus=placements[0]) as cluster:
+        with LocalCluster(
+            job,
+            folder,
+            str(checkpoints),
+            mechanism=self._mechanism,
+            cpus=placements[0],
+            endless=leg.is_profile,
+        ) as cluster:
             self._view.begin(title, core, position=position, endless=leg.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
             round_of = _Rounds(self._view, limits)

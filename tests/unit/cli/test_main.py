@@ -205,10 +205,11 @@ def test_workers_and_bounds_follow_the_groups():
     assert bounds_of(job) == {"j-a-0": (2, 8), "j-a-1": (2, 8), "j-b-0": (1, 32)}
 
 
-def test_profile_has_no_end_of_its_own(tmp_path: Path):
-    job = endless(load_manifest(write_manifest(tmp_path, manifest(training={"globalBatchSize": 32, "epochs": 1}))))
-    assert job.spec.training.epochs is None
-    assert job.spec.training.steps is not None
+def test_profile_has_no_target_and_shows_scripts_the_jobs_own_end(tmp_path: Path):
+    training = {"globalBatchSize": 32, "epochs": 1, "target": {"value": 0.1}}
+    job = endless(load_manifest(write_manifest(tmp_path, manifest(training=training))))
+    assert job.spec.training.target is None
+    assert job.spec.training.epochs == 1
     assert to_core(job).global_batch == 32
 
 

@@ -72,9 +72,10 @@ class LocalCluster:
         *,
         mechanism: Mechanism | None = None,
         cpus: Mapping[str, int] | None = None,
+        endless: bool = False,
     ) -> None:
         """Use `directory` for plan, logs and series; `checkpoint_path` replaces the manifest's. `cpus` keeps workers,
-        by name, to one CPU each.
+        by name, to one CPU each. Workers of an `endless` job go on until they are stopped.
 
         Raises ManifestError if a template asks for what a process cannot have. Without a `mechanism` the best
         that works here limits the workers.
@@ -85,7 +86,7 @@ class LocalCluster:
         self._check_working_dirs()
         self.ignored = tuple(path for template in self._templates.values() for path in template.ignored)
         self._configs = {
-            group.name: replace(training_config(job, group.name), checkpoint_path=checkpoint_path)
+            group.name: replace(training_config(job, group.name), checkpoint_path=checkpoint_path, endless=endless)
             for group in job.spec.worker_groups
         }
         self.mechanism = detect() if mechanism is None else mechanism
