@@ -11,15 +11,18 @@ from heterotrain_operator.api import load_manifest
 from heterotrain_operator.clusters.local.template import read_templates
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MANIFESTS = sorted((REPOSITORY / "examples").glob("*.yaml"))
-SCRIPTS = sorted((REPOSITORY / "examples").glob("*.py"))
+FOLDERS = ("examples", "examples/frameworks")
+MANIFESTS = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.yaml"))
+SCRIPTS = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.py"))
+PORTED = REPOSITORY / "examples" / "ported"
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_example_manifest_is_valid_and_runs_an_example_script(path: Path) -> None:
     templates = read_templates(load_manifest(path))
     commands = {argument for template in templates.values() for argument in template.command}
-    assert commands & {f"examples/{script.name}" for script in SCRIPTS}
+    scripts = [*SCRIPTS, *PORTED.glob("*.py")]
+    assert commands & {str(script.relative_to(REPOSITORY)) for script in scripts}
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
@@ -36,7 +39,7 @@ def test_example_manifest_meets_the_restricted_pod_security_standard(path: Path)
 @pytest.mark.processes
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_example_script_runs_alone(path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer-image")}
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer-image"), "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
         [sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=120, check=True
     )

@@ -5,15 +5,20 @@ import os
 import re
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+import torch
 
 from heterotrain.contract import TrainingConfig
 from trainer.gang import PATIENCE_SECONDS, REPOSITORY, Gang
 
 FOLDER = REPOSITORY / "examples" / "ported"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
+LINES = dict.fromkeys(SCRIPTS, 6) | dict.fromkeys(
+    ["accelerate_transformers.py", "gpt_pretraining.py", "image_mixup.py", "variational_autoencoder.py"], 8
+)
 RESULT = re.compile(r"^([a-z ]+): \D*([\d.]+)", re.MULTILINE)
 RUN_ALL = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
 
@@ -30,17 +35,17 @@ def changes(name: str) -> list[tuple[list[str], list[str]]]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_port_changes_at_most_six_lines_and_its_readme_shows_them(name: str) -> None:
+def test_a_port_changes_few_lines_and_its_readme_shows_them(name: str) -> None:
     changed = changes(name)
-    assert 0 < sum(max(len(went), len(came)) for went, came in changed) <= 6
+    assert 0 < sum(max(len(went), len(came)) for went, came in changed) <= LINES[name]
     shown = [f"-{line}" for went, _ in changed for line in went] + [f"+{line}" for _, came in changed for line in came]
     diffs = re.findall(r"```diff\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
     assert sorted(shown) in [sorted(diff.splitlines()) for diff in diffs]
 
 
-def test_there_are_five_ports_of_five_plain_scripts() -> None:
+def test_there_are_nine_ports_of_nine_plain_scripts() -> None:
     assert sorted(path.name for path in (FOLDER / "plain").glob("*.py")) == SCRIPTS
-    assert len(SCRIPTS) == 5
+    assert len(SCRIPTS) == 9
 
 
 @pytest.mark.processes
@@ -60,6 +65,10 @@ def test_ports_run_alone_and_learn() -> None:
     assert float(results["custom collate"]) > 140  # of 200
     assert float(results["language model"]) < 3.5
     assert float(results["regression"]) < 0.8
+    assert float(results["accelerate transformers"]) > 160  # of 200
+    assert float(results["gpt pretraining"]) < 2.8  # nats; 4.3 before
+    assert float(results["image mixup"]) > 250  # of 297
+    assert float(results["variational autoencoder"]) < 28  # nats; 44 before
 
 
 @pytest.mark.processes
@@ -70,3 +79,26 @@ def test_ports_train_as_unequal_workers_of_a_job_and_their_leader_alone_tells(tm
         assert [len(gang.series(rank)) for rank in range(2)] == [8, 8]
         told = RESULT.findall(gang.logs())
     assert [title.replace(" ", "_") for title, _ in told] == [name.removesuffix(".py")]
+
+
+@pytest.mark.processes
+def test_noise_is_each_workers_own_and_weights_are_everybodys(tmp_path: Path) -> None:
+    command = ["tests/trainer/scripts/noted_noise.py", str(FOLDER / "variational_autoencoder.py"), str(tmp_path)]
+    with Gang(tmp_path, command, (20, 12), TrainingConfig(steps=8, seed=7)) as gang:
+        gang.succeed()
+        (first, noise), (second, other) = [(gang.saved(rank), gang.saved(rank, "noise")) for rank in range(2)]
+    assert noise.keys() == other.keys() and len(noise) >= 8
+    drawn = [each[:12] for steps in (noise, other) for each in steps.values()]
+    assert all(not torch.equal(one, another) for one, another in combinations(drawn, 2))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.processes
+def test_a_moving_average_is_everybodys_also_of_a_worker_without_samples(tmp_path: Path) -> None:
+    command = ["tests/trainer/scripts/noted_noise.py", str(FOLDER / "image_mixup.py"), str(tmp_path)]
+    with Gang(tmp_path, command, (20, 0, 12), TrainingConfig(steps=8, seed=7)) as gang:
+        gang.succeed()
+        averages = [gang.saved(rank, "average") for rank in range(3)]
+    assert all(average["n_averaged"] == 8 for average in averages)
+    assert all(torch.equal(each[key], averages[0][key]) for each in averages for key in averages[0])

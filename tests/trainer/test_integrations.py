@@ -1,0 +1,242 @@
+"""Loops of accelerate, transformers and Lightning, as they are and in a session: the same weights. Real packages.
+
+With one full batch a step the order of the samples does not matter, so a framework's own loop is what to compare with.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+import transformers
+from accelerate import Accelerator as OwnAccelerator
+from accelerate.state import AcceleratorState
+from lightning.fabric import Fabric
+from torch import nn
+from torch.utils.data import DataLoader
+
+import heterotrain
+from heterotrain import integrations
+from heterotrain.contract import TrainingConfig
+from heterotrain.integrations.accelerate import Accelerator
+from heterotrain.integrations.lightning import fit
+from heterotrain.integrations.transformers import train
+from trainer.gang import REPOSITORY, Gang, run_alone
+
+SCRIPT = "tests/trainer/scripts/frameworks.py"
+SAMPLES = [{"input_ids": torch.arange(4), "labels": torch.arange(4)} for _ in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _forget_accelerates_state() -> Iterator[None]:
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def parts() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[Any]]:
+    model = nn.Linear(4, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(list(torch.eye(4)), batch_size=2)
+
+
+def test_importing_heterotrain_imports_no_framework() -> None:
+    statement = (
+        "import sys, heterotrain, heterotrain.session, heterotrain.integrations.lightning;"
+        "assert not {'accelerate', 'lightning', 'pytorch_lightning', 'transformers'} & set(sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer-image")}
+    subprocess.run([sys.executable, "-c", statement], check=True, env=environment)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("framework", ["accelerate", "transformers", "lightning"])
+def test_unequal_workers_train_what_the_frameworks_own_loop_trains(tmp_path: Path, framework: str) -> None:
+    own = run_alone(tmp_path / "own", [SCRIPT, framework, "--own"])
+    command = [SCRIPT, framework, "--out", str(tmp_path)]
+    with Gang(tmp_path, command, (22, 0, 10), TrainingConfig(epochs=12, seed=7, global_batch_size=32)) as gang:
+        gang.succeed()
+    weights = [gang.saved(rank) for rank in range(3)]
+    worst = max((each[key] - own[key]).abs().max().item() for each in weights for key in own)
+    print(f"float64, {framework}: weights differ by {worst:.1e} from those of its own loop")
+    assert worst < 1e-10
+    if framework == "accelerate":  # the leader alone saves
+        assert [path.name for path in tmp_path.glob("*.saved")] == ["w-0.saved"]
+        assert (tmp_path / "pretrained" / "config.json").exists()
+
+
+# --- accelerate -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [({"mixed_precision": "bf16"}, "precision"), ({"gradient_accumulation_steps": 2}, "global batch")],
+)
+def test_accelerates_options_that_the_manifest_has_instead_are_refused(options: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        Accelerator(heterotrain.join(), **options)
+
+
+def test_scripts_started_by_accelerate_launch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(RuntimeError, match="accelerate launch"):
+        Accelerator(heterotrain.join())
+
+
+def test_accelerate_prepares_in_any_order_and_unwraps() -> None:
+    model, optimizer, loader = parts()
+    accelerator = Accelerator(heterotrain.join(batch_size=2))
+    batches, prepared, _, others = accelerator.prepare(loader, model, optimizer, [1])
+    assert len(batches) == 2
+    assert accelerator.unwrap_model(prepared) is model
+    assert others == [1]
+    assert accelerator.is_main_process
+    assert accelerator.num_processes == 1
+
+
+def test_accelerate_refuses_what_one_worker_alone_cannot_do() -> None:
+    model, optimizer, loader = parts()
+    accelerator = Accelerator(heterotrain.join())
+    with pytest.raises(ValueError, match=r"session\.evaluate"):
+        accelerator.prepare(model, optimizer, loader, loader)
+    for name, instead in [("gather", "evaluate"), ("check_trigger", "stop"), ("save_state", "checkpoints")]:
+        with pytest.raises(NotImplementedError, match=instead):
+            getattr(accelerator, name)(torch.ones(1))
+    with pytest.raises(NotImplementedError, match="is_main_process"):
+        print(accelerator.process_index)
+
+
+# --- transformers -----------------------------------------------------------------------------------------------------
+
+
+def hugging_face(tmp_path: Path, *callbacks: Any, metrics: Any = None, **options: Any) -> transformers.Trainer:
+    config = transformers.GPT2Config(
+        vocab_size=4, n_positions=4, n_embd=4, n_layer=1, n_head=1, bos_token_id=None, eos_token_id=None
+    )
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", num_train_epochs=1, eval_strategy="epoch", **options
+    )
+    return transformers.Trainer(
+        transformers.GPT2LMHeadModel(config),
+        arguments,
+        train_dataset=SAMPLES,
+        eval_dataset=SAMPLES,
+        callbacks=list(callbacks),
+        compute_metrics=metrics,
+    )
+
+
+class Mine(transformers.TrainerCallback):
+    """Does nothing."""
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "options", "found"),
+    [
+        ([Mine()], {}, "Mine"),
+        ([transformers.EarlyStoppingCallback()], {}, "EarlyStoppingCallback"),
+        ([], {"bf16": True}, "precision"),
+        ([], {"metrics": print}, "compute_metrics"),
+        ([], {"activation_checkpointing": True}, "own activation_checkpointing_enable"),
+        ([], {"neftune_noise_alpha": 1.0}, "neftune_noise_alpha"),
+        ([], {"train_sampling_strategy": "group_by_length"}, "order"),
+    ],
+)
+def test_what_a_trainer_would_do_and_nobody_does_is_refused(
+    tmp_path: Path, callbacks: list[Any], options: dict[str, Any], found: str
+) -> None:
+    with pytest.raises(ValueError, match=found):
+        train(heterotrain.join(), hugging_face(tmp_path, *callbacks, **options))
+
+
+def test_a_trainer_smooths_labels_and_measures_every_few_steps(tmp_path: Path) -> None:
+    session = heterotrain.join(batch_size=2, epochs=2)
+    train(session, hugging_face(tmp_path, label_smoothing_factor=0.1))
+    assert session.step == 4
+    assert session.metrics["eval_loss"] > 0
+
+
+# --- Lightning --------------------------------------------------------------------------------------------------------
+
+
+class Regression(lightning.LightningModule):
+    """Learns nothing much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def training_step(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.layer(batch).square().mean()}
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2), "interval": "step"}]
+
+
+class WithHook(Regression):
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Never called."""
+
+
+class ByHand(Regression):
+    automatic_optimization = False
+
+
+class TwoOptimizers(Regression):
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), lr=0.1)] * 2
+
+
+class LogsAnObject(Regression):
+    def validation_step(self, batch: torch.Tensor) -> None:
+        self.log("object", object())
+
+
+def test_a_lightning_module_is_trained_and_its_schedule_stepped() -> None:
+    session = heterotrain.join(batch_size=2, epochs=2)
+    module = Regression()
+    fit(session, module, parts()[2])
+    assert session.step == module.trainer.global_step == 4
+    assert module.trainer.estimated_stepping_batches == 4
+    assert module.trainer.is_global_zero
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [(WithHook(), "on_train_batch_end"), (ByHand(), "manual"), (TwoOptimizers(), "no single optimizer")],
+)
+def test_what_lightning_would_do_and_nobody_does_is_refused(module: Regression, found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        fit(heterotrain.join(), module, parts()[2])
+
+
+def test_a_validation_step_logs_numbers() -> None:
+    with pytest.raises(TypeError, match="log a number"):
+        fit(heterotrain.join(), LogsAnObject(), parts()[2], parts()[2])
+
+
+# --- what prepare() is given ------------------------------------------------------------------------------------------
+
+
+def test_what_another_framework_has_prepared_is_recognised(tmp_path: Path) -> None:
+    own = OwnAccelerator(cpu=True)
+    prepared = own.prepare(*parts())
+    for each in prepared[1:]:
+        with pytest.raises(TypeError, match=r"integrations\.accelerate"):
+            integrations.check(each)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, optimizer, loader = parts()
+    for each in (*fabric.setup(model, optimizer), fabric.setup_dataloaders(loader)):
+        with pytest.raises(TypeError, match="Fabric"):
+            integrations.check(each)
+    with pytest.raises(TypeError, match=r"lightning\.fit"):
+        integrations.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
+    with pytest.raises(TypeError, match=r"transformers\.train"):
+        integrations.check(hugging_face(tmp_path))
+    with pytest.raises(TypeError, match="module inside"):
+        integrations.check(nn.DataParallel(nn.Linear(1, 1)))
+    integrations.check(*parts(), Regression())
