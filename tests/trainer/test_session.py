@@ -71,7 +71,7 @@ class Lazy(nn.Sequential):
         (nn.Linear(1, 1), lambda m: [sgd(m), sgd(m)], TypeError, "optimizer: expected one, found several"),
         (nn.Linear(1, 1), lambda m: m, TypeError, "expected a torch.optim.Optimizer, found Linear"),
         (Lazy(), lambda _: sgd(nn.Linear(1, 1)), TypeError, "0.weight: has no shape yet"),
-        (DataParallel(nn.Linear(1, 1)), sgd, TypeError, "DataParallel is the session's part"),
+        (DataParallel(nn.Linear(1, 1)), sgd, TypeError, "DataParallel sums gradients over workers by itself"),
         (
             nn.Linear(1, 1),
             lambda m: sgd(m, nn.Linear(3, 2)),

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
+
+from heterotrain.integrations import check
 
 _NAMED = 5  # names that a message lists before it only counts them
 
@@ -15,15 +16,12 @@ _NAMED = 5  # names that a message lists before it only counts them
 def check_modules(modules: Sequence[nn.Module]) -> None:
     """Raises TypeError for modules that cannot be trained on several workers here."""
     for module in modules:
+        check(module)
         if not isinstance(module, nn.Module):
-            raise TypeError(
-                f"model: expected a torch.nn.Module, or a list of them, found {type(module).__name__}"
-                + ("; a LightningModule's trainer cannot be used" if type(module).__name__ == "Trainer" else "")
-            )
+            raise TypeError(f"model: expected a torch.nn.Module, or a list of them, found {type(module).__name__}")
         for name, layer in module.named_modules():
             where = name or "the model"
-            if isinstance(layer, (DistributedDataParallel, DataParallel)):
-                raise TypeError(f"{where}: {type(layer).__name__} is the session's part; give the model that it wraps")
+            check(layer)
             if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse:
                 raise TypeError(
                     f"{where}: its gradients are sparse, and only dense ones are summed over the workers; leave "
@@ -42,6 +40,7 @@ def check_optimizer(optimizer: object, modules: Sequence[nn.Module]) -> list[nn.
     Raises TypeError for an optimizer that needs more than one gradient a step, or sparse ones, ValueError if it holds
     parameters that are none of the modules'.
     """
+    check(optimizer)
     if isinstance(optimizer, (list, tuple, dict)):
         raise TypeError(
             "optimizer: expected one, found several. Two networks that train against each other can share one with two "

@@ -23,6 +23,7 @@ from heterotrain.contract import Member, Plan, Termination, TrainingConfig
 from heterotrain.engine import Engine
 from heterotrain.evaluation import Measure
 from heterotrain.gradient import ElasticModel
+from heterotrain.integrations import check
 from heterotrain.loading import Loader, Prefetch, Source
 from heterotrain.metrics import Series, WorkerMetrics, serve
 from heterotrain.once import first_here
@@ -204,6 +205,7 @@ class Session:
         modules = [model] if isinstance(model, nn.Module) or not isinstance(model, Sequence) else list(model)
         check_modules(modules)
         lacking = check_optimizer(optimizer, modules)
+        check(dataset)
         source = Source.of(dataset, collate_fn)
         if loss not in ("mean", "sum"):
             raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
