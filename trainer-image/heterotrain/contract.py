@@ -64,6 +64,7 @@ METRIC_LOSS = "heterotrain_worker_loss"  # global training loss of the newest st
 METRIC_MEMORY_BYTES = "heterotrain_worker_memory_bytes"
 METRIC_MEMORY_PEAK_BYTES = "heterotrain_worker_memory_peak_bytes"  # of measured steps since the version began
 METRIC_MEMORY_BATCH_SIZE = "heterotrain_worker_memory_batch_size"  # samples at once at which that peak was reached
+METRIC_LEAST_BATCH_SIZE = "heterotrain_worker_least_batch_size"  # with fewer samples the model trains badly
 METRIC_MEMORY_LIMIT_BYTES = "heterotrain_worker_memory_limit_bytes"
 METRIC_CPU_LIMIT = "heterotrain_worker_cpu_limit_cores"
 # Counters of the worker.

@@ -15,7 +15,11 @@ from typing import Any
 import torch
 
 from heterotrain import contract, sampler
-from heterotrain.batch_norm import LEAST_SAMPLES_WITH_BATCH_NORM, has_batch_norm
+from heterotrain.batch_norm import (
+    GOOD_SAMPLES_WITH_BATCH_NORM,
+    LEAST_SAMPLES_WITH_BATCH_NORM,
+    has_batch_norm,
+)
 from heterotrain.buffers import KeptBuffers
 from heterotrain.contract import TrainingConfig
 from heterotrain.division import Division
@@ -86,7 +90,9 @@ class Engine:
         self._subject = subject
         self._handle = handle
         self._optimizer = subject.optimizer
-        least = LEAST_SAMPLES_WITH_BATCH_NORM if has_batch_norm(subject.module) else 1
+        normalises = has_batch_norm(subject.module)
+        least = LEAST_SAMPLES_WITH_BATCH_NORM if normalises else 1
+        metrics.state.least_batch_size = GOOD_SAMPLES_WITH_BATCH_NORM if normalises else 1
         self.rules = Rules(subject.dataset_length, least, config.last_step, config.epochs, config.steps, config.endless)
         self._division = Division(self.rules, self.state, plans)
         self._metrics = metrics

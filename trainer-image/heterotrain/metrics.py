@@ -66,6 +66,7 @@ class WorkerState:
 
     step: int = 0
     total_steps: int = 0
+    least_batch_size: int = 1
     epoch: int = 0
     phase: str = contract.PHASE_PREPARING
     loss: float = math.nan
@@ -119,6 +120,7 @@ class WorkerMetrics(Collector):
             (contract.METRIC_GENERATION, "Generation of the plan in force.", counters.generation),
             (contract.METRIC_STEP, "Committed steps.", state.step),
             (contract.METRIC_TOTAL_STEPS, "Steps of the whole job; 0 if not known yet.", state.total_steps),
+            (contract.METRIC_LEAST_BATCH_SIZE, "Samples with fewer of which it trains badly.", state.least_batch_size),
             (contract.METRIC_EPOCH, "Epoch, from 0.", state.epoch),
             (contract.METRIC_IN_COLLECTIVE, "1 while only waiting for others.", float(self._in_collective())),
             (contract.METRIC_LOSS, "Global training loss.", None if math.isnan(state.loss) else state.loss),
