@@ -230,7 +230,7 @@ def test_a_sampler_is_asked_for_the_whole_order_under_the_numbers_of_seed_and_ep
     random.seed(5)
     assert one.of(3).tolist() == other.of(3).tolist()
     assert one.length == len(one.of(7)) == length
-    assert one.checksum == other.checksum
+    assert one.checksum(2) == other.checksum(2) > 0
     if not isinstance(source.sampler, list):
         assert one.of(3).tolist() != one.of(4).tolist()
         assert one.of(3).tolist() != Order(source.length, SEED + 1, source.sampler).of(3).tolist()

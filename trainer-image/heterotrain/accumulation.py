@@ -61,6 +61,12 @@ class Accumulator:
             if kept is not None:
                 gradient.add_(kept)
 
+    def give_back(self) -> None:
+        """Put what was kept where a script looks for it, together with what is there."""
+        for parameter, kept in self._kept.items():
+            parameter.grad = kept if parameter.grad is None else parameter.grad.add_(kept)
+        self._kept.clear()
+
     def _keep(self, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:

@@ -92,6 +92,10 @@ class RunningStatistics:
                 if layer.num_batches_tracked is not None:
                     layer.num_batches_tracked.fill_(int(count))
 
+    def places(self) -> list[tuple[nn.Module, str]]:
+        """Whose they are, and under which names."""
+        return [(layer, name) for layer in self._layers for name in layer._buffers]
+
     def buffers(self) -> list[torch.Tensor]:
         """The running means and variances, and the counts of batches."""
         return [buffer for layer in self._layers for buffer in layer.buffers(recurse=False)]

@@ -51,7 +51,8 @@ class Batches:
                 else:
                     engine.step_without_samples()
         except GeneratorExit:
-            engine.left()
+            if epoch is None or engine.position.epoch == epoch:
+                engine.left()
             raise
         finally:
             if not self._by_epoch:

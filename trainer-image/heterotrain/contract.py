@@ -28,6 +28,7 @@ ENV_UID = "HETEROTRAIN_UID"  # the pod's UID; tells a re-created pod from its pr
 ENV_GROUP = "HETEROTRAIN_GROUP"
 ENV_PLAN_DIR = "HETEROTRAIN_PLAN_DIR"  # the folder that holds PLAN_FILE
 ENV_CONFIG = "HETEROTRAIN_CONFIG"  # TrainingConfig as JSON
+ENV_GLOBAL_BATCH_SIZE = "HETEROTRAIN_GLOBAL_BATCH_SIZE"  # samples per step; not there if that may change
 ENV_METRICS_PORT = "HETEROTRAIN_METRICS_PORT"
 ENV_CPU_LIMIT = "HETEROTRAIN_CPU_LIMIT"  # cores, as the pod started
 ENV_TERMINATION_LOG = "HETEROTRAIN_TERMINATION_LOG"
@@ -251,7 +252,7 @@ def parse_plan(text: str | bytes) -> Plan:
 # --- what a worker is told once, at its start --------------------------------------------------------------------
 
 
-_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("global_batch_size", None), ("endless", False))
+_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("endless", False))
 """Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know."""
 
 TRAINING_LOSS = "loss"
@@ -264,9 +265,8 @@ class TrainingConfig:
 
     Exactly one of `epochs` and `steps` is set. The job ends once `target_metric`, taken every `target_every_steps`
     steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target. `last_step` says what
-    becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel. `global_batch_size` is
-    in samples per step; None if it may change. `endless`: the end is what the script is told of, as ever, but the job
-    goes on until it is stopped.
+    becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel. The script of an
+    `endless` job sees its end as ever, but the job goes on until it is stopped.
     """
 
     epochs: int | None = None
@@ -286,7 +286,6 @@ class TrainingConfig:
     progress_timeout_seconds: float = 60.0
     startup_deadline_seconds: float = 600.0
     last_step: str = "Partial"  # a smaller step; or Drop, or Carry: into the next epoch
-    global_batch_size: int | None = None
     endless: bool = False
     backend: str = "auto"  # nccl where all workers have GPUs, else gloo; or gloo, whatever they have
 

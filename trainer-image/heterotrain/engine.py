@@ -76,7 +76,7 @@ class Engine:
         stop: StopRequest,
     ) -> None:
         """Without a `worker` it is a run alone. `handle` is what the script holds of the model."""
-        self.state = TrainingState(subject.module, subject.optimizer, subject.dataset_length, config)
+        self.state = TrainingState(subject.module, subject.optimizer, subject.order.length, config)
         self.evaluation = Evaluation(config)
         self.schedules = Schedules()
         self.after_step: list[Callable[[], object]] = []
@@ -86,6 +86,7 @@ class Engine:
         self.looked_at = False  # a forward without gradients happened since the last step
         self._config = config
         self._worker = worker
+        self._known_batch_size = None if worker is None else worker.global_batch_size
         self._plans = plans
         self._subject = subject
         self._handle = handle
@@ -93,7 +94,7 @@ class Engine:
         normalises = has_batch_norm(subject.module)
         least = LEAST_SAMPLES_WITH_BATCH_NORM if normalises else 1
         metrics.state.least_batch_size = GOOD_SAMPLES_WITH_BATCH_NORM if normalises else 1
-        self.rules = Rules(subject.dataset_length, least, config.last_step, config.epochs, config.steps, config.endless)
+        self.rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
         self._division = Division(self.rules, self.state, plans)
         self._metrics = metrics
         self._series = series
@@ -143,8 +144,8 @@ class Engine:
     @property
     def total_steps(self) -> int:
         """Of the whole job; 0 if that is not known yet."""
-        if not self._plans.known and self._config.global_batch_size is not None:
-            return self.rules.steps_in_all(self.position, self._config.global_batch_size)
+        if not self._plans.known and self._known_batch_size is not None:
+            return self.rules.steps_in_all(self.position, self._known_batch_size)
         return self._progress.total_steps
 
     @property
@@ -157,8 +158,8 @@ class Engine:
         """Samples of a full step. Raises RuntimeError if nothing tells it yet."""
         if self._plans.known:
             return self._plans.split.global_batch_size
-        if self._config.global_batch_size is not None:
-            return self._config.global_batch_size
+        if self._known_batch_size is not None:
+            return self._known_batch_size
         raise RuntimeError(
             "the global batch is known only once the loop over the batches has begun, for batching.fixedGlobalBatch is "
             "false"
@@ -257,7 +258,7 @@ class Engine:
             elif self.evaluation.is_due(self.position, at_the_end=done):
                 self._evaluate()
             elif done:
-                if self._team.merge_buffers() and self._team.await_all():
+                if self._team.unite():
                     self._end()
                     return False
             else:
@@ -317,9 +318,9 @@ class Engine:
         """The script has left the loop over the batches. If it has not ended the job before, it is not at its end."""
         if self.finished or self.stopped:
             return
-        if self._step.is_open:
-            self._drop_step("the script left it")
         if self.ended_because:
+            if self._step.is_open:
+                self._drop_step("the script left it")
             # The others are in the midst of a step that this worker will not finish; all meet once more to end it.
             self._team.give_up("the script has ended the job")
             self._boundary()
@@ -351,6 +352,8 @@ class Engine:
     # --- inside a step ------------------------------------------------------------------------------------------
 
     def _open_step(self) -> None:
+        if self.position.begins:
+            self._subject.hyperparameters.saw(self._subject.order.checksum(self.position.epoch))
         self._step = self._division.next_step()
         if self._step.samples != self._division.usual_samples():
             self._mark = self._mark or "partial"
@@ -443,6 +446,7 @@ class Engine:
 
     def _check_stop(self) -> None:
         if self._stop.requested:
+            self._team.leave("it was asked to stop before all had met")
             self._leave_on_request()
 
     def _await_membership(self, worker: Worker) -> None:
@@ -500,7 +504,7 @@ class Engine:
     def _leave_on_request(self) -> None:
         """Save what is committed and leave in order. Raises SystemExit(143)."""
         self.stopped = True
-        self._team.merge_buffers()
+        self._team.unite()
         self._save()
         self._team.part()
         log.info("asked to stop: leaving after step %d", self.position.step)
@@ -511,7 +515,7 @@ class Engine:
     def _evaluate(self) -> None:
         """Measure the model as it is after the newest step, together; if a worker fails it is for later."""
         self._checkpoint_if_due()  # an evaluation may take long, and be the last that a worker does
-        if not self._team.merge_buffers():
+        if not self._team.unite():
             return
         with self._metrics.phase(contract.PHASE_EVALUATING):
             record = self.evaluation.run(
@@ -528,7 +532,7 @@ class Engine:
         self._clock.restart()
 
     def _checkpoint_if_due(self) -> None:
-        if self.state.checkpoint_is_due and self._team.merge_buffers():
+        if self.state.checkpoint_is_due and self._team.unite():
             self._save()
             # Everybody's next step holds the leader's writing, as own time there and as waiting elsewhere.
             self._mark = self._mark or "checkpoint"

@@ -60,6 +60,12 @@ class Exchange:
         self._samples = (0, 0)
         self._pending = PendingSignals(signals, self._watch.checksums(self._steps_between), generation)
 
+    def compare_all(self, generation: Generation) -> None:
+        """All workers wait for one another and compare their whole replicas. Raises RuntimeError if the group breaks,
+        ReplicaError if they differ."""
+        _, checksums = PendingSignals(Signals(), self._watch.whole(), generation).read()
+        self._watch.compare(checksums, self._plans.in_force.members)
+
     def committed(self, mine: int, everybodys: int) -> None:
         """A step over so many samples has been committed."""
         self._samples = (self._samples[0] + mine, self._samples[1] + everybodys)

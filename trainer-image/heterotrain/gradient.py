@@ -38,6 +38,23 @@ class ElasticModel(nn.Module):
             self._looked_at()
         return self._arithmetic.run(self.module, *args, **kwargs)
 
+    # What Python looks for on the class alone: a prepared Sequential is indexed as the script's own.
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self.module)  # type: ignore[arg-type]  # raises what the module's own would
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.module)  # type: ignore[call-overload,no-any-return]  # likewise
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.module[place]  # type: ignore[index]  # likewise
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self.module  # type: ignore[operator]  # likewise
+
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         return deepcopy(self.module, memo)
 

@@ -53,12 +53,20 @@ class _Touch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, zero: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        ctx.inputs = 1 + len(parameters)
+        # A script's own hooks on a parameter expect a gradient.
+        ctx.zeros = [torch.zeros_like(each) if _is_hooked(each) else None for each in parameters]
         return zero.clone()
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        return (None,) * ctx.inputs
+        return (None, *ctx.zeros)
+
+
+def _is_hooked(parameter: torch.Tensor) -> bool:
+    """Whether the script has hooks on its gradient; the library's own take none."""
+    after = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+    theirs = (hook for hook in after.values() if not getattr(hook, "__module__", "").startswith("heterotrain."))
+    return bool(parameter._backward_hooks) or any(True for _ in theirs)
 
 
 def touch(parameters: Iterable[nn.Parameter], device: torch.device) -> torch.Tensor:
@@ -89,6 +97,7 @@ class GradientSum:
         self._always_touch = always_touch
         self._untouched: dict[nn.Parameter, None] = dict.fromkeys(self._parameters)
         self._looked = 0
+        self._summing = False
         self._watching: list[RemovableHandle] = []
         self._parallel = DistributedDataParallel(
             _Announced(module),
@@ -108,11 +117,17 @@ class GradientSum:
     def begin(self) -> None:
         """The backward that is about to begin is the one whose gradients are to be summed."""
         if self._watching:
+            self._summing = True
+            self._looked += 1
             # Zeros that the script has left there would look like gradients.
             for each in self._parameters:
                 each.grad = None
         with torch.enable_grad():
             self._parallel()
+
+    def end(self) -> None:
+        """That backward has ended."""
+        self._summing = False
 
     def rest(self) -> torch.Tensor | None:
         """What to add to the loss so that parameters that it does not reach are complete too; None if it reaches all.
@@ -120,7 +135,6 @@ class GradientSum:
         Which those are is found out in the first steps.
         """
         if self._looked < _LOOKED_AT_STEPS:
-            self._looked += 1
             self._look()
             return touch(self._parameters, self._device)
         if self._watching:
@@ -140,7 +154,8 @@ class GradientSum:
             return
 
         def reached(parameter: nn.Parameter) -> None:
-            if parameter.grad is not None:  # torch also says so of one that is only touched
+            # Also called for one that is only touched: without a gradient, or with zeros for a script's hooks.
+            if self._summing and parameter.grad is not None and not _is_hooked(parameter):
                 self._untouched.pop(parameter, None)
 
         for each in self._parameters:

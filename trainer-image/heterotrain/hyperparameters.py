@@ -81,6 +81,10 @@ class Hyperparameters:
         """The optimizer makes the step with these."""
         self.checksum = zlib.crc32(struct.pack(f"<q{len(values)}d", step, *values), self.checksum)
 
+    def saw(self, checksum: int) -> None:
+        """Something else that belongs to the step must be the same on all workers: the order of an epoch's samples."""
+        self.checksum = zlib.crc32(struct.pack("<q", checksum), self.checksum)
+
     def restart(self) -> None:
         """All workers begin the checksum together."""
         self.checksum = 0

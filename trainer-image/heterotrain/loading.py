@@ -12,7 +12,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -187,8 +187,7 @@ class Prefetch:
         self._loader = loader
         self._coming = coming
         self._length = order.length
-        # an epoch's order and, beyond its end, the next one's
-        self._order = lru_cache(maxsize=2)(order.of)
+        self._order = order.of
         self._ahead: deque[Share] = deque()  # shares that the loader was given and that were not taken yet
         self._next: Share | None = None  # the one that it would be given next
         self._rest: Iterator[Share] = iter(())  # and those after that

@@ -34,6 +34,7 @@ _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
 _LEFT = "left"  # the store's key under which a worker that leaves before the end says so
 _LEFT_SECONDS = 3.0
+_GIVE_UP_SECONDS = 1.0
 _LONGEST_WORD = 1000
 # All members are here when groups are made, so whoever is not connected by then died in between.
 _GROUP_SECONDS = 10.0
@@ -288,14 +289,18 @@ class Rendezvous:
         self._backend = backend
         self._attempt = 0
         self._left_since = 0.0
+        self._given_up = False
+        self._devices: set[bytes] = set()  # kinds that the members have
         self._current: Generation | None = None
         host, _, port = plan.members[0].address.rpartition(":")
         if host.startswith("127."):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._store = self._connect(host, int(port), deadline_seconds)
+        # A client of its own, for one that waits for an answer keeps its lock.
+        self._watch_store = self._connect(host, int(port), deadline_seconds, serves=False)
         threading.Thread(target=self._keep_watch, name="heterotrain-watch", daemon=True).start()
 
-    def _connect(self, host: str, port: int, deadline_seconds: float) -> dist.TCPStore:
+    def _connect(self, host: str, port: int, deadline_seconds: float, *, serves: bool = True) -> dist.TCPStore:
         deadline = time.monotonic() + deadline_seconds
         while True:
             self._check_stop()
@@ -303,7 +308,7 @@ class Rendezvous:
                 return dist.TCPStore(
                     host,
                     port,
-                    is_master=self._rank == 0,
+                    is_master=serves and self._rank == 0,
                     wait_for_workers=False,
                     timeout=timedelta(seconds=_CONNECT_SECONDS),
                 )
@@ -321,10 +326,10 @@ class Rendezvous:
         """
         deadline = time.monotonic() + deadline_seconds
         while True:
-            self._attempt = self._next_attempt()
+            self._attempt = self._ask(self._next_attempt, deadline)
             number = f"{self._plan.generation}.{self._attempt}"
             try:
-                self._await_all(number, deadline)
+                self._ask(partial(self._await_all, number, deadline), deadline)
                 self._current = self._make_groups(number)
                 return self._current
             except _OvertakenError:
@@ -336,14 +341,31 @@ class Rendezvous:
                     raise MembershipError(f"groups of generation {number} could not be made: {error}") from error
                 log.warning("attempt %s to form the group failed, trying again: %s", number, error)
 
+    def _ask(self, call: Callable[[], Any], deadline: float) -> Any:
+        """What a call that talks to the store returns or raises. In a thread: a leader that is frozen keeps whoever
+        waits for its answer from hearing signals, and from knowing the time."""
+        self._given_up = False
+        asking = _Aside(call)
+        try:
+            while not asking.done.wait(_POLL_SECONDS):
+                self._check_stop()
+                if time.monotonic() > deadline + _CONNECT_SECONDS:
+                    raise MembershipError(f"lost the leader {self._plan.leader}: it does not answer")
+        except BaseException:
+            # A thread that comes back from torch while the interpreter ends would take the process down.
+            self._given_up = True
+            asking.done.wait(_GIVE_UP_SECONDS)
+            raise
+        return asking.result()
+
     def part(self) -> None:
         """The training is over; nobody is to be watched any more."""
         self._current = None
 
     def leave_word(self, why: str) -> None:
         """This worker leaves before the end; whoever looks for it learns why. Does nothing if the store is gone."""
-        with contextlib.suppress(dist.DistError):
-            self._store.set(_LEFT, json.dumps([self._plan.members[self._rank].name, why[:_LONGEST_WORD]]))
+        word = json.dumps([self._plan.members[self._rank].name, why[:_LONGEST_WORD]])
+        _Aside(lambda: self._store.set(_LEFT, word)).done.wait(_CONNECT_SECONDS)
 
     def _check_left(self) -> None:
         """Raises MembershipError some time after a worker has left for good: whoever acts on ends should see its end
@@ -367,7 +389,7 @@ class Rendezvous:
             if generation is None or generation.waiting_seconds < 2 * _WATCH_SECONDS:
                 continue
             try:
-                if int(self._store.get("attempt")) > generation.attempt:
+                if int(self._watch_store.get("attempt")) > generation.attempt:
                     generation.break_up("the others have given this attempt up")
             except dist.DistError as error:
                 generation.break_up(f"lost the leader {self._plan.leader}: {error}")
@@ -387,7 +409,8 @@ class Rendezvous:
         try:
             self._store.set(keys[self._rank], self._device_type)
             while not self._store.check(keys):
-                self._check_stop()
+                if self._given_up:
+                    raise MembershipError("not waited for any more")
                 self._check_left()
                 if int(self._store.get("attempt")) > self._attempt:
                     raise _OvertakenError
@@ -399,23 +422,23 @@ class Rendezvous:
                     ]
                     raise MembershipError(f"gave up waiting for {', '.join(missing)} in generation {number}")
                 time.sleep(_POLL_SECONDS)
+            self._devices = {self._store.get(key) for key in keys}
         except dist.DistError as error:
             raise MembershipError(f"lost the leader {self._plan.leader}: {error}") from error
 
     def _make_groups(self, number: str) -> Generation:
-        world_size = len(self._plan.members)
-        devices = {self._store.get(f"here/{number}/{rank}") for rank in range(world_size)}
         # nccl reaches only GPUs; gloo serves a mixture, staging GPU buckets through pinned host memory by itself.
-        backend = "nccl" if devices == {b"cuda"} and self._backend == "auto" else "gloo"
+        backend = "nccl" if self._devices == {b"cuda"} and self._backend == "auto" else "gloo"
         cutter = SocketCutter(self._spare_port, self._hosts())
         generation = Generation(self._plan, self._attempt, self._rank, cutter, backend)
+
         # In a thread, for a signal is only handled between the main thread's instructions.
-        making = _Making(generation, self._store, cutter)
+        def make() -> None:
+            with cutter.watch():  # sockets are known as the generation's before this has ended
+                generation.make_groups(self._store)
+
         try:
-            while not making.done.wait(_POLL_SECONDS):
-                self._check_stop()
-            if making.error is not None:
-                raise RuntimeError(str(making.error)) from making.error
+            self._ask(make, time.monotonic() + _COLLECTIVE_TIMEOUT.total_seconds())
         except BaseException as error:
             generation.break_up(str(error))
             raise
@@ -433,27 +456,32 @@ class Rendezvous:
         return found
 
 
-class _Making(threading.Thread):
-    """Makes a generation's groups."""
+class _Aside(threading.Thread):
+    """A call beside the main thread, whose end may not come."""
 
-    def __init__(self, generation: Generation, store: dist.Store, cutter: SocketCutter) -> None:
-        super().__init__(name="heterotrain-groups", daemon=True)
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(name="heterotrain-aside", daemon=True)
         self.done = threading.Event()
-        self.error: RuntimeError | None = None
-        self._generation = generation
-        self._store = store
-        self._cutter = cutter
+        self._call = call
+        self._returned: Any = None
+        self._error: Exception | None = RuntimeError("a call beside the main thread had no end")
         self.start()
 
     def run(self) -> None:
-        """Sockets are known as the generation's before `done`."""
+        """Keep what comes of it."""
         try:
-            with self._cutter.watch():
-                self._generation.make_groups(self._store)
-        except RuntimeError as error:
-            self.error = error
+            self._returned = self._call()
+            self._error = None
+        except (RuntimeError, OSError, ValueError, _OvertakenError) as error:
+            self._error = error
         finally:
             self.done.set()
+
+    def result(self) -> Any:
+        """What the call returned. Raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._returned
 
 
 class _OvertakenError(Exception):

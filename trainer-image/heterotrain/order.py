@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class Order:
         self._dataset_length = dataset_length
         self._seed = seed
         self._sampler = sampler
+        # An epoch's and, for what is loaded ahead, the next one's: it is the same for everybody who asks.
+        self._remembered = lru_cache(maxsize=2)(self._of)
         if sampler is not None:
             first = self._drawn(0)
             self.length = len(first)
@@ -46,6 +49,9 @@ class Order:
 
         Raises ValueError if the script's sampler has another number of samples than in the first epoch.
         """
+        return self._remembered(epoch)
+
+    def _of(self, epoch: int) -> torch.Tensor:
         if self._sampler is None:
             return epoch_order(self.length, self._seed, epoch)
         found = self._drawn(epoch)
@@ -56,10 +62,9 @@ class Order:
             )
         return found
 
-    @property
-    def checksum(self) -> str:
-        """Of the first epoch's, to be compared with the other workers'."""
-        return f"{zlib.crc32(self.of(0).numpy().tobytes()):08x}" if self._sampler is not None else "the session's own"
+    def checksum(self, epoch: int) -> int:
+        """Of an epoch's order, to be compared with the other workers'; 0 for the session's own."""
+        return 0 if self._sampler is None else zlib.crc32(self.of(epoch).numpy().tobytes())
 
     @property
     def _name(self) -> str:

@@ -28,22 +28,29 @@ class Passes:
         self._accumulator = accumulator
         self._last_part = True
         self._running = False
+        self._summing = False  # the backward under way is the step's last
+        self._module = module
         self._first_of_step = True
         self._is_open = False
-        # One parameter stands for all: looking at each would be felt. The first is the farthest from any loss.
-        self._sample = next((each for each in module.parameters() if each.requires_grad), None)
-        if self._sample is not None:
-            register: Callable[..., object] = self._sample.register_post_accumulate_grad_hook
+        self._samples: list[nn.Parameter] = []
+
+    def settle(self) -> None:
+        """The script has frozen what it wants to freeze. A few parameters stand for all, for looking at each would be
+        felt: the first, which is the farthest from any loss, the last, and one between."""
+        free = [each for each in self._module.parameters() if each.requires_grad]
+        self._samples = list(dict.fromkeys(free[place] for place in (0, len(free) // 2, -1))) if free else []
+        for each in self._samples:
+            register: Callable[..., object] = each.register_post_accumulate_grad_hook
             register(self._check_scaled)
 
     def open(self, *, first_part: bool, last_part: bool) -> None:
         """The script gets the next of the step's batches."""
         self.done = 0
-        self._running = False
+        self._running = self._summing = False
         self._last_part = last_part
         self._first_of_step = first_part
         self._is_open = True
-        if self.gradients is None or (last_part and self.wanted == 1):
+        if last_part and self.wanted == 1:
             self._accumulator.release()
         else:
             self._accumulator.collect()
@@ -83,6 +90,7 @@ class Passes:
             self._check_cleared()
         self._running = True
         if self._last_part and self.done == self.wanted - 1:
+            self._summing = True
             self._accumulator.release()
             if self.gradients is not None:
                 self.gradients.begin()
@@ -92,6 +100,12 @@ class Passes:
     def _end(self) -> None:
         self._running = False
         self.done += 1
+        if self._summing:
+            self._summing = False
+            if self.gradients is None:
+                self._accumulator.give_back()
+            else:
+                self.gradients.end()
 
     def _check_scaled(self, _parameter: torch.Tensor) -> None:
         if self._is_open and not self._running:
@@ -101,9 +115,11 @@ class Passes:
             )
 
     def _check_cleared(self) -> None:
-        sample = None if self._sample is None else self._sample.grad
-        # A look at what is on a GPU would make the host wait for it.
-        if sample is not None and sample.device.type == "cpu" and bool(torch.count_nonzero(sample)):
+        for parameter in self._samples:
+            gradient = parameter.grad
+            # A look at what is on a GPU would make the host wait for it.
+            if gradient is None or gradient.device.type != "cpu" or not bool(torch.count_nonzero(gradient)):
+                continue
             raise RuntimeError(
                 "gradients of the batch before were there still when backward() began; call optimizer.zero_grad() once "
                 "for every batch"

@@ -20,20 +20,25 @@ class Witness:
     """What gradients were when they arrived, so that one can tell whether the script has changed them since."""
 
     def __init__(self) -> None:
-        self._norms: dict[torch.Tensor, torch.Tensor] = {}
+        self._traits: dict[torch.Tensor, torch.Tensor] = {}
 
     def saw(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """These have arrived."""
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            self._norms[parameter] = torch.linalg.vector_norm(gradient)
+            self._traits[parameter] = _traits(gradient)
 
     @property
     def changed(self) -> bool:
         """Whether a gradient is another now. One that is no number may seem so without being it."""
         return any(
-            parameter.grad is None or not torch.equal(torch.linalg.vector_norm(parameter.grad), norm)
-            for parameter, norm in self._norms.items()
+            parameter.grad is None or not torch.equal(_traits(parameter.grad), traits)
+            for parameter, traits in self._traits.items()
         )
+
+
+def _traits(gradient: torch.Tensor) -> torch.Tensor:
+    """Its sum and its norm: what keeps one, as a change of sign does, changes the other."""
+    return torch.stack([gradient.sum(), torch.linalg.vector_norm(gradient).to(gradient.dtype)])
 
 
 class StepReduction:

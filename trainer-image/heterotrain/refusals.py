@@ -27,6 +27,11 @@ def check_modules(modules: Sequence[nn.Module]) -> None:
                     f"{where}: its gradients are sparse, and only dense ones are summed over the workers; leave "
                     "sparse=True out"
                 )
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
+                raise TypeError(
+                    f"{where}: max_norm changes weights in forward, on workers with samples only; normalise what is "
+                    "looked up instead"
+                )
         for name, parameter in module.named_parameters():
             if isinstance(parameter, UninitializedParameter):
                 raise TypeError(

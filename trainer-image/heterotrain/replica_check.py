@@ -46,7 +46,7 @@ class ReplicaChecksum:
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._parameters = [each for each in module.parameters() if each.requires_grad]
+        self._parameters = list(module.parameters())  # frozen ones too, which a script may change by itself
         self._device = self._parameters[0].device if self._parameters else torch.device("cpu")
         self._starts = list(accumulate((each.numel() for each in self._parameters), initial=0))
 
@@ -62,6 +62,16 @@ class ReplicaChecksum:
             return math.fsum(float(each.abs().double().sum()) for each in together.values())
         return float(sum((place + 1) * _bits(each) for place, each in enumerate(together.values())) % _EXACT)
 
+    def whole(self, *, exact: bool) -> float:
+        """Of all numbers, likewise."""
+        windows = -(-self._starts[-1] // WINDOW)
+        sums = [self.at(number, exact=exact) for number in range(windows)]
+        return (
+            float(sum((place + 1) * int(each) for place, each in enumerate(sums)) % _EXACT)
+            if exact
+            else math.fsum(sums)
+        )
+
     @torch.no_grad()
     def _window(self, number: int) -> Iterator[torch.Tensor]:
         total = self._starts[-1]
@@ -74,12 +84,22 @@ class ReplicaChecksum:
             if begin >= stop:
                 return
             part = slice(max(0, start - begin), stop - begin)
-            yield parameter.detach().reshape(-1)[part]
+            yield _real(parameter)[part]
             kept = self._optimizer.state.get(parameter) or {}
             for name in sorted(key for key in kept if isinstance(key, str)):
                 value = kept[name]
-                if isinstance(value, torch.Tensor) and not value.is_complex():
-                    yield value.detach().reshape(-1)[part if value.numel() == parameter.numel() else slice(WINDOW)]
+                if isinstance(value, torch.Tensor):
+                    yield _real(value)[part if value.numel() == parameter.numel() else slice(WINDOW)]
+
+
+def bits_of(tensor: torch.Tensor) -> int:
+    """A checksum of a tensor's bits; 0 of one without numbers."""
+    return _bits(_real(tensor).contiguous()) if tensor.numel() else 0
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    whole = tensor.detach()
+    return (torch.view_as_real(whole) if whole.is_complex() else whole).reshape(-1)
 
 
 def _bits(whole: torch.Tensor) -> int:

@@ -42,6 +42,11 @@ class ReplicaWatch:
         self._looked_at = step
         return Checksums(self._hyperparameters.checksum, self._checksum.at(self._number, exact=self.exact))
 
+    def whole(self) -> Checksums:
+        """Of this worker, and of all numbers: where the job ends, and what a checkpoint holds."""
+        self._looked_at = self._state.position.step
+        return Checksums(self._hyperparameters.checksum, self._checksum.whole(exact=self.exact))
+
     def compare(self, everybodys: Sequence[Checksums], members: Sequence[Member]) -> None:
         """Raises ReplicaError, naming who differs from the others."""
         rates = [each.hyperparameters for each in everybodys]
@@ -68,8 +73,14 @@ class ReplicaWatch:
         hint = ""
         if found.what == "hyperparameters":
             hint = (
-                "; what the script sets by hand must depend on session.step alone, and schedules are registered with "
-                "session.register() and not stepped by the script"
+                "; what the script sets by hand must depend on session.step alone, schedules are registered with "
+                "session.register() and not stepped by the script, and samplers must not depend on what a worker has "
+                "seen"
+            )
+        else:
+            hint = (
+                "; a script that changes parameters or their gradients by itself, in its loop or with random numbers, "
+                "does so on workers with samples only: session.after_step() runs on all"
             )
         return (
             f"the workers' models have become different: {found.what} of {who} differ from the others' at step "

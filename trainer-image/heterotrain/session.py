@@ -211,6 +211,8 @@ class Session:
             raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
         if backward_passes < 1:
             raise ValueError(f"backward_passes: must be at least 1, found {backward_passes}")
+        if counted and backward_passes > 1:
+            raise ValueError("counted: has one count for each batch, so it takes one backward pass; add the losses up")
         if remark := remark_on_lacking(modules, lacking):
             log.warning("%s", remark)
         order = Order(source.length, self._config.seed, source.sampler)
@@ -222,8 +224,7 @@ class Session:
             module=whole,
             optimizer=optimizer,
             device=self._device,
-            dataset_length=order.length,
-            order=order.checksum,
+            order=order,
             lacking=lacking,
             backward_passes=backward_passes,
             find_unused_parameters=find_unused_parameters,

@@ -12,20 +12,20 @@ from torch import nn
 
 from heterotrain.accumulation import Accumulator
 from heterotrain.hyperparameters import Hyperparameters
+from heterotrain.order import Order
 from heterotrain.passes import Passes
 
 
 @dataclass(slots=True)
 class Subject:
     """`module` is the script's model, or holds its models; `lacking` are trainable parameters that `optimizer` has not;
-    `dataset_length` is in samples an epoch, `order` a checksum of theirs. `find_unused_parameters`: each forward may
+    `order` is that of an epoch's samples. `find_unused_parameters`: each forward may
     leave others out."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     device: torch.device
-    dataset_length: int
-    order: str = ""
+    order: Order
     lacking: Sequence[nn.Parameter] = ()
     backward_passes: int = 1
     find_unused_parameters: bool = False
@@ -44,6 +44,7 @@ class Subject:
 
     def settle(self) -> None:
         """The script has made everything; from here on it is to stay as it is."""
+        self.passes.settle()
         self.hyperparameters.settle()
         self.trained = [each for each in self.module.parameters() if each.requires_grad]
         named = list(self.module.named_parameters())
@@ -82,7 +83,7 @@ class Subject:
         return {
             "model": f"{len(tensors)} tensors, checksum {zlib.crc32(chr(10).join(described).encode()):08x}",
             "optimizer": f"{type(self.optimizer).__name__} with {','.join(self.hyperparameters.names)}",
-            "number of samples": self.dataset_length,
-            "order of samples": self.order,
+            "number of samples": self.order.length,
+            "order of samples": self.order.checksum(0),
             "number of backward passes": self.backward_passes,
         }

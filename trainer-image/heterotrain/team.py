@@ -136,13 +136,10 @@ class Team:
         self._rendezvous.leave_word(why)
         self.fail(MembershipError(why))
 
-    def await_all(self) -> bool:
-        """Wait until all are here; False if that failed, and the team is `broken`."""
-        return self._together(lambda generation: sum_over_ranks(torch.zeros(1), generation))
-
-    def merge_buffers(self) -> bool:
-        """All take the same buffers; False if that failed, and the team is `broken`."""
-        return self._together(self.buffers.merge)
+    def unite(self) -> bool:
+        """All take the same buffers, and have the same in all else, or ReplicaError is raised; False if groups broke,
+        and the team is `broken`."""
+        return self._together(self.buffers.merge) and self._together(self._exchange.compare_all)
 
     def tell_count(self, count: float, samples: int) -> None:
         """What this worker's loss of the running step counts; its part was scaled as if that were `samples` in all."""

@@ -36,6 +36,7 @@ class Worker:
     group: str
     plan_dir: Path
     config: TrainingConfig
+    global_batch_size: int | None
     metrics_port: int
     series: Path | None
     termination_log: Path
@@ -53,6 +54,7 @@ class Worker:
         if missing:
             raise ValueError(f"{contract.ENV_JOB} is set, but not {', '.join(missing)}")
         series = environment.get(contract.ENV_SERIES)
+        batch = environment.get(contract.ENV_GLOBAL_BATCH_SIZE)
         return cls(
             job=environment[contract.ENV_JOB],
             name=environment[contract.ENV_WORKER],
@@ -60,6 +62,7 @@ class Worker:
             group=environment.get(contract.ENV_GROUP, ""),
             plan_dir=Path(environment[contract.ENV_PLAN_DIR]),
             config=TrainingConfig.from_json(environment[contract.ENV_CONFIG]),
+            global_batch_size=int(batch) if batch else None,
             metrics_port=int(environment.get(contract.ENV_METRICS_PORT, contract.DEFAULT_METRICS_PORT)),
             series=Path(series) if series else None,
             termination_log=Path(environment.get(contract.ENV_TERMINATION_LOG, contract.DEFAULT_TERMINATION_LOG)),

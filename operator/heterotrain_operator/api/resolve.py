@@ -97,7 +97,6 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
         last_step=spec.training.last_step,
-        global_batch_size=spec.global_batch_size if spec.batching.fixed_global_batch else None,
         backend=spec.training.backend,
     )
     if target is None:

@@ -50,6 +50,8 @@ def _environment(
         contract.ENV_METRICS_PORT: str(contract.DEFAULT_METRICS_PORT),
         contract.ENV_TERMINATION_LOG: template.get("terminationMessagePath") or contract.DEFAULT_TERMINATION_LOG,
     }
+    if job.spec.batching.fixed_global_batch:
+        protocol[contract.ENV_GLOBAL_BATCH_SIZE] = str(job.spec.global_batch_size)
     cores = cpu_limit(group)
     if cores is not None:
         # Written down, since a reference to the limit gives whole cores or a number of thousandths only.

@@ -302,6 +302,8 @@ class LocalCluster:
             contract.ENV_SERIES: str(files.series),
             leftovers.ENV_RUNNER: self._token,
         }
+        if self.job.spec.batching.fixed_global_batch:
+            contract_part[contract.ENV_GLOBAL_BATCH_SIZE] = str(self.job.spec.global_batch_size)
         cores = _usable(template.cores)
         if cores is not None:
             contract_part[contract.ENV_CPU_LIMIT] = str(cores)
