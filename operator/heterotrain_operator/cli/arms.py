@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from heterotrain_operator.core.facts import bounds_of as group_bounds
 from heterotrain_operator.core.facts import missing, survey
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.passes import in_passes
+from heterotrain_operator.core.publishing import known_workers
 from heterotrain_operator.steer import steer
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a leg: the arm, the decisions taken, every worker's records, and the signal that ended
-    it.
+    """What came of a leg: the arm, the decisions taken, every worker's records, the signal that ended it, and the
+    fewest samples that workers reported to need.
     """
 
     leg: Leg
@@ -74,6 +75,7 @@ class Result:
     entries: tuple[Entry, ...]
     series: dict[str, tuple[StepRecord, ...]]
     stopped_by: Interrupted | None = None
+    least_batches: Mapping[str, int] = field(default_factory=dict)
 
 
 def legs(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Leg, ...]:
@@ -107,6 +109,16 @@ def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
     groups = [group for group in job.groups for _ in range(group.replicas)]
     bounds = in_passes(job.global_batch, [group_bounds(job, group) for group in groups])
     return dict(zip(worker_names(job), bounds, strict=True))
+
+
+def least_batches(job: Job, results: Iterable[Result]) -> dict[str, int]:
+    """The fewest samples that each worker reported to need in any leg, at most what its group may compute at once."""
+    groups = [group for group in job.groups for _ in range(group.replicas)]
+    reported = [result.least_batches for result in results]
+    return {
+        name: min(max((each.get(name, 0) for each in reported), default=0), group_bounds(job, group)[1])
+        for name, group in zip(worker_names(job), groups, strict=True)
+    }
 
 
 def endless(job: HeteroTrainingJob) -> HeteroTrainingJob:
@@ -214,7 +226,7 @@ class Runner:
             except (LimitError, OSError) as error:
                 phase, message = "Failed", str(error)
             self._view.clear()
-            adjustments, restarts = _counted(cluster)
+            adjustments, restarts, least_batches = _remembered(cluster)
             files = cluster.series_files()
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in names}
         arm = Arm(
@@ -234,7 +246,7 @@ class Runner:
             self._view.say(said, style="yellow")
         if wish is not None and not leg.is_profile:
             self._say_where_it_ended(arm, checkpoints)
-        return Result(leg, arm, tuple(round_of.entries), series, wish)
+        return Result(leg, arm, tuple(round_of.entries), series, wish, least_batches)
 
     def _schedule_of(self, leg: Leg) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
         """An arm has all of the schedule, a profile one level of it."""
@@ -272,14 +284,17 @@ class Runner:
         self._view.say(f"{arm.title}: stopped after {trained} steps; {kept}", style="yellow")
 
 
-def _counted(cluster: LocalCluster) -> tuple[int, int]:
-    """Adjustments and restarts, as the job's memory has counted them."""
+def _remembered(cluster: LocalCluster) -> tuple[int, int, dict[str, int]]:
+    """Adjustments and restarts, as the job's memory has counted them, and the fewest samples that workers need."""
     try:
-        _, memory = cluster.observe()
+        seen, memory = cluster.observe()
     except (OSError, ValueError) as error:
         logger.warning("adjustments and restarts are not known: %s", error)
-        return 0, 0
-    return (memory.adjustments, memory.restarts) if memory is not None else (0, 0)
+        return 0, 0, {}
+    if memory is None:
+        return 0, 0, {}
+    known = known_workers(memory, seen.plan)
+    return memory.adjustments, memory.restarts, {name: worker.least_batch for name, worker in known.items()}
 
 
 class _Rounds:

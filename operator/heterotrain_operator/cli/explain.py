@@ -19,6 +19,7 @@ from heterotrain_operator.api import ManifestError, parse_manifest, to_core
 from heterotrain_operator.cli import wording
 from heterotrain_operator.cli.job_state import JobState, moment, read_job
 from heterotrain_operator.cli.job_tables import UNSEEN, columns, remarks, show, since, state
+from heterotrain_operator.core.least import why_no_fewer
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
 from heterotrain_operator.core.safe import why_no_more
@@ -180,6 +181,14 @@ def _outlook(evidence: Evidence, now: datetime) -> list[RenderableType]:
     memory = [f"{w.seat.name}: {why}" for w in ahead.workers if (why := why_no_more(w.seat.memory))]
     if memory:
         parts += _section("What their memory holds", memory)
+    seats = [worker.seat for worker in ahead.workers]
+    needed = [
+        f"{seat.name}: {why}"
+        for seat in seats
+        if (why := why_no_fewer(seat.memory, seat.group.batch_min, seat.bounds[0]))
+    ]
+    if needed:
+        parts += _section("What their models need", needed)
     parts += _section("What would be decided on these figures", [_proposal(evidence, ahead)])
     return [*parts, *_section("How much of the possible is reached", [_ceiling(ahead)])]
 

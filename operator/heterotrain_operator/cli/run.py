@@ -23,7 +23,7 @@ from rich.logging import RichHandler
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.cli import checkpoints
-from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, legs, limits_of, worker_names
+from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, least_batches, legs, limits_of, worker_names
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.schedule import Schedule, load_schedule, unchanging
 from heterotrain_operator.cli.stop import StopSignals, stop_signals
@@ -302,6 +302,7 @@ def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism
         target=None if target is None else Target(target.value, target.every_steps, target.metric, target.direction),
         limits=mechanism.describe(),
         levels=prepared.schedule.levels,
+        least=least_batches(core, results),
     )
 
 

@@ -26,6 +26,7 @@ from heterotrain_operator.cli.series import (
     seconds_to_target,
     since_last_adjustment,
 )
+from heterotrain_operator.core.least import bounded_below
 
 WELL = ("Succeeded", "Running")
 """Phases in which an arm may end well; a profile is stopped while it runs."""
@@ -319,18 +320,21 @@ def summarize(
     target: Target | None = None,
     limits: str = "",
     levels: Sequence[Level] = (),
+    least: Mapping[str, int] | None = None,
 ) -> Summary:
     """The whole run in numbers.
 
     `names` are the workers by rank; `bounds` each one's least and most samples per step; `profiled` the
     steps of the profile before and (if it came to that) after the arms; `limits` says how CPU limits were
-    imposed, `levels` what they were in the run's course.
+    imposed, `levels` what they were in the run's course. `least` are the fewest samples that workers reported to
+    need: they raise the lower bounds of ceilings as they do those of plans.
     """
     known = tuple(levels) or (Level(DECLARED, {}),)
     found: list[LevelSummary] = []
+    leasts = least or {}
     warnings: list[str] = []
     for index, level in enumerate(known):
-        profile, possible, doubts = _measure_ceilings(index, arms, names, bounds, profiled)
+        profile, possible, doubts = _measure_ceilings(index, arms, names, bounds, profiled, leasts=leasts)
         found.append(
             LevelSummary(level.label, level.limits, profile, tuple(possible[size] for size in sorted(possible)))
         )
@@ -358,6 +362,8 @@ def _measure_ceilings(
     names: Sequence[str],
     bounds: Mapping[str, tuple[int, int]],
     profiled: Sequence[Arm],
+    *,
+    leasts: Mapping[str, int],
 ) -> tuple[Profile | None, dict[int, Ceiling], list[str]]:
     own = [arm for arm in profiled if arm.level == level]
     if not own:
@@ -369,6 +375,14 @@ def _measure_ceilings(
     try:
         profile = profile_of(names, before, after, trained)
         sizes = {sum(step.batches.values()) for step in trained if len(step.records) == len(names)}
-        return profile, {size: ceiling_of(profile, size, bounds) for size in sizes}, list(profile.warnings)
+        ceilings = {size: ceiling_of(profile, size, _bounded_below(size, bounds, leasts)) for size in sizes}
+        return profile, ceilings, list(profile.warnings)
     except ValueError as error:
         return None, {}, [f"no ceiling: {error}"]
+
+
+def _bounded_below(
+    size: int, bounds: Mapping[str, tuple[int, int]], leasts: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    raised = bounded_below(size, tuple(bounds.values()), [leasts.get(name, 0) for name in bounds])
+    return dict(zip(bounds, raised, strict=True))

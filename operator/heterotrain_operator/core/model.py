@@ -80,6 +80,7 @@ class WorkerMetrics:
     memory_peak_bytes: float | None = None  # of measured steps since the version began, at `memory_batch_size` samples
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0
+    least_batch_size: int = 1  # with fewer samples its model trains badly
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,9 @@ def known_workers(memory: Memory, plan: Plan | None) -> dict[str, WorkerMemory]:
     }
 
 
-def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -> Memory:
+def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float, leasts: Sequence[int]) -> Memory:
     """Memory once a new generation starts: knowledge of workers of the same name stays, measurements begin
-    anew.
+    again. `leasts` are the fewest samples that the models of `after`'s members train well with, by rank.
     """
     known = known_workers(memory, before)
     passed = memory.progress_step > memory.script_error_step
@@ -112,7 +112,10 @@ def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float) -
         script_error_step=-1 if passed else memory.script_error_step,
         reason="",
         message="",
-        workers=tuple(known.get(member.name, WorkerMemory()) for member in after.members),
+        workers=tuple(
+            replace(known.get(member.name, WorkerMemory()), least_batch=least)
+            for member, least in zip(after.members, leasts, strict=True)
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
+from heterotrain_operator.core.least import bounded_below
 from heterotrain_operator.core.levels import Bounds
 from heterotrain_operator.core.memory_model import (
     failed,
@@ -39,13 +40,15 @@ def _guessed(known: WorkerMemory) -> int:
 
 
 def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
-    """The user's bounds of workers of these groups, cut to what is safe. `known` are the same workers."""
+    """The user's bounds of workers of these groups, cut to what is safe, and with as many samples at least as their
+    models train well with, where the global batch allows it. `known` are the same workers.
+    """
     users = [bounds_of(job, group_of(job, name)) for name in groups]
     safe = []
     for (low, high), worker in zip(users, known, strict=True):
         most = safe_batch(worker)
         safe.append((low, high if most is None else max(low, min(high, most))))
-    return safe
+    return bounded_below(job.global_batch, safe, [worker.least_batch for worker in known])
 
 
 def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:

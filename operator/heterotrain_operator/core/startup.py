@@ -15,6 +15,7 @@ from heterotrain_operator.core.batching import POLICIES, Seat, Split
 from heterotrain_operator.core.batching import static as static_policy
 from heterotrain_operator.core.batching import uniform as uniform_policy
 from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, missing, rejected, surplus
+from heterotrain_operator.core.least import with_least_batch
 from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
@@ -115,7 +116,7 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
     known = known_workers(memory, facts.plan)
-    knowledge = [known.get(worker.name, WorkerMemory()) for worker in workers]
+    knowledge = [with_least_batch(known.get(worker.name, WorkerMemory()), worker.metrics) for worker in workers]
     groups = [worker.group for worker in workers]
     bounds = safe_bounds(job, groups, knowledge)
     seats = [
@@ -138,7 +139,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     plural = "" if len(workers) == 1 else "s"
     reason = f"plan {plan.version} starts generation {plan.generation} of {len(workers)} worker{plural}: {split.reason}"
     event = Event("Normal", "PlanPublished", reason)
-    memory = started_plan(memory, facts.plan, plan, now)
+    memory = started_plan(memory, facts.plan, plan, now, [worker.least_batch for worker in knowledge])
     return decision(job, "Running", "PlanPublished", reason, plan=plan, events=(event,)), memory
 
 

@@ -16,6 +16,7 @@ from heterotrain_operator.core.batching import POLICIES, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import bounds_of, group_of, listed
 from heterotrain_operator.core.learned import forgotten
+from heterotrain_operator.core.least import why_no_fewer, with_least_batch
 from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import Health
@@ -76,6 +77,7 @@ def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
 
 def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Steered:
     """Look once. `members` and `memory.workers` are those of `plan`, by rank."""
+    memory = _with_least_batches(memory, members)
     unsettled = _unfollowed(plan, members)
     repair: tuple[tuple[int, ...] | None, str] | None = _stranded(plan, members)
     if repair is None and (not unsettled or _settled(memory, now)):
@@ -123,6 +125,12 @@ def steer(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, n
     )
 
 
+def _with_least_batches(memory: Memory, members: Sequence[WorkerSeen]) -> Memory:
+    """Before anything is decided: bounds rest on them, also while a plan is not followed yet."""
+    workers = (with_least_batch(known, seen.metrics) for known, seen in zip(memory.workers, members, strict=True))
+    return replace(memory, workers=tuple(workers))
+
+
 def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
     """Who does not follow the plan in force yet, in words; empty if all do."""
     unreadable = [worker.name for worker in members if worker.metrics is None]
@@ -162,8 +170,10 @@ def mended(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[i
     broken = []
     for member, (low, high), worker in zip(plan.members, bounds, known, strict=True):
         if not low <= member.batch_size <= high:
-            cut = member.batch_size > high < bounds_of(job, group_of(job, member.group))[1]
-            why = f" ({why_no_more(worker)})" if cut else ""
+            users_low, users_high = bounds_of(job, group_of(job, member.group))
+            why = why_no_fewer(worker, users_low, low) if member.batch_size < low else ""
+            why = why_no_more(worker) if member.batch_size > high < users_high else why
+            why = f" ({why})" if why else ""
             broken.append(f"{member.name} has {member.batch_size} samples, bounds are [{low}, {high}]{why}")
     for member, (_, most) in zip(plan.members, bounds_at_once(job, groups, known), strict=True):
         if at_once(member) > max(most, 1):

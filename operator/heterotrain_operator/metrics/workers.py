@@ -14,6 +14,9 @@ from heterotrain_operator.core.model import WorkerMetrics
 logger = logging.getLogger(__name__)
 
 PHASE_LABEL = "phase"
+GREATEST_LEAST_BATCH = 1024
+"""Samples; a worker that reports to need more than this is not believed."""
+
 _COUNTER_SUFFIX = "_total"  # prometheus_client appends it to the names of counters
 
 
@@ -65,4 +68,9 @@ def _metrics(version: int, values: Mapping[str, float], phase: str) -> WorkerMet
         memory_peak_bytes=values.get(contract.METRIC_MEMORY_PEAK_BYTES),
         memory_limit_bytes=values.get(contract.METRIC_MEMORY_LIMIT_BYTES),
         memory_batch_size=int(values.get(contract.METRIC_MEMORY_BATCH_SIZE, 0)),
+        least_batch_size=_least_batch(values.get(contract.METRIC_LEAST_BATCH_SIZE, 1.0)),
     )
+
+
+def _least_batch(value: float) -> int:
+    return int(value) if 1 <= value <= GREATEST_LEAST_BATCH and value == int(value) else 1

@@ -97,6 +97,19 @@ def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: Api, told: Told
     ]
 
 
+def test_lower_bounds_that_models_need_are_explained(api: Api, told: Told) -> None:
+    job = trained()
+    memory = Memory.from_json(job.plan_map[MEMORY_KEY])
+    slow = replace(memory.workers[2], least_batch=8)
+    job.plan_map[MEMORY_KEY] = replace(memory, workers=(*memory.workers[:2], slow)).to_json()
+    job.put(api)
+    said = told()
+    assert said["What is known of the workers"][3].split()[2] == "8-192"
+    assert said["What their models need"] == [
+        "digits-g2-0: at least 8 samples, since it reports that its model trains badly with fewer than 8"
+    ]
+
+
 def test_dry_run_says_what_it_would_do(api: Api, told: Told) -> None:
     trained(3, dryRun=True).put(api)
     said = told()

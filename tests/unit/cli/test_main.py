@@ -11,10 +11,11 @@ import yaml
 
 from heterotrain_operator.api import load_manifest, to_core
 from heterotrain_operator.cli import checkpoints
-from heterotrain_operator.cli.arms import bounds_of, endless, legs, measured, worker_names
+from heterotrain_operator.cli.arms import Leg, Result, bounds_of, endless, least_batches, legs, measured, worker_names
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.cli.run import MARKER, Options, ignored_fields, prepare, words_to_go_on
 from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.cli.summary import Arm
 from heterotrain_operator.core.model import Group, Job, Seen
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.test_journal_and_live import JOB as TWO
@@ -203,6 +204,16 @@ def test_workers_and_bounds_follow_the_groups():
     job = Job("j", (Group("a", 2, batch_min=2, batch_max=8), Group("b", 1)), global_batch=32)
     assert worker_names(job) == ("j-a-0", "j-a-1", "j-b-0")
     assert bounds_of(job) == {"j-a-0": (2, 8), "j-a-1": (2, 8), "j-b-0": (1, 32)}
+
+
+def test_what_workers_reported_to_need_is_taken_from_all_legs_and_cut_to_what_they_may_compute():
+    job = Job("j", (Group("a", 1, batch_max=4), Group("b", 2)), global_batch=32)
+    reports: list[dict[str, int]] = [{}, {"j-a-0": 8, "j-b-0": 8, "gone": 8}, {"j-b-0": 0}]
+    leg = Leg("Optimal", 1)
+    arm = Arm("Optimal", 1, (), 0, "Succeeded")
+    results = [Result(leg, arm, (), {}, None, report) for report in reports]
+    assert least_batches(job, results) == {"j-a-0": 4, "j-b-0": 8, "j-b-1": 0}
+    assert least_batches(job, []) == dict.fromkeys(worker_names(job), 0)
 
 
 def test_profile_has_no_target_and_shows_scripts_the_jobs_own_end(tmp_path: Path):

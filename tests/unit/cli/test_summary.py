@@ -178,6 +178,20 @@ def whole(*arms: Arm, profiled: tuple[Arm, ...] = ()) -> Summary:
     return summarize("job", arms, NAMES, bounds=BOUNDS, profiled=profiled, limits="none")
 
 
+@pytest.mark.parametrize(("least", "slow"), [(8, 16), (24, 24), (33, 16)])
+def test_ceiling_gives_workers_what_they_need_where_the_global_batch_allows_it(least: int, slow: int):
+    found = summarize(
+        "job",
+        (adjusted_arm(), uniform_arm()),
+        NAMES,
+        bounds=BOUNDS,
+        profiled=(profile_steps(), profile_steps()),
+        least=dict.fromkeys(NAMES, least),
+    )
+    [ceiling] = found.ceilings
+    assert ceiling.batches == {FAST: 64 - slow, SLOW: slow}
+
+
 def test_whole_run_against_the_ceiling():
     found = whole(adjusted_arm(), uniform_arm(), profiled=(profile_steps(), profile_steps()))
     assert [arm.ceiling_seconds for arm in found.arms] == [pytest.approx(0.98)] * 2

@@ -59,6 +59,15 @@ def test_memory_of_an_operator_that_knew_less_is_read() -> None:
     assert Memory.from_json(json.dumps(known)) == Memory(restarts=2)
 
 
+def test_worker_of_an_operator_that_did_not_know_least_batches_is_read() -> None:
+    text = Memory(workers=(WorkerMemory(speed=2.0, foretold=1),)).to_json()
+    row = json.loads(text)["workers"][0]
+    assert len(row) == [f.name for f in fields(WorkerMemory)].index("least_batch"), (
+        "what it knows nothing of is left out"
+    )
+    assert Memory.from_json(text).workers == (WorkerMemory(speed=2.0, foretold=1),)
+
+
 def test_initial_memory_is_empty() -> None:
     assert json.loads(Memory.initial().to_json()) == {"schema": 1, "workers": []}
 
@@ -69,6 +78,7 @@ def test_worker_takes_at_most_two_hundred_bytes(policy: str) -> None:
     job = hetero_job(policy, list(scales.values()), global_batch=12345)
     world = MemoryWorld(job, scales, noise=0.1, seed=1, fixed=0.017)
     world.limit_mib = 81920.0
+    world.leasts = dict.fromkeys(scales, 8)
     world.start()
     for worker in world.workers.values():
         worker.cpu_limit = 0.123456

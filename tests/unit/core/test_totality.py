@@ -60,6 +60,7 @@ METRICS = st.builds(
     own_seconds_squared=st.sampled_from([0.3, 5.0]) | ANY_FLOAT,
     wait_seconds=ANY_FLOAT,
     cpu_limit=st.none() | ANY_FLOAT,
+    least_batch_size=st.integers(-5, 2000),
 )
 
 

@@ -38,6 +38,7 @@ class SimulatedWorker:
     fatal: bool = False
     last_step: int = 0
     answers: bool = True
+    least_batch: int = 1
     metrics: WorkerMetrics = field(default_factory=lambda: WorkerMetrics(plan_version=0, phase=PHASE_WAITING))
 
     def seen(self) -> WorkerSeen:
@@ -57,7 +58,11 @@ class SimulatedWorker:
             out_of_memory=self.out_of_memory,
             script_error=self.script_error,
             fatal=self.fatal,
-            metrics=self.metrics if self.answers and self.exit_code is None else None,
+            metrics=(
+                replace(self.metrics, least_batch_size=self.least_batch)
+                if self.answers and self.exit_code is None
+                else None
+            ),
         )
 
     def end(self, exit_code: int, *, finished: bool = False, message: str = "", disrupted: bool = False) -> None:
@@ -96,6 +101,7 @@ class World:
         self.job = job
         self.scales = dict(scales or {})
         self.limits: dict[str, float] = {}
+        self.leasts: dict[str, int] = {}
         self.fixed, self.per_sample, self.noise = fixed, per_sample, noise
         self.random = random.Random(seed)
         self.forgetful = forgetful
@@ -131,6 +137,7 @@ class World:
                 uid=f"uid-{self.created}",
                 scale=self.scales.get(key.name, 1.0),
                 cpu_limit=self.limits.get(key.name),
+                least_batch=self.leasts.get(key.name, 1),
             )
         if decision.plan is not None:
             assert parse_plan(decision.plan.to_json()) == decision.plan

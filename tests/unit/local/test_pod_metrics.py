@@ -34,6 +34,7 @@ def registry(version: int, **extra: float) -> CollectorRegistry:
         contract.METRIC_MEMORY_PEAK_BYTES: 2e8,
         contract.METRIC_MEMORY_LIMIT_BYTES: 1e9,
         contract.METRIC_MEMORY_BATCH_SIZE: 16,
+        contract.METRIC_LEAST_BATCH_SIZE: 8,
         **extra,
     }
     for name, value in gauges.items():
@@ -74,6 +75,7 @@ EXPECTED = WorkerMetrics(
     memory_peak_bytes=2e8,
     memory_limit_bytes=1e9,
     memory_batch_size=16,
+    least_batch_size=8,
 )
 
 
@@ -160,6 +162,29 @@ def test_only_series_of_the_version_in_force_count() -> None:
 def test_what_a_worker_does_not_know_is_none() -> None:
     metrics = parse_metrics(lines(sample(contract.METRIC_PLAN_VERSION, 1, 1)))
     assert metrics == WorkerMetrics(plan_version=1)
+
+
+@pytest.mark.parametrize(
+    ("reported", "believed"),
+    [
+        (1, 1),
+        (8, 8),
+        (1024, 1024),
+        (1025, 1),
+        (0, 1),
+        (-8, 1),
+        (7.5, 1),
+        ("1e300", 1),
+        ("NaN", 1),
+        ("+Inf", 1),
+        ("-Inf", 1),
+    ],
+)
+def test_an_absurd_number_of_samples_needed_is_none(reported: float | str, believed: int) -> None:
+    metrics = parse_metrics(
+        lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(contract.METRIC_LEAST_BATCH_SIZE, reported, 1))
+    )
+    assert metrics == WorkerMetrics(plan_version=1, least_batch_size=believed)
 
 
 def test_a_loss_that_is_no_number_arrives_as_such() -> None:
