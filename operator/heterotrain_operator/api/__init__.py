@@ -3,7 +3,7 @@
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
 from heterotrain_operator.api.manifest import load_manifest, parse_manifest
 from heterotrain_operator.api.problems import ManifestError, Problem
-from heterotrain_operator.api.resolve import checkpoint_folder, to_core, training_config
+from heterotrain_operator.api.resolve import checkpoint_folder, global_batch_variable, to_core, training_config
 from heterotrain_operator.api.workers import WorkerGroup
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Problem",
     "WorkerGroup",
     "checkpoint_folder",
+    "global_batch_variable",
     "load_manifest",
     "parse_manifest",
     "to_core",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from heterotrain import contract
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
@@ -70,6 +71,15 @@ def checkpoint_folder(job: HeteroTrainingJob) -> str | None:
     """
     path = job.spec.checkpoint.path
     return None if path is None else str(PurePosixPath(path) / job.metadata.name)
+
+
+def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:
+    """The variable that tells workers the global batch before there is a plan; none if it may change with the
+    workers."""
+    batch = job.spec.training.global_batch_size
+    if batch is None or not job.spec.batching.fixed_global_batch:
+        return {}
+    return {contract.ENV_GLOBAL_BATCH_SIZE: str(batch)}
 
 
 def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:

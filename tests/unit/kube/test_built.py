@@ -194,6 +194,7 @@ def test_worker_is_told_who_it_is() -> None:
         "HETEROTRAIN_WORKER": "digits-small-0",
         "HETEROTRAIN_GROUP": "small",
         "HETEROTRAIN_PLAN_DIR": "/var/run/heterotrain/plan",
+        "HETEROTRAIN_GLOBAL_BATCH_SIZE": "192",
         "HETEROTRAIN_METRICS_PORT": "9400",
         "HETEROTRAIN_TERMINATION_LOG": "/dev/termination-log",
         "HETEROTRAIN_CPU_LIMIT": "0.25",
@@ -202,6 +203,10 @@ def test_worker_is_told_who_it_is() -> None:
     }
     uid = {"name": "HETEROTRAIN_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     assert uid in trainer(built())["env"]
+
+
+def test_a_global_batch_that_may_change_is_not_told() -> None:
+    assert contract.ENV_GLOBAL_BATCH_SIZE not in environment(built({"batching": {"fixedGlobalBatch": False}}))
 
 
 def test_nothing_told_depends_on_the_number_of_workers() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from heterotrain import contract
-from heterotrain_operator.api import HeteroTrainingJob, WorkerGroup, training_config
+from heterotrain_operator.api import HeteroTrainingJob, WorkerGroup, global_batch_variable, training_config
 from heterotrain_operator.api.resolve import cpu_limit
 from heterotrain_operator.clusters.kube.names import CHECKPOINT_VOLUME, PLAN_FOLDER, PLAN_VOLUME
 from heterotrain_operator.core.model import WorkerKey
@@ -50,8 +50,7 @@ def _environment(
         contract.ENV_METRICS_PORT: str(contract.DEFAULT_METRICS_PORT),
         contract.ENV_TERMINATION_LOG: template.get("terminationMessagePath") or contract.DEFAULT_TERMINATION_LOG,
     }
-    if job.spec.batching.fixed_global_batch:
-        protocol[contract.ENV_GLOBAL_BATCH_SIZE] = str(job.spec.global_batch_size)
+    protocol |= global_batch_variable(job)
     cores = cpu_limit(group)
     if cores is not None:
         # Written down, since a reference to the limit gives whole cores or a number of thousandths only.

@@ -15,7 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from heterotrain import contract
-from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, training_config
+from heterotrain_operator.api import (
+    HeteroTrainingJob,
+    ManifestError,
+    Problem,
+    global_batch_variable,
+    training_config,
+)
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
@@ -302,8 +308,7 @@ class LocalCluster:
             contract.ENV_SERIES: str(files.series),
             leftovers.ENV_RUNNER: self._token,
         }
-        if self.job.spec.batching.fixed_global_batch:
-            contract_part[contract.ENV_GLOBAL_BATCH_SIZE] = str(self.job.spec.global_batch_size)
+        contract_part |= global_batch_variable(self.job)
         cores = _usable(template.cores)
         if cores is not None:
             contract_part[contract.ENV_CPU_LIMIT] = str(cores)
