@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +19,15 @@ from heterotrain.workloads.digits import digits
 
 SAMPLES, BATCH, EPOCHS, SEED = 148, 24, 6, 7
 CLIP_NORM = 0.5
-KINDS = ("losses", "modules", "rates", "lacking", "average", "tied")
+KINDS = ("losses", "modules", "rates", "lacking", "average", "tied", "signs", "hooks", "target", "uneven")
 
 Losses = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
 
 
 @dataclass
 class Habit:
-    """`losses` yields one loss for each backward pass; `by_hand` is called in the loop, before the optimizer's step."""
+    """`losses` yields one loss for each backward pass. The loop calls `by_hand` before them and `to_gradients` after
+    them, and `after_step` is called after the optimizer's step."""
 
     modules: list[nn.Module]
     optimizer: torch.optim.Optimizer
@@ -33,6 +35,8 @@ class Habit:
     passes: int = 1
     by_hand: Callable[[Sequence[dict[str, Any]], int], None] = lambda _groups, _step: None
     average: AveragedModel | None = None
+    to_gradients: Callable[[Sequence[nn.Parameter]], None] = lambda _parameters: None
+    after_step: Callable[[], object] | None = None
     dataset: Dataset[Any] = field(default_factory=lambda: Subset(digits(), range(SAMPLES)))
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -117,7 +121,43 @@ def habit(kind: str) -> Habit:
         return Habit([model], kept, cross_entropy)
     if kind == "average":
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        return Habit([model], sgd, cross_entropy, average=average)
+        return Habit([model], sgd, cross_entropy, average=average, after_step=lambda: average.update_parameters(model))
+    if kind == "signs":
+
+        def turn(parameters: Sequence[nn.Parameter]) -> None:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.neg_()
+
+        return Habit([model], sgd, cross_entropy, to_gradients=turn)
+    if kind == "hooks":
+        model[1].weight.register_hook(lambda gradient: gradient * 0.5)
+        model[3].bias.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.mul_(0.5))
+        return Habit([model], sgd, cross_entropy)
+    if kind == "target":
+        target = deepcopy(model).requires_grad_(False)
+
+        def agree(inputs: torch.Tensor, labels: torch.Tensor) -> Iterator[torch.Tensor]:
+            logits = model(inputs.double())
+            with torch.no_grad():
+                wanted = target(inputs.double())
+            yield functional.cross_entropy(logits, labels) + functional.mse_loss(logits, wanted)
+
+        def follow() -> None:
+            for own, theirs in zip(target.parameters(), model.parameters(), strict=True):
+                own.data.lerp_(theirs.data, 0.1)
+
+        return Habit([model, target], sgd, agree, after_step=follow)
+    if kind == "uneven":
+        side = nn.Linear(10, 10).double()
+
+        def first_more(inputs: torch.Tensor, labels: torch.Tensor) -> Iterator[torch.Tensor]:
+            logits = model(inputs.double())
+            yield functional.cross_entropy(logits + side(logits), labels)
+            yield logits.square().mean() / 10
+
+        both = torch.optim.SGD([*model.parameters(), *side.parameters()], lr=0.1, momentum=0.9)
+        return Habit([model, side], both, first_more, passes=2)
     tied = Tied().double()
 
     def reconstruction(inputs: torch.Tensor, labels: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -141,11 +181,13 @@ def train_plainly(kind: str) -> dict[str, torch.Tensor]:
             each.by_hand(each.optimizer.param_groups, step)
             for loss in each.losses(inputs, labels):
                 loss.backward(retain_graph=True)
-            nn.utils.clip_grad_norm_([p for module in each.modules for p in module.parameters()], CLIP_NORM)
+            parameters = [parameter for module in each.modules for parameter in module.parameters()]
+            each.to_gradients(parameters)
+            nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
             each.optimizer.step()
             for module in each.modules:
                 module.zero_grad()
-            if each.average is not None:
-                each.average.update_parameters(each.modules[0])
+            if each.after_step is not None:
+                each.after_step()
             step += 1
     return each.weights()

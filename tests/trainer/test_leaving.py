@@ -183,3 +183,23 @@ def test_what_does_not_fill_a_step_goes_where_the_job_says(tmp_path: Path, last_
     counts = {seen.count(sample) for sample in range(32)}
     assert counts == {3} if last_step != "Drop" else max(counts) <= 3
     assert len(seen) == sum(sizes)
+
+
+def test_peers_of_a_frozen_leader_still_hear_that_they_are_to_stop(tmp_path: Path) -> None:
+    config = TrainingConfig(steps=100_000, progress_timeout_seconds=600)
+    with Gang(tmp_path, script(tmp_path, WHOLE), (4, 2, 2), config) as gang:
+        gang.await_step(5)
+        gang.processes[0].send_signal(signal.SIGSTOP)
+        # One leaves, so the other one asks the leader's store where to meet.
+        gang.processes[2].kill()
+        gang.await_log(1, "will be replayed")
+        gang.processes[1].send_signal(signal.SIGTERM)
+        assert gang.processes[1].wait(timeout=60) == contract.EXIT_PREEMPTED
+
+
+def test_an_epochs_loop_may_be_left_where_it_ends(tmp_path: Path) -> None:
+    inner = "    for step, (x, y) in enumerate(bs, 1):\n        train(x, y)\n        if step == 4: break"
+    loop = f"for epoch in s.epochs():\n{inner}"
+    with Gang(tmp_path, script(tmp_path, loop), (4, 4), TrainingConfig(epochs=3)) as gang:
+        gang.succeed()
+    assert gang.ending(0).step == 12

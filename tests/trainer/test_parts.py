@@ -89,6 +89,15 @@ def test_a_witness_sees_that_gradients_were_clipped() -> None:
     assert witness.changed
 
 
+def test_a_witness_sees_a_change_of_sign() -> None:
+    model = nn.Linear(3, 1)
+    model(torch.tensor([[1.0, 2, 4]])).sum().backward()
+    witness = Witness()
+    witness.saw([model.weight], [model.weight.grad])
+    model.weight.grad.neg_()
+    assert witness.changed
+
+
 def test_a_worker_without_samples_hears_from_the_first_that_has_some_and_one_with_many_takes_passes() -> None:
     members = (Member("a", "", "", "", 0), Member("b", "", "", "", 7, 3), Member("c", "", "", "", 2))
     steps = [

@@ -145,6 +145,57 @@ def test_one_flipped_bit_stops_the_job_and_says_whose_it_is(tmp_path: Path) -> N
 WINDOWS = 3  # of a model with 363,605 parameters
 
 
+LAST = "if s.step == 7 and name == 'w-2': m.layer.weight.data[0, 1] += 1"
+BY_HAND = "torch.manual_seed(s.step); frozen.data.add_(torch.rand(3))"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("body", "who"), [(LAST, "w-2"), (BY_HAND.replace("frozen", "m.frozen"), "w-2")], ids=["in the last step", "frozen"]
+)
+def test_a_difference_is_found_before_the_job_ends_well(tmp_path: Path, body: str, who: str) -> None:
+    """Too late for an exchange; or in parameters that nobody trains, changed in the loop, where one worker has no
+    samples."""
+    command = script(tmp_path, body)
+    path = Path(command[0])
+    frozen = "self.frozen = nn.Parameter(torch.zeros(3), requires_grad=False)"
+    path.write_text(path.read_text().replace("self.register_buffer(", f"{frozen}; self.register_buffer(", 1))
+    with Gang(tmp_path, command, (4, 4, 0 if body != LAST else 2), TrainingConfig(steps=8)) as gang:
+        assert gang.wait() == [1, 1, 1]
+    for rank in range(3):
+        assert f"parameters or optimizer state of {who} differ from the others'" in gang.ending(rank).message
+        assert not gang.ending(rank).finished
+
+
+HIDDEN = {
+    "another tensor": "self.seen = 0.5 * self.seen + inputs.detach().mean(0)",
+    "behind its version": "self.seen.data.mul_(0.5).add_(inputs.detach().mean(0))",
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", HIDDEN)
+def test_buffers_are_put_back_and_shared_however_they_are_written(tmp_path: Path, how: str) -> None:
+    """All samples are the second worker's, whose buffer takes part in the loss; a step fails, and nothing is done
+    twice."""
+
+    def trained(part: str, *breaking: str) -> list[tuple[str, ...]]:
+        folder = tmp_path / part
+        folder.mkdir()
+        command = script(folder)
+        path = Path(command[0])
+        text = path.read_text().replace("self.seen.mul_(0.5).add_(inputs.mean(0))", HIDDEN[how])
+        path.write_text(text.replace("inputs * self.mask", "inputs * self.mask + self.seen"))
+        config = TrainingConfig(steps=12, checkpoint_path=str(folder), checkpoint_every_steps=4)
+        with Gang(folder, [*breaking, *command], (0, 8), config) as gang:
+            gang.succeed()
+            return re.findall(r"(\S+) ends with \d+ (\S+)", gang.logs())
+
+    calm = trained("calm")
+    assert len({value for _, value in calm}) == 1
+    assert sorted(trained("broken", BREAK, "w-1", "before", "6")) == sorted(calm)
+
+
 def test_a_checksum_covers_all_numbers_after_a_while_and_sees_a_single_bit() -> None:
     model = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 5))
     adam = torch.optim.Adam(model.parameters())

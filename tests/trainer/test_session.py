@@ -78,6 +78,7 @@ class Lazy(nn.Sequential):
             ValueError,
             r"holds 2 parameters.*\(2, 3\), \(2,\).*\[model",
         ),
+        (nn.Embedding(5, 2, max_norm=1.0), sgd, TypeError, "max_norm changes weights in forward"),
         (len, lambda _: sgd(nn.Linear(1, 1)), TypeError, "expected a torch.nn.Module"),
     ],
 )
@@ -95,6 +96,34 @@ def test_parameters_that_the_optimizer_lacks_are_named_and_stay_as_they_are(capl
     assert "the optimizer has not 1.weight, 1.bias" in caplog.text
     assert all(torch.equal(one, other) for one, other in zip(before, model[1].parameters(), strict=True))
     assert all(each.grad is None for each in model[1].parameters())
+
+
+def test_one_count_for_several_backward_passes_is_refused() -> None:
+    with pytest.raises(ValueError, match="counted: has one count"):
+        prepared(counted=True, backward_passes=2)
+
+
+def test_a_prepared_sequence_of_modules_is_one() -> None:
+    own = nn.Sequential(nn.Linear(2, 1), nn.ReLU())
+    _, model, _, _ = prepared(own)
+    assert model[0] is own[0]
+    assert len(model) == 2
+    assert list(model) == list(own)
+    assert prepared(nn.Linear(2, 1))[1]
+
+
+def test_alone_too_gradients_of_all_passes_add_up_after_the_last_one() -> None:
+    own = nn.Linear(2, 1)
+    session, model, optimizer, batches = prepared(own, epochs=1, backward_passes=2)
+    for inputs, targets in batches:
+        losses = [(model(inputs) - targets).square().mean(), model(inputs).square().mean()]
+        wanted = torch.autograd.grad(sum(losses), list(own.parameters()), retain_graph=True)
+        session.scale(losses[0]).backward()
+        assert own.weight.grad is None
+        session.scale(losses[1]).backward()
+        assert torch.allclose(own.weight.grad, wanted[0])
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def test_several_modules_come_back_as_several() -> None:

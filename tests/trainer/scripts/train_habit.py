@@ -18,15 +18,16 @@ session = heterotrain.join()
 each = habit(kind)
 given = each.modules if len(each.modules) > 1 else each.modules[0]
 model, optimizer, batches = session.prepare(given, each.optimizer, each.dataset, backward_passes=each.passes)
-average = each.average
-if average is not None:
-    session.register(average=average)
-    session.after_step(lambda: average.update_parameters(each.modules[0]))
+if each.average is not None:
+    session.register(average=each.average)
+if each.after_step is not None:
+    session.after_step(each.after_step)
 parameters = [parameter for module in each.modules for parameter in module.parameters()]
 for inputs, labels in batches:
     each.by_hand(optimizer.param_groups, session.step)
     for loss in each.losses(inputs, labels):
         session.scale(loss).backward(retain_graph=True)
+    each.to_gradients(parameters)
     nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
     optimizer.step()
     optimizer.zero_grad()
