@@ -21,8 +21,8 @@ from heterotrain.contract import Member, Plan, TrainingConfig, parse_plan
 from heterotrain.control import Checksums, PendingSignals, Signals
 from heterotrain.division import Division
 from heterotrain.exchange import MOST_STEPS
+from heterotrain.generation import Generation
 from heterotrain.hyperparameters import Hyperparameters
-from heterotrain.membership import Generation
 from heterotrain.planfile import check_successor
 from heterotrain.plans import Plans
 from heterotrain.progress import Progress
@@ -100,7 +100,7 @@ def actions(ranks: int) -> Iterator[tuple[str, str, Callable[[], object]]]:
     yield "go on to the next position", STEP, commit
 
     unused: Any = None
-    progress = Progress(rules, state, plans, unused, unused, unused, unused)
+    progress = Progress(rules, state, plans, unused, unused, unused, unused, None)
     yield "how many steps in all", STEP, lambda: progress.total_steps
 
     # only these of a generation are used

@@ -19,7 +19,8 @@ from heterotrain.buffers import SharedBuffers
 from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain.counting import checked_count
-from heterotrain.membership import Generation, Rendezvous
+from heterotrain.generation import Generation
+from heterotrain.membership import Rendezvous
 from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep

@@ -20,8 +20,8 @@ from torch.utils.data import TensorDataset
 
 import heterotrain
 from heterotrain.mean_check import MeanCheck
-from heterotrain.membership import SocketCutter
 from heterotrain.once import first_here
+from heterotrain.sockets import SocketCutter
 
 DATA = TensorDataset(torch.arange(24.0).reshape(12, 2) / 24, torch.ones(12, 1))
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from heterotrain.control import sum_over_ranks
-from heterotrain.membership import Generation
+from heterotrain.generation import Generation
 
 LEAST_SAMPLES_WITH_BATCH_NORM = 2
 """One sample has no variance: BatchNorm1d fails on it, and others would normalise it to nothing."""

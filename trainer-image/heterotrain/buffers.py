@@ -24,7 +24,7 @@ from torch import nn
 
 from heterotrain.batch_norm import RunningStatistics
 from heterotrain.control import broadcast_tensors, sum_over_ranks
-from heterotrain.membership import Generation
+from heterotrain.generation import Generation
 from heterotrain.replica_check import bits_of
 
 _LOOKED_AT_STEPS = 3  # in which buffers that change without a trace are looked for

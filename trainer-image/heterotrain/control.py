@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 import torch
 
-from heterotrain.membership import Generation
+from heterotrain.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)

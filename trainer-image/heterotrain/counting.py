@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from heterotrain.membership import Generation
+from heterotrain.generation import Generation
 
 
 def sample_weight(samples: float, global_samples: float, reduction: str) -> float:

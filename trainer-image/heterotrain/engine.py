@@ -86,7 +86,6 @@ class Engine:
         self.looked_at = False  # a forward without gradients happened since the last step
         self._config = config
         self._worker = worker
-        self._known_batch_size = None if worker is None else worker.global_batch_size
         self._plans = plans
         self._subject = subject
         self._handle = handle
@@ -94,8 +93,8 @@ class Engine:
         normalises = has_batch_norm(subject.module)
         least = LEAST_SAMPLES_WITH_BATCH_NORM if normalises else 1
         metrics.state.least_batch_size = GOOD_SAMPLES_WITH_BATCH_NORM if normalises else 1
-        self.rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
-        self._division = Division(self.rules, self.state, plans)
+        rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
+        self._division = Division(rules, self.state, plans)
         self._metrics = metrics
         self._series = series
         self._stop = stop
@@ -117,7 +116,8 @@ class Engine:
         self._buffers = KeptBuffers(subject.module)
         self._randomness = StepRandomness(config.seed, "alone" if worker is None else worker.name, subject.device)
         self._loss_scale = LossScale(subject, self._team, self._losses, loss_reduction, counted, MeanCheck())
-        self._progress = Progress(self.rules, self.state, plans, self._losses, self.evaluation, self._exchange, metrics)
+        told = None if worker is None else worker.global_batch_size
+        self.progress = Progress(rules, self.state, plans, self._losses, self.evaluation, self._exchange, metrics, told)
         self._started = False
         self._mark = "first"
         self._marked_steps = 0  # in a row, by now
@@ -140,42 +140,6 @@ class Engine:
     def position(self) -> sampler.Position:
         """How far the job has come."""
         return self.state.position
-
-    @property
-    def total_steps(self) -> int:
-        """Of the whole job; 0 if that is not known yet."""
-        if not self._plans.known and self._known_batch_size is not None:
-            return self.rules.steps_in_all(self.position, self._known_batch_size)
-        return self._progress.total_steps
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """See `Session.steps_per_epoch`."""
-        return self.rules.steps_per_epoch(self.global_batch_size)
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of a full step. Raises RuntimeError if nothing tells it yet."""
-        if self._plans.known:
-            return self._plans.split.global_batch_size
-        if self._known_batch_size is not None:
-            return self._known_batch_size
-        raise RuntimeError(
-            "the global batch is known only once the loop over the batches has begun, for batching.fixedGlobalBatch is "
-            "false"
-        )
-
-    @property
-    def world_size(self) -> int:
-        """Workers of the plan in force. Raises RuntimeError before there is one."""
-        if not self._plans.known:
-            raise RuntimeError("session.world_size is known only once the loop over the batches has begun")
-        return len(self._plans.in_force.members)
-
-    @property
-    def loss(self) -> float:
-        """The mean global loss of the steps that were told of last; NaN before."""
-        return self._metrics.state.loss
 
     @property
     def in_collective(self) -> bool:
@@ -211,7 +175,7 @@ class Engine:
             self._await_membership(self._worker)
         for remark in self._division.remarks():
             log.warning("%s", remark)
-        for remark in self.schedules.remarks(self.total_steps, self._config.epochs):
+        for remark in self.schedules.remarks(self.progress.total_steps, self._config.epochs):
             log.warning("%s", remark)
         self._follow()
         self._randomness.start(self.position.step)
@@ -249,7 +213,7 @@ class Engine:
     def _boundary(self) -> bool:
         """Do whatever is due between two steps; whether there is a next one. The same on all workers."""
         while True:
-            done = self._progress.done
+            done = self.progress.done
             if self._team.broken:
                 if not self._recovered():
                     return False
@@ -311,7 +275,7 @@ class Engine:
         self._optimizer.step()
         self._subject.drop_gradients_of_lacking()
         self._settle()
-        if self._progress.done:
+        if self.progress.done:
             self._boundary()
 
     def left(self) -> None:
@@ -326,7 +290,7 @@ class Engine:
             self._boundary()
             return
         self._subject.passes.close()
-        total = self._progress.total_steps
+        total = self.progress.total_steps
         self._team.leave(
             f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
             "break, a return or an exception; a script that wants to end the job calls session.stop()"
@@ -401,7 +365,7 @@ class Engine:
         for function in self.after_step:
             function()
         self._exchange.committed(samples, self._step.samples)
-        self._progress.show()
+        self.progress.show()
         self._hear()
 
     def _mark_of_step(self) -> str:
@@ -431,8 +395,8 @@ class Engine:
         plan, batch_size = self._plans.in_force, self._plans.batch_size
         self._metrics.follow(plan, self._plans.rank)
         self._mark = self._mark or "first"
-        self._progress.show()
-        self._progress.show_total()
+        self.progress.show()
+        self.progress.show_total()
         if self._worker is not None:
             log.info(
                 "step %d: following plan %d: %d of %d samples",
@@ -487,7 +451,7 @@ class Engine:
         try:
             self._reform()
         except MembershipError:
-            if not self._progress.done:
+            if not self.progress.done:
                 raise
             self._end()
             return False

@@ -8,8 +8,8 @@ each exchange how many steps the next one is away, and all agree on it.
 from __future__ import annotations
 
 from heterotrain.control import PendingSignals, Signals, broadcast_bytes
+from heterotrain.generation import Generation
 from heterotrain.losses import Losses
-from heterotrain.membership import Generation
 from heterotrain.plans import Plans
 from heterotrain.replica_watch import MOST_STEPS, ReplicaWatch
 from heterotrain.worker import StopRequest

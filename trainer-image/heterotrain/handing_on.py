@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from heterotrain.control import broadcast_tensors, sum_over_ranks
+from heterotrain.generation import Generation
 from heterotrain.hyperparameters import Hyperparameters
-from heterotrain.membership import Generation
 from heterotrain.reduction import Witness
 
 

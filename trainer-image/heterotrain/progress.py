@@ -15,7 +15,8 @@ from heterotrain.training_state import TrainingState
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The same on all ranks at every boundary between steps."""
+    """The same on all ranks at every boundary between steps. `told_batch_size` is the global batch that a worker knows
+    before there is a plan; None if it may change."""
 
     rules: Rules
     state: TrainingState
@@ -24,6 +25,7 @@ class Progress:
     evaluation: Evaluation
     exchange: Exchange
     metrics: WorkerMetrics
+    told_batch_size: int | None
 
     @property
     def done(self) -> bool:
@@ -33,10 +35,41 @@ class Progress:
 
     @property
     def total_steps(self) -> int:
-        """Of the whole job, if the global batch stays as it is; 0 if there is no plan yet to tell it."""
+        """Of the whole job, if the global batch stays as it is; 0 if nothing tells that yet."""
+        if self.rules.epochs is None:
+            return self.rules.steps or 0
+        if not self.plans.known and self.told_batch_size is None:
+            return 0
+        return self.rules.steps_in_all(self.state.position, self.global_batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """See `Session.steps_per_epoch`."""
+        return self.rules.steps_per_epoch(self.global_batch_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a full step. Raises RuntimeError if nothing tells it yet."""
+        if self.plans.known:
+            return self.plans.split.global_batch_size
+        if self.told_batch_size is not None:
+            return self.told_batch_size
+        raise RuntimeError(
+            "the global batch is known only once the loop over the batches has begun: it follows from the number of "
+            "workers, or batching.fixedGlobalBatch is false"
+        )
+
+    @property
+    def world_size(self) -> int:
+        """Workers of the plan in force. Raises RuntimeError before there is one."""
         if not self.plans.known:
-            return (self.rules.steps or 0) if self.rules.epochs is None else 0
-        return self.rules.steps_in_all(self.state.position, self.plans.split.global_batch_size)
+            raise RuntimeError("session.world_size is known only once the loop over the batches has begun")
+        return len(self.plans.in_force.members)
+
+    @property
+    def loss(self) -> float:
+        """The mean global loss of the steps of the last exchange; NaN before."""
+        return self.metrics.state.loss
 
     def show(self) -> None:
         """Tell the metrics how far it is."""

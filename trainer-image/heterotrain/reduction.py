@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from heterotrain.accumulation import Accumulator
 from heterotrain.counting import GlobalCount
-from heterotrain.membership import CPU, Generation
+from heterotrain.generation import CPU, Generation
 from heterotrain.timing import StepClock
 from heterotrain.wire import Wire
 

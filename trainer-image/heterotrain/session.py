@@ -111,7 +111,7 @@ class Session:
     def loss(self) -> float:
         """The mean training loss of the global batches of the newest steps that the workers have told each other of,
         about a second's; the same on all workers, NaN before. (What `scale()` returns is only a part of a loss.)"""
-        return math.nan if self._engine is None else self._engine.loss
+        return math.nan if self._engine is None else self._engine.progress.loss
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -126,24 +126,24 @@ class Session:
             return self._config.steps
         if self._engine is None:
             raise RuntimeError("session.total_steps follows from the data set, hence is known after session.prepare()")
-        if not self._engine.total_steps:
+        if not self._engine.progress.total_steps:
             raise RuntimeError("session.total_steps is known only once the loop over the batches has begun")
-        return self._engine.total_steps
+        return self._engine.progress.total_steps
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch at the present global batch. Raises RuntimeError where that is not known yet."""
-        return self._prepared("steps_per_epoch").steps_per_epoch
+        return self._prepared("steps_per_epoch").progress.steps_per_epoch
 
     @property
     def global_batch_size(self) -> int:
         """Samples of a step over all workers. Raises RuntimeError where that is not known yet."""
-        return self._prepared("global_batch_size").global_batch_size
+        return self._prepared("global_batch_size").progress.global_batch_size
 
     @property
     def world_size(self) -> int:
         """Workers that train at present. Raises RuntimeError before the loop over the batches."""
-        return self._prepared("world_size").world_size
+        return self._prepared("world_size").progress.world_size
 
     @property
     def leader(self) -> bool:

@@ -17,10 +17,11 @@ from heterotrain.control import Signals, broadcast_document, broadcast_tensors, 
 from heterotrain.counting import GlobalCount
 from heterotrain.evaluation import Evaluation
 from heterotrain.exchange import Exchange
+from heterotrain.generation import CollectiveError, Generation, is_collective_error
 from heterotrain.gradient_sum import GradientSum
 from heterotrain.handing_on import hand_on_changes
 from heterotrain.losses import Losses
-from heterotrain.membership import CollectiveError, Generation, MembershipError, Rendezvous, is_collective_error
+from heterotrain.membership import MembershipError, Rendezvous
 from heterotrain.plans import Plans
 from heterotrain.reduction import Reducing, StepReduction
 from heterotrain.replica_check import kind_of_machine

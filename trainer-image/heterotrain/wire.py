@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from heterotrain.membership import Generation, Then
+from heterotrain.generation import Generation, Then
 
 
 class Wire(Protocol):

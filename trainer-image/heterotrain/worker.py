@@ -20,7 +20,8 @@ import torch
 from heterotrain import contract
 from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Termination, TrainingConfig
-from heterotrain.membership import CollectiveError, MembershipError
+from heterotrain.generation import CollectiveError
+from heterotrain.membership import MembershipError
 from heterotrain.replica_check import ReplicaError
 
 log = logging.getLogger(__name__)

@@ -14,19 +14,19 @@ import time
 
 import torch.distributed as dist
 
-from heterotrain import membership
+from heterotrain import generation
 
 worker, kind = sys.argv[1], sys.argv[2]
 
 
-def make_groups(_generation: membership.Generation, _store: dist.Store) -> None:
+def make_groups(_own: generation.Generation, _store: dist.Store) -> None:
     if kind == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(3600)
 
 
-membership._GROUP_SECONDS = 2.0
+generation.GROUP_SECONDS = 2.0
 if os.environ["HETEROTRAIN_WORKER"] == worker:
-    membership.Generation.make_groups = make_groups
+    generation.Generation.make_groups = make_groups
 sys.argv = sys.argv[3:]
 runpy.run_path(sys.argv[0], run_name="__main__")
