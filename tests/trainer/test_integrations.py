@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import heterotrain
-from heterotrain import integrations
+from heterotrain import contract, integrations
 from heterotrain.contract import TrainingConfig
 from heterotrain.integrations.accelerate import Accelerator
 from heterotrain.integrations.lightning import fit
@@ -57,7 +57,8 @@ def test_importing_heterotrain_imports_no_framework() -> None:
 def test_unequal_workers_train_what_the_frameworks_own_loop_trains(tmp_path: Path, framework: str) -> None:
     own = run_alone(tmp_path / "own", [SCRIPT, framework, "--own"])
     command = [SCRIPT, framework, "--out", str(tmp_path)]
-    with Gang(tmp_path, command, (22, 0, 10), TrainingConfig(epochs=12, seed=7, global_batch_size=32)) as gang:
+    batch = {contract.ENV_GLOBAL_BATCH_SIZE: "32"}
+    with Gang(tmp_path, command, (22, 0, 10), TrainingConfig(epochs=12, seed=7), environment=batch) as gang:
         gang.succeed()
     weights = [gang.saved(rank) for rank in range(3)]
     worst = max((each[key] - own[key]).abs().max().item() for each in weights for key in own)
