@@ -153,8 +153,16 @@ class Generation:
             self._outstanding.clear()
         if first:
             self._cutter.cut()
+            self._abort_nccl()
         for promise, then in abandoned:
             _settle(promise, partial(_fail, reason), then)
+
+    def _abort_nccl(self) -> None:
+        """Its sockets are not known here, so it is asked to give up by itself, beside, for that may take long. Untried
+        on GPUs."""
+        abort = getattr(self.__dict__.get("gradients"), "abort", None) if self.backend == "nccl" else None
+        if abort is not None:
+            threading.Thread(target=abort, name="heterotrain-abort", daemon=True).start()
 
     def leave(self) -> None:
         """Release the groups, of which nobody else may hold a reference. Calling it twice is harmless."""

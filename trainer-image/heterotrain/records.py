@@ -42,7 +42,7 @@ class StepRecord:
     `time` is the moment of commitment, Unix seconds; `samples` is this worker's share of the step; `own` and `wait`
     are seconds; `loss` is this worker's share of the global loss (summed over the workers of a step it is the mean
     loss over the global batch), None if it had no samples; `mark` says why the step is unfit for measuring ("first",
-    "partial", "checkpoint", "replay", "evaluation"), or is empty.
+    "partial", "checkpoint", "replay", "evaluation", "pause"), or is empty.
     """
 
     time: float

@@ -19,7 +19,8 @@ class RunningStep:
 
     `source` is the first rank that has samples, if some rank has none; None if all have. `opened` is the number of
     micro-batches that the script got so far; `is_open` while it has not stepped the optimizer for the last of them,
-    `scaled` once it has scaled that one's loss. `count` is what they counted so far.
+    `scaled` once it has scaled that one's loss. `count` is what they counted so far. `share` is the micro-batch under
+    way, None without samples.
     """
 
     epoch: int = 0
@@ -30,6 +31,7 @@ class RunningStep:
     is_open: bool = False
     scaled: bool = False
     count: float = 0.0
+    share: Share | None = None
 
     @classmethod
     def at(cls, position: Position, split: Split, rank: int, rules: Rules) -> RunningStep:
@@ -47,18 +49,14 @@ class RunningStep:
         return self.parts[-1][1] - self.parts[0][0]
 
     @property
-    def share(self) -> Share | None:
-        """The samples of the micro-batch under way; None if this worker has none in this step."""
-        start, stop = self.parts[self.opened - 1]
-        return Share(self.epoch, start, stop) if start < stop else None
-
-    @property
     def is_last_part(self) -> bool:
         """Whether the micro-batch under way is the step's last."""
         return self.opened == len(self.parts)
 
     def open_part(self) -> None:
         """The script gets the next micro-batch."""
+        start, stop = self.parts[self.opened]
+        self.share = Share(self.epoch, start, stop) if start < stop else None
         self.opened += 1
         self.is_open, self.scaled = True, False
 
