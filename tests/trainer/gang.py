@@ -135,16 +135,27 @@ class Gang:
 
     def metric(self, rank: int, name: str) -> float | None:
         """A series of a worker as its metrics server shows it, None if it does not answer or has none such."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[rank]}/metrics", timeout=5) as response:
-                text = response.read().decode()
-        except OSError:
-            return None
+        text = self._metrics(rank)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name in (name, f"{name}_total"):
                     return float(sample.value)
         return None
+
+    def _metrics(self, rank: int) -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[rank]}/metrics", timeout=5) as response:
+                text: str = response.read().decode()
+                return text
+        except OSError:
+            return ""
+
+    def await_phase(self, rank: int, phase: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while f'phase="{phase}"' not in self._metrics(rank):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"w-{rank} never was {phase}:\n{self.logs()}")
+            time.sleep(0.05)
 
     def await_metric(self, rank: int, name: str, at_least: float) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-import urllib.request
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,19 @@ def test_who_waits_for_groups_is_bounded_and_listens(tmp_path: Path, kind: str) 
         gang.processes[0].send_signal(signal.SIGTERM)
         assert gang.processes[0].wait(timeout=60) == contract.EXIT_PREEMPTED
     assert gang.ending(0).asked_to_stop
+
+
+def test_who_is_asked_to_stop_before_all_have_met_says_so(tmp_path: Path) -> None:
+    """The third worker never comes; the leader, whose startup deadline is ten minutes, need not wait for the second."""
+    loop = "if name == 'w-2': time.sleep(3600)\n" + WHOLE
+    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=3)) as gang:
+        for rank in range(2):
+            gang.await_phase(rank, contract.PHASE_STARTING)
+        time.sleep(1)
+        gang.processes[1].send_signal(signal.SIGTERM)
+        assert gang.processes[1].wait(timeout=60) == contract.EXIT_PREEMPTED
+        assert gang.processes[0].wait(timeout=60) == 1
+    assert "w-1 left: it was asked to stop before all had met" in gang.ending(0).message
 
 
 def test_a_slow_peer_is_waited_for_longer_than_the_timeout_before_groups_are_given_up(tmp_path: Path) -> None:
@@ -120,8 +133,7 @@ def test_a_pause_is_a_phase_and_its_step_is_not_measured(tmp_path: Path) -> None
     )
     with Gang(tmp_path, script(tmp_path, loop), (4, 4), TrainingConfig(steps=9)) as gang:
         gang.await_log(0, "paused for validation")
-        with urllib.request.urlopen(f"http://127.0.0.1:{gang.ports[0]}/metrics", timeout=5) as response:
-            assert f'phase="{contract.PHASE_PAUSED}"' in response.read().decode()
+        gang.await_phase(0, contract.PHASE_PAUSED)
         (tmp_path / "go").touch()
         gang.succeed()
     assert [record.mark for record in gang.series(0)][5] == "pause"

@@ -6,6 +6,8 @@ import copy
 import io
 import logging
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -388,3 +390,19 @@ def test_a_connection_of_another_thread_to_another_host_is_no_generations() -> N
                 else:
                     near.sendall(b"x")
                     assert far.recv(1) == b"x"
+
+
+def test_alone_what_is_measured_is_shown_unless_the_script_shows_logs_itself() -> None:
+    program = (
+        "import logging, sys, torch, heterotrain; from torch import nn\n"
+        "if len(sys.argv) > 1: logging.basicConfig(level=logging.ERROR)\n"
+        "s = heterotrain.join(batch_size=4); m = nn.Linear(2, 1)\n"
+        "d = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))\n"
+        "m, o, bs = s.prepare(m, torch.optim.SGD(m.parameters(), lr=0.1), d)\n"
+        "s.evaluate(d, lambda m, b: {'mean': m(b[0]).sum()})\n"
+        "for x, y in bs: s.scale((m(x) - y).square().mean()).backward(); o.step(); o.zero_grad()"
+    )
+    for arguments, shown in (([], 1), (["own"], 0)):
+        command = [sys.executable, "-c", program, *arguments]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert ran.stderr.count("step 2: mean ") == shown, ran.stderr

@@ -64,6 +64,16 @@ def join(
     return Session(worker, worker.config, None)
 
 
+def _show_log() -> None:
+    """Alone, what is measured is worth seeing too, unless the script shows logs in a way of its own."""
+    logger = logging.getLogger("heterotrain")
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
 class Session:
     """One worker's part in a job."""
 
@@ -88,6 +98,8 @@ class Session:
             self._stop.install()
             limit_threads(os.environ)
             serve(self._metrics, worker.metrics_port)
+        else:
+            _show_log()
         torch.manual_seed(config.seed)  # the first weights; a script may seed anew
         self._device = choose_device(config)
         self._metrics.memory = peak_memory_of(self._device)

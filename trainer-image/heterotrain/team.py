@@ -132,10 +132,10 @@ class Team:
 
     def leave(self, why: str) -> None:
         """This worker leaves before the end; the others learn of it and need not wait. Does nothing alone."""
-        if self._rendezvous is None or self.reduction is None:
-            return
-        self._rendezvous.leave_word(why)
-        self.fail(MembershipError(why))
+        if self._rendezvous is not None:
+            self._rendezvous.leave_word(why)
+        if self.reduction is not None:
+            self.fail(MembershipError(why))
 
     def unite(self) -> bool:
         """All take the same buffers, and have the same in all else, or ReplicaError is raised; False if groups broke,
