@@ -20,6 +20,7 @@ from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain.counting import checked_count
 from heterotrain.generation import Generation
+from heterotrain.hyperparameters import Hyperparameters
 from heterotrain.membership import Rendezvous
 from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
@@ -88,6 +89,22 @@ def test_a_witness_sees_that_gradients_were_clipped() -> None:
     assert not witness.changed
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     assert witness.changed
+
+
+def test_hyperparameters_are_what_a_step_computes_with_and_not_how() -> None:
+    parameters = [{"params": [nn.Parameter(torch.ones(()))]}, {"params": [nn.Parameter(torch.ones(2))], "lr": 0.5}]
+    here = torch.optim.AdamW(deepcopy(parameters), lr=0.1, foreach=True)
+    there = torch.optim.AdamW(deepcopy(parameters), lr=torch.tensor(0.1), fused=True)
+    one, other = Hyperparameters(here), Hyperparameters(there)
+    one.settle()
+    other.settle()
+    assert one.names == other.names
+    assert {"lr", "weight_decay", "betas[0]", "maximize"} <= set(one.names)
+    here.param_groups[0].update(lr=0.3, betas=(0.5, 0.6))
+    other.take([float(each) for each in one.values()])
+    assert [float(each) for each in other.values()] == pytest.approx([float(each) for each in one.values()])
+    assert there.param_groups[0]["lr"].item() == pytest.approx(0.3)
+    assert there.param_groups[0]["betas"] == (0.5, 0.6)
 
 
 def test_a_witness_sees_a_change_of_sign() -> None:

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+# How a step is computed, which may be another way on each kind of device, changes nothing of what is computed.
+_NO_HYPERPARAMETERS = frozenset({"params", "fused", "foreach", "capturable", "differentiable"})
+
 
 class Hyperparameters:
     """Those of one optimizer; which there are is found out when `settle` is called, before the first step."""
@@ -30,7 +33,7 @@ class Hyperparameters:
         plain: list[tuple[int, str, int | None]] = []
         self._groups, self._pairs = [], []
         for number, group in enumerate(self._optimizer.param_groups):
-            for key in sorted(group.keys() - {"params"}):
+            for key in sorted(group.keys() - _NO_HYPERPARAMETERS):
                 value = group[key]
                 if isinstance(value, (tuple, list)) and value and all(_is_number(each) for each in value):
                     self._pairs += [(number, key, index) for index in range(len(value))]
