@@ -131,8 +131,13 @@ def habit(kind: str) -> Habit:
 
         return Habit([model], sgd, cross_entropy, to_gradients=turn)
     if kind == "hooks":
+
+        def halve(parameter: torch.Tensor) -> None:
+            assert parameter.grad is not None
+            parameter.grad.mul_(0.5)
+
         model[1].weight.register_hook(lambda gradient: gradient * 0.5)
-        model[3].bias.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.mul_(0.5))
+        model[3].bias.register_post_accumulate_grad_hook(halve)
         return Habit([model], sgd, cross_entropy)
     if kind == "target":
         target = deepcopy(model).requires_grad_(False)
