@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from heterotrain.contract import Plan
-from heterotrain.generation import COLLECTIVE_TIMEOUT, Generation
+from heterotrain.generation import GROUP_SECONDS, Generation
 from heterotrain.sockets import SocketCutter
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ _WATCH_SECONDS = 1.0
 _LEFT = "left"  # the store's key under which a worker that leaves before the end says so
 _LEFT_SECONDS = 3.0
 _GIVE_UP_SECONDS = 1.0
+_MAKING_GROUPS = 6  # times the bound of one wait, of which making two groups has several
 _LONGEST_WORD = 1000
 
 
@@ -213,7 +214,7 @@ class Rendezvous:
                 generation.make_groups(self._store)
 
         try:
-            self._ask(make, time.monotonic() + COLLECTIVE_TIMEOUT.total_seconds())
+            self._ask(make, time.monotonic() + _MAKING_GROUPS * GROUP_SECONDS)
         except BaseException as error:
             generation.break_up(str(error))
             raise

@@ -27,7 +27,7 @@ class SocketCutter:
     """Remembers which sockets appeared inside its `watch()`, and can shut them down, whoever uses them.
 
     `ProcessGroupGloo.abort()` does not unblock a stuck collective; this does. It works on duplicates, so that a file
-    descriptor that was closed and used anew is never touched.
+    descriptor that was closed and used again is never touched.
     """
 
     def __init__(self, spare_port: int | None = None, hosts: Collection[str] = ()) -> None:
