@@ -133,7 +133,7 @@ def test_a_worker_without_samples_hears_from_the_first_that_has_some_and_one_wit
 def test_a_staged_bucket_is_summed_in_place_and_broken_groups_are_told(generation: Generation) -> None:
     wire = StagedWire(generation, CPU)
     buckets = [torch.full((size,), float(size)) for size in (3, 5, 3)]
-    sums = [wire.sum(bucket).wait()[0] for bucket in buckets]
+    sums = [wire.sum(bucket).wait() for bucket in buckets]
     assert [each.tolist() for each in sums] == [[3.0] * 3, [5.0] * 5, [3.0] * 3]
     assert all(one is other for one, other in zip(sums, buckets, strict=True))
     generation.break_up("lost a peer")

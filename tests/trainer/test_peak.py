@@ -8,7 +8,7 @@ import torch
 from heterotrain import contract, resources
 from heterotrain.contract import Member, Plan
 from heterotrain.metrics import WorkerMetrics
-from heterotrain.peak import EVERY_STEPS, PeakMemory
+from heterotrain.peak import READ_SECONDS, PeakMemory
 from heterotrain.timing import StepTimes
 from heterotrain.worker import is_out_of_memory
 
@@ -28,21 +28,21 @@ def peak_mib(memory: PeakMemory) -> float:
 def test_peak_is_that_of_measured_steps_since_the_plan_began() -> None:
     memory = PeakMemory()
     memory.begin()
-    memory.step(8, measured=True)
+    memory.step(8, 0.1, measured=True)
     quiet = peak_mib(memory)
     take(96)
-    memory.step(8, measured=False)  # a checkpoint's, say
-    memory.step(8, measured=True)
+    memory.step(8, 0.1, measured=False)  # a checkpoint's, say
+    memory.step(8, 0.1, measured=True)
     assert peak_mib(memory) < quiet + 48
     take(96)
-    for _ in range(EVERY_STEPS):
-        memory.step(8, measured=True)
+    memory.step(8, READ_SECONDS / 2, measured=True)
+    memory.step(8, READ_SECONDS / 2, measured=True)
     assert peak_mib(memory) > quiet + 80, "the most of all steps counts, not the last one's"
     memory.begin()
     assert memory.peak is None
-    memory.step(0, measured=True)
+    memory.step(0, 0.1, measured=True)
     assert memory.peak is None, "a worker without samples tells nothing"
-    memory.step(4, measured=True)
+    memory.step(4, 0.1, measured=True)
     assert peak_mib(memory) < quiet + 48
     assert memory.peak is not None
     assert memory.peak.batch_size == 4
@@ -52,7 +52,7 @@ def test_no_peak_is_told_where_it_cannot_begin_anew(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(resources, "forget_peak", lambda: False)
     memory = PeakMemory()
     memory.begin()
-    memory.step(8, measured=True)
+    memory.step(8, 0.1, measured=True)
     assert memory.peak is None
 
 

@@ -57,9 +57,13 @@ class KeptBuffers:
         self._kept: dict[_Place, _Kept] = {}
         self._looks = 0
 
-    @torch.no_grad()
     def keep(self) -> None:
         """As they are now."""
+        if self._owners:  # most models have none
+            self._keep()
+
+    @torch.no_grad()
+    def _keep(self) -> None:
         copies, sources = [], []
         self._looks += 1
         for owner in self._owners:

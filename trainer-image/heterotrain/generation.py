@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,27 +24,12 @@ CPU = torch.device("cpu")
 GROUP_SECONDS = 10.0
 # Beyond this a collective is lost even if nobody noticed; the operator acts on silent workers long before.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# How often whoever waits looks whether the groups were given up meanwhile. Each look takes 0.3 ms of CPU.
+_LOOK = timedelta(seconds=0.2)
 
 
 class CollectiveError(RuntimeError):
     """A collective failed, or its groups were given up meanwhile."""
-
-
-Then = Callable[[Callable[[], Any]], Any]
-"""What to make of a collective's outcome; see `Generation.watch`."""
-
-
-def _fail(reason: str) -> Any:
-    raise CollectiveError(reason)
-
-
-def _settle(promise: torch.futures.Future[Any], outcome: Callable[[], Any], then: Then | None) -> None:
-    try:
-        result = outcome() if then is None else then(outcome)
-    except RuntimeError as error:
-        promise.set_exception(CollectiveError(str(error)))
-        return
-    promise.set_result(result)
 
 
 def is_collective_error(error: RuntimeError) -> bool:
@@ -53,12 +37,63 @@ def is_collective_error(error: RuntimeError) -> bool:
     return isinstance(error, (CollectiveError, dist.DistError)) or "gloo" in str(error).lower()
 
 
+class Collective:
+    """One that is under way; its tensors are not the caller's before `wait` has returned."""
+
+    __slots__ = ("_backend", "_generation", "_work")
+
+    def __init__(self, generation: Generation, work: dist.Work, backend: str) -> None:
+        self._generation = generation
+        self._work = work
+        self._backend = backend
+
+    def wait(self) -> None:
+        """Until it has ended; over nccl, until the device's current stream is ordered after it.
+
+        Raises CollectiveError if it failed, or the groups were broken up meanwhile: gloo can lose track of an operation
+        on a connection that closes, and such a one would never end by itself.
+        """
+        try:
+            self._generation.check()
+            while not self._ended():
+                self._generation.check_others()
+            self._generation.check()
+        except CollectiveError:
+            raise
+        except RuntimeError as error:
+            raise CollectiveError(str(error)) from error
+        finally:
+            self._generation.ended(self)
+
+    def _ended(self) -> bool:
+        """Whether it ended well, soon. Raises RuntimeError if it failed."""
+        if self._backend == "nccl":
+            self._work.wait()
+            return True
+        try:
+            self._work.wait(_LOOK)
+        except RuntimeError:
+            if self._work.is_completed():
+                self._work.wait()  # its own error, or none at all if it ended just now
+                return True
+            return False
+        return True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has, well or not, without waiting."""
+        return self._work.is_completed()
+
+    def raise_its_error(self) -> None:
+        """Of one that has ended. Raises RuntimeError if it failed."""
+        self._work.wait()
+
+
 class Generation:
     """The process groups of one attempt: `gradients` (nccl if all members have GPUs, else gloo), `control` (gloo).
 
-    They are no part of torch.distributed's own world, which stays the script's. Whoever waits for a collective waits
-    for what `watch` returns: gloo can lose track of an operation on a connection that closes, and such a one would
-    never end by itself.
+    They are no part of torch.distributed's own world, which stays the script's. Whoever begins a collective waits for
+    it; no code of this process runs in gloo's threads.
     """
 
     gradients: dist.ProcessGroup
@@ -72,7 +107,8 @@ class Generation:
         self.backend = backend
         self._cutter = cutter
         self._lock = threading.Lock()
-        self._outstanding: dict[torch.futures.Future[Any], tuple[float, Then | None]] = {}
+        self._under_way: dict[Collective, float] = {}  # since when
+        self._given_up: list[Collective] = []
         self._broken = ""
         self._left = False
         self._sum = dist.AllreduceOptions()
@@ -96,66 +132,60 @@ class Generation:
         made: dist.ProcessGroup = group
         return made
 
-    def sum_gradients(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
-        """Sum over all members, in place; `then` is as for `watch`. Raises RuntimeError if the groups are broken
-        already."""
-        return self.watch(self.gradients.allreduce([tensor], self._sum), tensor.device, then)
+    def sum_gradients(self, tensor: torch.Tensor) -> Collective:
+        """Sum over all members, in place. Raises RuntimeError if the groups are broken already."""
+        return self._watched(self.gradients.allreduce([tensor], self._sum), self.backend)
 
-    def sum(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
+    def sum(self, tensor: torch.Tensor) -> Collective:
         """The same of small tensors on the CPU, beside the gradients."""
-        return self.watch(self.control.allreduce([tensor], self._sum))
+        return self._watched(self.control.allreduce([tensor], self._sum))
 
-    def broadcast(self, tensor: torch.Tensor, source: int) -> torch.futures.Future[Any]:
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Collective:
         """That of rank `source` for all, in place, on the CPU. Raises RuntimeError as above."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = source, 0
-        return self.watch(self.control.broadcast([tensor], options))
+        return self._watched(self.control.broadcast([tensor], options))
 
-    def watch(self, work: dist.Work, device: torch.device = CPU, then: Then | None = None) -> torch.futures.Future[Any]:
-        """A future that ends when the collective does, or at once with a CollectiveError when this attempt is broken
-        up. `device` is that of its tensors: on a GPU whoever waits is ordered after them in its stream.
+    def _watched(self, work: dist.Work, backend: str = "gloo") -> Collective:
+        collective = Collective(self, work, backend)
+        self._under_way[collective] = time.monotonic()
+        return collective
 
-        The future has what `then` makes of the outcome: a function that it may call returns the collective's value, or
-        raises RuntimeError. (A second future that follows the first would take a thread once more.)
+    def check(self) -> None:
+        """Raises CollectiveError if these groups are broken: what ends after that does not count, even if it ends
+        well."""
+        if self._broken:
+            raise CollectiveError(self._broken)
+
+    def ended(self, collective: Collective) -> None:
+        """Nobody waits for it any more."""
+        self._under_way.pop(collective, None)
+        if self._broken:
+            self._given_up.append(collective)
+
+    def check_others(self) -> None:
+        """One collective takes long, and gloo can lose track of it when a connection closes: has another one failed?
+
+        Raises RuntimeError then.
         """
-        promise: torch.futures.Future[Any] = torch.futures.Future(devices=None if device == CPU else [device])
-        with self._lock:
-            broken = self._broken
-            if not broken:
-                self._outstanding[promise] = (time.monotonic(), then)
-        if broken:
-            # Even if it completes: what was begun after the break does not count.
-            _settle(promise, partial(_fail, broken), then)
-            return promise
-
-        def end(done: torch.futures.Future[Any]) -> None:
-            with self._lock:
-                if self._outstanding.pop(promise, None) is None:
-                    return  # broken up meanwhile
-            _settle(promise, done.value, then)
-
-        work.get_future().add_done_callback(end)
-        return promise
+        self.check()
+        for other in list(self._under_way):
+            if other.has_ended:
+                other.raise_its_error()
 
     @property
     def waiting_seconds(self) -> float:
-        """For how long the oldest collective under way has not ended; 0 if there is none."""
-        with self._lock:
-            began = [moment for moment, _ in self._outstanding.values()]
+        """For how long the oldest collective under way has not been waited for to its end; 0 if there is none."""
+        began = list(self._under_way.values())
         return time.monotonic() - min(began) if began else 0.0
 
     def break_up(self, reason: str) -> None:
-        """Fail all pending collectives of this attempt, here and at the others. Safe from any thread, any number of
-        times."""
+        """Fail all collectives of this attempt, here and at the others. Safe from any thread, any number of times."""
         with self._lock:
             first, self._broken = not self._broken, self._broken or reason
-            abandoned = [(promise, then) for promise, (_, then) in self._outstanding.items()]
-            self._outstanding.clear()
         if first:
             self._cutter.cut()
             self._abort_nccl()
-        for promise, then in abandoned:
-            _settle(promise, partial(_fail, reason), then)
 
     def _abort_nccl(self) -> None:
         """Its sockets are not known here, so it is asked to give up by itself, beside, for that may take long. Untried
@@ -169,12 +199,41 @@ class Generation:
         if self._left:
             return
         self._left = True
+        waited_for = [*self._given_up, *self._under_way]
+        self._given_up, self._under_way = [], {}
+        _lost_track.release_ended()
         for name in ("gradients", "control"):
             group = self.__dict__.pop(name, None)
             if self._broken and group is not None:
-                # Its destructor waits for operations that gloo may have lost track of, so it must never run. Otherwise
-                # it must run now: a thread of gloo's that still returns from a callback while the interpreter ends
-                # would take the process down.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+                _lost_track.keep(group, waited_for)
+            # It is released here and now: a thread of gloo's that is at work while the interpreter ends would take the
+            # process down.
             del group
         self._cutter.release()
+
+
+class _LostTrack:
+    """Groups whose destructor would wait for an operation that gloo has lost track of, until that has ended."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Any, list[Collective]]] = []
+
+    def keep(self, group: Any, collectives: Sequence[Collective]) -> None:
+        """Hold it, unless all of them have ended."""
+        unfinished = [each for each in collectives if not each.has_ended]
+        if unfinished:
+            # Not even the end of the interpreter may release it.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            self._kept.append((group, unfinished))
+
+    def release_ended(self) -> None:
+        """Those of which all have ended by now."""
+        kept, self._kept = self._kept, []
+        for group, unfinished in kept:
+            if all(each.has_ended for each in unfinished):
+                ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
+            else:
+                self._kept.append((group, unfinished))
+
+
+_lost_track = _LostTrack()

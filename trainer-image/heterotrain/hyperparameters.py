@@ -24,6 +24,7 @@ class Hyperparameters:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.checksum = 0
         self._optimizer = optimizer
+        self._used: list[float] = []  # at the newest step
         self._places: list[tuple[int, str, int | None]] = []  # group, key, and place in a pair such as betas
         self._groups: list[Callable[[Any], tuple[Any, ...]]] = []  # what reads the plain numbers of each
         self._pairs: list[tuple[int, str, int]] = []
@@ -81,8 +82,11 @@ class Hyperparameters:
                 group[key] = type(found)(value)
 
     def used(self, step: int, values: Sequence[Any]) -> None:
-        """The optimizer makes the step with these."""
-        self.checksum = zlib.crc32(struct.pack(f"<q{len(values)}d", step, *values), self.checksum)
+        """The optimizer makes the step with these. The checksum holds each change of theirs, and its step."""
+        numbers = list(map(float, values))
+        if numbers != self._used:
+            self._used = numbers
+            self.checksum = zlib.crc32(struct.pack(f"<q{len(numbers)}d", step, *numbers), self.checksum)
 
     def saw(self, checksum: int) -> None:
         """Something else that belongs to the step must be the same on all workers: the order of an epoch's samples."""
@@ -91,6 +95,7 @@ class Hyperparameters:
     def restart(self) -> None:
         """All workers begin the checksum together."""
         self.checksum = 0
+        self._used = []
 
 
 def _is_number(value: Any) -> bool:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import (
@@ -32,11 +32,10 @@ from heterotrain.order import Order
 from heterotrain.sampler import Share
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(NamedTuple):
     """Samples that make one batch, as pairs of an epoch, that of their augmentation, and indices of its order."""
 
-    parts: tuple[tuple[int, list[int]], ...]
+    parts: Sequence[tuple[int, list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class Prefetch:
         self._loader = loader
         self._coming = coming
         self._length = order.length
-        self._order = order.of
+        self._order = order
         self._ahead: deque[Share] = deque()  # shares that the loader was given and that were not taken yet
         self._next: Share | None = None  # the one that it would be given next
         self._rest: Iterator[Share] = iter(())  # and those after that
@@ -208,13 +207,18 @@ class Prefetch:
         while (share := self._next) is not None:
             self._ahead.append(share)
             self._next = next(self._rest, None)
-            yield Samples(tuple(self._parts(share)))
+            yield self._samples(share)
 
-    def _parts(self, share: Share) -> Iterator[tuple[int, list[int]]]:
-        epoch, start, stop = share.epoch, share.start, share.stop
+    def _samples(self, share: Share) -> Samples:
+        epoch, start, stop = share
+        if stop <= self._length:
+            return Samples([(epoch, self._order.indices(epoch, start, stop))])
+        return Samples(list(self._parts(epoch, start, stop)))
+
+    def _parts(self, epoch: int, start: int, stop: int) -> Iterator[tuple[int, list[int]]]:
         while start < stop:
             if start < self._length:
-                yield epoch, self._order(epoch)[start:stop].tolist()
+                yield epoch, self._order.indices(epoch, start, min(stop, self._length))
             epoch, start, stop = epoch + 1, max(0, start - self._length), stop - self._length
 
 

@@ -6,6 +6,7 @@ mixes times of different batch sizes.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import math
@@ -24,6 +25,8 @@ from heterotrain.peak import PeakMemory
 from heterotrain.timing import StepTimes
 
 log = logging.getLogger(__name__)
+
+_WRITE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -98,7 +101,7 @@ class WorkerMetrics(Collector):
         """A step of `samples` here is committed; only one fit for measuring counts."""
         if measured:
             self.counters.add(samples, times.own, times.wait, smoothing)
-        self.memory.step(self._samples_at_once, measured=measured)
+        self.memory.step(self._samples_at_once, times.own + times.wait, measured=measured)
 
     @contextlib.contextmanager
     def phase(self, phase: str) -> Iterator[None]:
@@ -186,20 +189,39 @@ def serve(metrics: WorkerMetrics, port: int) -> None:
 
 
 class Series:
-    """Appends step records to a file as JSON lines; without a file it drops them."""
+    """Appends step records to a file as JSON lines; without a file it drops them.
+
+    Records are written some at a time, for a small step would feel a write of its own: a worker that is killed loses
+    those of its last `_WRITE_SECONDS`.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._file: TextIO | None = None
+        self._unwritten: list[contract.StepRecord | contract.EvaluationRecord] = []
+        self._written = -math.inf
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", buffering=1)  # a line at a time: what was committed survives a kill
+            self._file = path.open("a")
+            atexit.register(self.flush)
 
     def write(self, record: contract.StepRecord | contract.EvaluationRecord) -> None:
-        """Append one record. A full disk ends the series, not the training."""
+        """Append one record."""
         if self._file is None:
             return
+        self._unwritten.append(record)
+        if not self._written <= record.time < self._written + _WRITE_SECONDS:
+            self._written = record.time
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written yet. A full disk ends the series, not the training."""
+        if self._file is None or not self._unwritten:
+            return
+        lines = "".join(f"{each.to_json()}\n" for each in self._unwritten)
+        self._unwritten.clear()
         try:
-            self._file.write(record.to_json() + "\n")
+            self._file.write(lines)
+            self._file.flush()
         except OSError as error:
             log.warning("no more step records: %s", error)
             self._file = None

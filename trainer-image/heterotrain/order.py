@@ -17,6 +17,8 @@ import torch
 from heterotrain.augmentation import seed_of, seeded_everywhere
 from heterotrain.sampler import epoch_order
 
+_BLOCK = 16384
+
 
 class Order:
     """Of one data set; `length` is in samples an epoch, some of which may be the same."""
@@ -33,6 +35,9 @@ class Order:
         self._sampler = sampler
         # An epoch's and, for what is loaded ahead, the next one's: it is the same for everybody who asks.
         self._remembered = lru_cache(maxsize=2)(self._of)
+        # A part of it as a list, of which most steps' samples are taken: a small step would feel tensors here.
+        self._block: list[int] = []
+        self._block_of: tuple[int, int] | None = None
         if sampler is not None:
             first = self._drawn(0)
             self.length = len(first)
@@ -50,6 +55,17 @@ class Order:
         Raises ValueError if the script's sampler has another number of samples than in the first epoch.
         """
         return self._remembered(epoch)
+
+    def indices(self, epoch: int, start: int, stop: int) -> list[int]:
+        """The part [start, stop) of that order. Raises ValueError as `of`."""
+        block, place = divmod(start, _BLOCK)
+        if stop - block * _BLOCK > _BLOCK:
+            found: list[int] = self.of(epoch)[start:stop].tolist()
+            return found
+        if self._block_of != (epoch, block):
+            self._block = self.of(epoch)[block * _BLOCK : (block + 1) * _BLOCK].tolist()
+            self._block_of = epoch, block
+        return self._block[place : stop - block * _BLOCK]
 
     def _of(self, epoch: int) -> torch.Tensor:
         if self._sampler is None:

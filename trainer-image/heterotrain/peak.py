@@ -13,9 +13,9 @@ import torch
 
 from heterotrain import resources
 
-EVERY_STEPS = 8
-"""One measured step in so many is followed by a reading, whose cost a small step feels. The kernel keeps the most until
-it is told to forget."""
+READ_SECONDS = 0.25
+"""Of measured steps between two readings, whose cost a small step feels. The kernel keeps the most until it is told to
+forget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self.peak: Peak | None = None
         self._forgets = False
-        self._unread = 0  # steps until the next reading
+        self._unread_seconds = READ_SECONDS  # of measured steps since the last reading
 
     def begin(self) -> None:
         """Another batch size is in force: what the one before needed is given back, and does not count any more."""
@@ -47,15 +47,15 @@ class PeakMemory:
         """What processes that load data hold beside this one, now."""
         return resources.children_memory_bytes()
 
-    def step(self, samples: int, *, measured: bool) -> None:
-        """A step has ended, with `samples` at once; one that is not `measured` does not count."""
+    def step(self, samples: int, seconds: float, *, measured: bool) -> None:
+        """A step of so many seconds has ended, with `samples` at once; one that is not `measured` does not count."""
         if not measured or samples <= 0:
             self._begin_anew()
             return
-        self._unread -= 1
-        if self._unread > 0:
+        self._unread_seconds += seconds
+        if self._unread_seconds < READ_SECONDS:
             return
-        self._unread = EVERY_STEPS
+        self._unread_seconds = 0.0
         read = self._read()
         if read is None:
             return
@@ -66,7 +66,7 @@ class PeakMemory:
         return resources.memory_limit_bytes()
 
     def _begin_anew(self) -> None:
-        self._unread = 0
+        self._unread_seconds = READ_SECONDS
         self._forget()
 
     def _give_back(self) -> None:

@@ -2,7 +2,8 @@
 
 # No postponed annotations here: DistributedDataParallel looks at those of its communication hook.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ from heterotrain.accumulation import Accumulator
 from heterotrain.counting import GlobalCount
 from heterotrain.generation import CPU, Generation
 from heterotrain.timing import StepClock
-from heterotrain.wire import Wire
+from heterotrain.wire import Sum, Wire
 
 _TRAVEL_AS_FLOAT32 = (torch.bfloat16, torch.float16)
 
@@ -54,17 +55,64 @@ class StepReduction:
         self.reduced = False  # the running step's last bucket was launched
         self.count: GlobalCount | None = None  # of what the running step's loss is a mean over, if not of samples
         self.witness: Witness | None = None
+        self._under_way: list[_Bucket] = []
 
     def begin(self, *, watched: bool) -> None:
         """A step begins, or begins again; if it is `watched` there is a witness of the gradients as they arrive."""
         self.reduced = False
         self.count = None
         self.witness = Witness() if watched else None
+        self._under_way = []
+
+    def launch(self, bucket: dist.GradBucket, buffer: torch.Tensor) -> None:
+        """Begin to sum a bucket over the workers, while backward goes on."""
+        parameters: Sequence[torch.Tensor] = ()
+        gradients: Sequence[torch.Tensor] = ()
+        if self.accumulator.holds_gradients or self.witness is not None:
+            # Made at every call, one view for each parameter: most steps need none.
+            parameters, gradients = bucket.parameters(), bucket.gradients()
+            self.accumulator.add_to(parameters, gradients)
+        self.clock.bucket_ready()
+        if self.error:
+            return
+        self.in_collective = self.reduced = bucket.is_last()
+        travels = buffer.float() if buffer.dtype in _TRAVEL_AS_FLOAT32 else buffer
+        try:
+            self._under_way.append(_Bucket(self.wire.sum(travels), travels, buffer, parameters, gradients))
+        except RuntimeError as error:
+            self.fail(error)
+
+    def finish(self) -> None:
+        """Wait for all buckets, at the end of backward: from here on gradients are sums. Never raises."""
+        under_way, self._under_way = self._under_way, []
+        try:
+            for bucket in under_way:
+                bucket.end.wait()
+                if self.count is not None:
+                    bucket.sum.mul_(self.count.factor())
+                if bucket.sum is not bucket.buffer:
+                    bucket.buffer.copy_(bucket.sum)
+                if self.witness is not None:
+                    self.witness.saw(bucket.parameters, bucket.gradients)
+        except RuntimeError as error:
+            self.fail(error)
+            return
+        self.clock.bucket_done()
 
     def fail(self, error: Exception) -> None:
         """Record the first error, and let no other rank wait for this one's part."""
         self.error = self.error or str(error) or type(error).__name__
         self.generation.break_up(self.error)
+
+
+class _Bucket(NamedTuple):
+    """One whose `sum` is under way until `end`; `buffer` is where DistributedDataParallel looks for it."""
+
+    end: Sum
+    sum: torch.Tensor
+    buffer: torch.Tensor
+    parameters: Sequence[torch.Tensor]
+    gradients: Sequence[torch.Tensor]
 
 
 class Reducing:
@@ -73,49 +121,23 @@ class Reducing:
     def __init__(self) -> None:
         self.now: StepReduction | None = None
 
+    def finish(self) -> None:
+        """See `StepReduction.finish`."""
+        if self.now is not None:
+            self.now.finish()
+
 
 def reduce_bucket(reducing: Reducing, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Communication hook: sum a bucket over the ranks. Never raises, so that `backward()` never does."""
+    """Communication hook: begin to sum a bucket over the ranks.
+
+    What it returns has ended already: DistributedDataParallel would raise an error of the sum in the middle of the
+    script's `backward()`, and a sum that is taken over in gloo's thread costs twice as much.
+    """
     buffer = bucket.buffer()
-    reduction = reducing.now
-    if reduction is None:
-        return _completed(buffer)
-    parameters: Sequence[torch.Tensor] = ()
-    gradients: Sequence[torch.Tensor] = ()
-    if reduction.accumulator.holds_gradients or reduction.witness is not None:
-        # Made at every call, one view for each parameter: most steps need none.
-        parameters, gradients = bucket.parameters(), bucket.gradients()
-        reduction.accumulator.add_to(parameters, gradients)
-    reduction.clock.bucket_ready()
-    if reduction.error:
-        return _completed(buffer)
-    reduction.in_collective = reduction.reduced = bucket.is_last()
-
-    def finish(outcome: Callable[[], list[torch.Tensor]]) -> torch.Tensor:
-        try:
-            reduced = outcome()[0]
-            if reduction.count is not None:
-                reduced.mul_(reduction.count.factor())
-        except RuntimeError as error:
-            reduction.fail(error)
-            return buffer
-        if reduced.dtype != buffer.dtype:
-            reduced = buffer.copy_(reduced)
-        if reduction.witness is not None:
-            reduction.witness.saw(parameters, gradients)
-        reduction.clock.bucket_done()
-        return reduced
-
-    try:
-        return reduction.wire.sum(buffer.float() if buffer.dtype in _TRAVEL_AS_FLOAT32 else buffer, finish)
-    except RuntimeError as error:
-        reduction.fail(error)
-        return _completed(buffer)
-
-
-def _completed(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    if reducing.now is not None:
+        reducing.now.launch(bucket, buffer)
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-        devices=None if tensor.device == CPU else [tensor.device]
+        devices=None if buffer.device == CPU else [buffer.device]
     )
-    future.set_result(tensor)
+    future.set_result(buffer)
     return future

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -17,8 +18,7 @@ PARTIAL, DROP, CARRY = "Partial", "Drop", "Carry"
 """What becomes of an epoch's samples that do not fill a step: a smaller step, none, or the next epoch's first step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """How far a job has come: steps committed in all, the epoch, and samples consumed in it. Equal on all ranks.
 
     `reached_in`: the step before began in an earlier epoch, and reached into this one.
@@ -35,8 +35,7 @@ class Position:
         return self.cursor == 0 or self.reached_in
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """What a worker has to load for a step: the part [start, stop) of an epoch's order, and beyond the epoch's end, of
     the next ones'."""
 
@@ -174,16 +173,16 @@ def coming_shares(
     A step has a share for each of its micro-batches (see there for `most`), none if it has no samples for this rank.
     """
     newest, whole = position.epoch, sum(batch_sizes)
-    known: dict[int, tuple[int, int]] = {}  # steps have few different sizes
+    known: dict[int, list[tuple[int, int]]] = {}  # steps have few different sizes
     while not rules.is_over(position):
         samples = rules.samples(position, whole)
         if samples not in known:
-            known[samples] = rank_slice(batch_sizes, rank, samples, rules.least)
-        start, stop = known[samples]
-        if start < stop:
-            newest = position.epoch
-            for part in micro_batches(position.cursor + start, position.cursor + stop, most, rules.least):
-                yield Share(position.epoch, *part)
+            start, stop = rank_slice(batch_sizes, rank, samples, rules.least)
+            known[samples] = micro_batches(start, stop, most, rules.least) if start < stop else []
+        if known[samples]:
+            newest, cursor = position.epoch, position.cursor
+            for start, stop in known[samples]:
+                yield Share(newest, cursor + start, cursor + stop)
         elif position.epoch > newest + 1:
             return  # a whole epoch had no samples for this rank
         position = rules.advance(position, samples, whole)

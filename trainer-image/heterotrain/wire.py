@@ -12,17 +12,24 @@ from typing import Any, Protocol
 
 import torch
 
-from heterotrain.generation import Generation, Then
+from heterotrain.generation import Generation
+
+
+class Sum(Protocol):
+    """One under way."""
+
+    def wait(self) -> object:
+        """Until the tensor holds it; on a GPU, until the current stream is ordered after that. Raises RuntimeError."""
+        ...
 
 
 class Wire(Protocol):
     """Sums tensors over the workers of one attempt of a generation."""
 
-    def sum(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
-        """The sum, alone in a list, in place of `tensor`; ends with a RuntimeError if the groups break. Or what `then`
-        makes of that, as in `Generation.watch`.
+    def sum(self, tensor: torch.Tensor) -> Sum:
+        """Begin to sum `tensor` over the workers, in place.
 
-        Every worker must ask for the same tensors in the same order. Raises RuntimeError if they are broken already.
+        Every worker must ask for the same tensors in the same order. Raises RuntimeError if the groups are broken.
         """
         ...
 
@@ -31,11 +38,7 @@ class DirectWire:
     """Tensors that the group's backend reaches where they are."""
 
     def __init__(self, generation: Generation) -> None:
-        self._generation = generation
-
-    def sum(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
-        """See `Wire`."""
-        return self._generation.sum_gradients(tensor, then)
+        self.sum = generation.sum_gradients
 
 
 class StagedWire:
@@ -53,7 +56,7 @@ class StagedWire:
         self._hosts: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="heterotrain-wire")
 
-    def sum(self, tensor: torch.Tensor, then: Then | None = None) -> torch.futures.Future[Any]:
+    def sum(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
         """See `Wire`."""
         promise: torch.futures.Future[Any] = torch.futures.Future(
             devices=None if self._stream is None else [self._device]
@@ -65,7 +68,7 @@ class StagedWire:
             host.copy_(tensor, non_blocking=True)
         copied = self._stream.record_event() if self._stream is not None else None
         self._thread.submit(self._exchange, tensor, host, copied, promise)
-        return promise if then is None else promise.then(lambda done: then(done.value))
+        return promise
 
     def _exchange(
         self,
@@ -81,7 +84,7 @@ class StagedWire:
             with self._on_stream():
                 tensor.copy_(host, non_blocking=True)
                 # here, for the promise orders whoever waits after the streams that are current now
-                promise.set_result([tensor])
+                promise.set_result(tensor)
         except RuntimeError as error:
             promise.set_exception(error)
         finally:

@@ -22,24 +22,28 @@ original = getattr(Generation, method)
 calls = 0
 
 
-def break_one(generation: Generation, tensor: torch.Tensor, *then: Any) -> Any:
+class Failing:
+    """A collective that ends well for the others."""
+
+    def __init__(self, collective: Any) -> None:
+        self.collective = collective
+
+    def wait(self) -> None:
+        """Until it has ended, and not well."""
+        self.collective.wait()
+        raise RuntimeError("injected: connection closed by gloo")
+
+
+def break_one(generation: Generation, tensor: torch.Tensor) -> Any:
     """In place of a method of a generation's."""
     global calls  # noqa: PLW0603 - the one thing to count
     if tensor.dtype not in BROKEN.get(kind, (tensor.dtype,)):
-        return original(generation, tensor, *then)
+        return original(generation, tensor)
     calls += 1
     if calls != number:
-        return original(generation, tensor, *then)
+        return original(generation, tensor)
     if kind == "after":
-
-        def fail(outcome: Any) -> Any:
-            def failed() -> None:
-                outcome()
-                raise RuntimeError("injected: connection closed by gloo")
-
-            return then[0](failed)
-
-        return original(generation, tensor, fail)
+        return Failing(original(generation, tensor))
     raise RuntimeError("injected: connection closed by gloo")
 
 

@@ -20,9 +20,9 @@ travelled: set[str] = set()
 sum_gradients = Generation.sum_gradients
 
 
-def noted_sum(generation: Generation, tensor: torch.Tensor, *then: Any) -> Any:
+def noted_sum(generation: Generation, tensor: torch.Tensor) -> Any:
     travelled.add(str(tensor.dtype))
-    return sum_gradients(generation, tensor, *then)
+    return sum_gradients(generation, tensor)
 
 
 Generation.sum_gradients = noted_sum
