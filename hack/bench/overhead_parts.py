@@ -76,7 +76,11 @@ HETEROTRAIN = {
         "heterotrain.passes:Passes._check_scaled",
     ),
     "announce the backward": ("heterotrain.gradient_sum:GradientSum.begin",),
-    "reduction": ("heterotrain.reduction:StepReduction.begin", "heterotrain.reduction:reduce_bucket"),
+    "reduction": (
+        "heterotrain.reduction:StepReduction.begin",
+        "heterotrain.reduction:reduce_bucket",
+        "heterotrain.reduction:StepReduction.finish",
+    ),
     "commit": ("heterotrain.engine:Engine.commit",),
     "hyperparameters": (
         "heterotrain.hyperparameters:Hyperparameters.values",

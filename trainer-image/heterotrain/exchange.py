@@ -34,14 +34,21 @@ class Exchange:
         self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
         self._told = 0  # everybody's, of which the exchange under way speaks
 
-    def begin(self, step: int, step_seconds: float, generation: Generation) -> None:
-        """Launch the exchange if one is due at this step. `step_seconds` is how long a step takes, 0 if unknown.
+    @property
+    def under_way(self) -> bool:
+        """Whether the running step carries one."""
+        return self._pending is not None
+
+    def is_due(self, step: int) -> bool:
+        """Whether the step that begins carries one."""
+        self._pending = None
+        return step >= self._next_step
+
+    def begin(self, step_seconds: float, generation: Generation) -> None:
+        """Launch the exchange that is due. `step_seconds` is how long a step takes, 0 if unknown.
 
         Raises RuntimeError if the group is broken.
         """
-        self._pending = None
-        if step < self._next_step:
-            return
         plan_version, plan_bytes = self._plans.look()
         steps = min(MOST_STEPS, max(1, round(INTERVAL_SECONDS / step_seconds))) if step_seconds > 0 else 1
         loss, loss_weight, nonfinite = self._losses.signals()
@@ -71,7 +78,7 @@ class Exchange:
         self._samples = (self._samples[0] + mine, self._samples[1] + everybodys)
 
     def hear(self, step: int, generation: Generation) -> Signals | None:
-        """What was said in the step that is just committed, if anything; an announced plan is received.
+        """What was said in the step that is just committed; an announced plan is received. None if nothing was said.
 
         `step` is the one after it. Raises RuntimeError if the group broke, ReplicaError if the replicas differ.
         """

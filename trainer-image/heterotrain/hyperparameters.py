@@ -24,7 +24,8 @@ class Hyperparameters:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.checksum = 0
         self._optimizer = optimizer
-        self._used: list[float] = []  # at the newest step
+        self._used: list[Any] = []  # at the newest step
+        self._are_plain = False
         self._places: list[tuple[int, str, int | None]] = []  # group, key, and place in a pair such as betas
         self._groups: list[Callable[[Any], tuple[Any, ...]]] = []  # what reads the plain numbers of each
         self._pairs: list[tuple[int, str, int]] = []
@@ -83,7 +84,10 @@ class Hyperparameters:
 
     def used(self, step: int, values: Sequence[Any]) -> None:
         """The optimizer makes the step with these. The checksum holds each change of theirs, and its step."""
+        if self._are_plain and values == self._used:
+            return  # most steps end here; a tensor may have been changed in place
         numbers = list(map(float, values))
+        self._are_plain = not any(isinstance(each, torch.Tensor) for each in values)
         if numbers != self._used:
             self._used = numbers
             self.checksum = zlib.crc32(struct.pack(f"<q{len(numbers)}d", step, *numbers), self.checksum)

@@ -38,7 +38,7 @@ class LossScale:
             raise ValueError("session.scale(): a count is of use only after session.prepare(..., counted=True)")
         else:
             samples = step.share.stop - step.share.start
-            if self.reduction == "mean":
+            if self.mean_check.looks_left and self.reduction == "mean":
                 self.mean_check.look(loss, samples)
             scaled = loss * sample_weight(samples, step.samples, self.reduction)
         self.losses.add(scaled)

@@ -25,16 +25,14 @@ class MeanCheck:
     """Looks at a worker's first losses, and warns once."""
 
     def __init__(self) -> None:
-        self._left = _LOOKS
+        self.looks_left = _LOOKS
 
     def look(self, loss: torch.Tensor, samples: int) -> None:
-        """A mean, as the script says, over `samples` samples."""
-        if not self._left:
-            return
-        self._left -= 1
+        """A mean, as the script says, over `samples` samples. There is no use in more looks than are left."""
+        self.looks_left -= 1
         for divisor, targets in _means(loss):
             if abs(divisor - targets) > 1e-6 * targets:
-                self._left = 0
+                self.looks_left = 0
                 log.warning(
                     "the loss is no mean over samples: a cross-entropy in it divides by %g where it has %d targets of "
                     "%d samples, because of class weights, ignore_index or padding. How the batch is split then "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heterotrain import sampler
 from heterotrain.contract import StepRecord
 from heterotrain.plans import Plans
 from heterotrain.sampler import Position, Rules, Share
@@ -25,7 +25,7 @@ class RunningStep:
 
     epoch: int = 0
     samples: int = 0
-    parts: tuple[tuple[int, int], ...] = ()
+    parts: Sequence[tuple[int, int]] = ()
     source: int | None = None
     opened: int = 0
     is_open: bool = False
@@ -37,11 +37,9 @@ class RunningStep:
     def at(cls, position: Position, split: Split, rank: int, rules: Rules) -> RunningStep:
         """The step at a position, nothing of it done."""
         samples = rules.samples(position, split.global_batch_size)
-        whole = split.parts(samples, rules.least)
-        start, stop = whole.slices[rank]
-        most = split.plan.members[rank].micro_batch_size
-        parts = sampler.micro_batches(position.cursor + start, position.cursor + stop, most, rules.least)
-        return cls(epoch=position.epoch, samples=samples, parts=tuple(parts), source=whole.source)
+        cursor = position.cursor
+        parts = [(cursor + start, cursor + stop) for start, stop in split.micro_batches(samples, rules.least, rank)]
+        return cls(position.epoch, samples, parts, split.parts(samples, rules.least).source)
 
     @property
     def own_samples(self) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from heterotrain.contract import Plan
-from heterotrain.sampler import rank_slices
+from heterotrain.sampler import micro_batches, rank_slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Split:
     batch_sizes: tuple[int, ...]
     global_batch_size: int
     _known: dict[tuple[int, int], Parts] = field(default_factory=dict)
+    _passes: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> Split:
@@ -40,4 +41,13 @@ class Split:
             busy = [rank for rank, (start, stop) in enumerate(slices) if start < stop]
             known = Parts(slices, None if len(busy) == len(slices) else busy[0])
             self._known[samples, least] = known
+        return known
+
+    def micro_batches(self, samples: int, least: int, rank: int) -> tuple[tuple[int, int], ...]:
+        """Those of a rank in such a step, as parts [start, stop) of its samples; see `sampler.micro_batches`."""
+        known = self._passes.get((samples, least, rank))
+        if known is None:
+            start, stop = self.parts(samples, least).slices[rank]
+            known = tuple(micro_batches(start, stop, self.plan.members[rank].micro_batch_size, least))
+            self._passes[samples, least, rank] = known
         return known

@@ -53,13 +53,12 @@ class Subject:
 
     def check_frozen(self) -> None:
         """Raises RuntimeError if the script has frozen parameters, or made some trainable, since `settle`."""
-        for names, word, was in ((self._free, "frozen", True), (self._frozen, "made trainable", False)):
-            for name, parameter in names:
-                if parameter.requires_grad is not was:
-                    raise RuntimeError(
-                        f"parameter {name!r} was {word} in the loop over the batches; a worker without samples in this "
-                        "step would not know of it. Set requires_grad before the loop, and change learning rates in it"
-                    )
+        for name, parameter in self._free:
+            if not parameter.requires_grad:
+                raise _changed(name, "frozen")
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise _changed(name, "made trainable")
 
     def drop_gradients_of_lacking(self) -> None:
         """Nobody clears these otherwise, and they would be summed over the workers once more in each step."""
@@ -87,3 +86,10 @@ class Subject:
             "order of samples": self.order.checksum(0),
             "number of backward passes": self.backward_passes,
         }
+
+
+def _changed(name: str, how: str) -> RuntimeError:
+    return RuntimeError(
+        f"parameter {name!r} was {how} in the loop over the batches; a worker without samples in this step would not "
+        "know of it. Set requires_grad before the loop, and change learning rates in it"
+    )

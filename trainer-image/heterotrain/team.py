@@ -172,11 +172,13 @@ class Team:
 
     def begin_exchange(self, step_seconds: float) -> None:
         """Tell the others what they should know, if that is due at this step; see `Exchange`."""
-        step = self._state.position.step
-        self._together(lambda generation: self._exchange.begin(step, step_seconds, generation))
+        if self._exchange.is_due(self._state.position.step):
+            self._together(lambda generation: self._exchange.begin(step_seconds, generation))
 
     def hear(self) -> Signals | None:
         """What was told in the step that is just committed; None if nothing was, or it did not arrive."""
+        if not self._exchange.under_way:
+            return None
         heard: list[Signals | None] = [None]
 
         def hear(generation: Generation) -> None:
