@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import heterotrain
+from heterotrain import checkpoint
 from heterotrain.accumulation import Accumulator
 from heterotrain.batch_norm import has_batch_norm
 from heterotrain.buffers import SharedBuffers
@@ -264,9 +265,9 @@ def test_a_schedule_that_computes_with_numpy_can_be_resumed_from() -> None:
     state = TrainingState(model, optimizer, 8, TrainingConfig())
     state.registered["schedule"] = schedule
     rate = float(optimizer.param_groups[0]["lr"])
-    packed = state.pack()
+    packed = checkpoint.pack(state.whole())
     optimizer.param_groups[0]["lr"] = 0.0
-    state.load(packed)
+    state.load(checkpoint.unpack(packed))
     assert optimizer.param_groups[0]["lr"] == rate
 
 

@@ -13,10 +13,11 @@ import operator
 import os
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -36,14 +37,18 @@ class CheckpointError(Exception):
 def pack(state: dict[str, Any]) -> bytes:
     """Serialise a state of tensors and plain values; NumPy's numbers become plain ones."""
     buffer = io.BytesIO()
-    torch.save(_mapped(state, _plain_number), buffer)
+    _save(state, buffer)
     return buffer.getvalue()
+
+
+def _save(state: dict[str, Any], file: IO[bytes]) -> None:
+    torch.save(mapped(state, _plain_number), file)
 
 
 def check_readable(what: str, state: Any) -> None:
     """Raises CheckpointError if a state holds what `unpack` would refuse: better at the start than after a restart."""
     try:
-        unpack(pack({"": _mapped(state, _without_tensor)}))
+        unpack(pack({"": mapped(state, _without_tensor)}))
     except (CheckpointError, PicklingError, TypeError, AttributeError) as error:
         found = _REFUSED.search(str(error))
         held = f"a {found[1]}" if found else f"something that cannot be stored ({error})"
@@ -53,13 +58,18 @@ def check_readable(what: str, state: Any) -> None:
         ) from error
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with all that is in it changed; the very same object where nothing was."""
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with all that is in its dicts, lists and tuples changed; the very same object where nothing was."""
     if isinstance(value, dict):
-        items = {key: _mapped(each, change) for key, each in value.items()}
-        return value if all(items[key] is value[key] for key in items) else items
+        items = {key: mapped(each, change) for key, each in value.items()}
+        if all(items[key] is value[key] for key in items):
+            return value
+        if hasattr(value, "_metadata"):  # the versions of a model's modules, which loading it may look at
+            items = OrderedDict(items)
+            items._metadata = value._metadata  # type: ignore[attr-defined]  # torch sets it just so
+        return items
     if type(value) in (list, tuple):
-        parts = [_mapped(each, change) for each in value]
+        parts = [mapped(each, change) for each in value]
         return value if all(map(operator.is_, parts, value)) else type(value)(parts)
     return change(value)
 
@@ -75,8 +85,12 @@ def _without_tensor(value: Any) -> Any:
 
 def unpack(data: bytes) -> dict[str, Any]:
     """The inverse of `pack`, onto the CPU. Raises CheckpointError if the bytes are no such state."""
+    return _load(io.BytesIO(data))
+
+
+def _load(file: IO[bytes]) -> dict[str, Any]:
     try:
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except (
         RuntimeError,
         ValueError,
@@ -101,8 +115,8 @@ def _steps(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def write(folder: Path, step: int, data: bytes, keep: int) -> Path:
-    """Write a checkpoint durably, then remove all but the newest `keep`.
+def write(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+    """Write a state durably, without a copy of it in memory, then remove all but the newest `keep`.
 
     Raises CheckpointError if it cannot be written; earlier checkpoints are then untouched.
     """
@@ -111,7 +125,7 @@ def write(folder: Path, step: int, data: bytes, keep: int) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            file.write(data)
+            _save(state, file)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -127,19 +141,17 @@ def write(folder: Path, step: int, data: bytes, keep: int) -> Path:
     return path
 
 
-def read_newest(folder: Path) -> bytes | None:
-    """The newest checkpoint that is whole, or None if there is none. A damaged one is reported and passed over.
+def read_newest(folder: Path) -> dict[str, Any] | None:
+    """The newest state that is whole, or None if there is none. A damaged one is reported and passed over.
 
     Raises CheckpointError if there are some, but none can be read: starting over would be a loss in silence.
     """
     for step, path in reversed(_steps(folder)):
         try:
-            data = path.read_bytes()
-            unpack(data)
+            with path.open("rb") as file:
+                return _load(file)
         except (OSError, CheckpointError) as error:
             log.warning("checkpoint of step %d passed over: %s: %s", step, path, error)
-            continue
-        return data
     if _steps(folder):
         raise CheckpointError(f"none of the checkpoints in {folder} can be read; move them away to start over")
     return None

@@ -25,6 +25,7 @@ from heterotrain.membership import MembershipError, Rendezvous
 from heterotrain.plans import Plans
 from heterotrain.reduction import Reducing, StepReduction
 from heterotrain.replica_check import kind_of_machine
+from heterotrain.state_transfer import broadcast_state
 from heterotrain.subject import Subject
 from heterotrain.timing import StepClock
 from heterotrain.training_state import TrainingState
@@ -94,7 +95,7 @@ class Team:
             backend=room.backend,
         )
         if self._plans.rank == 0:
-            self._state.resume(self._state.newest_checkpoint())
+            self._state.resume()
         self.form(deadline_seconds)
 
     def form(self, deadline_seconds: float) -> None:
@@ -246,8 +247,8 @@ class Team:
         self._exchange.restart()
         self._exchange.done_agreed = self._exchange.done_agreed or bool(done.any())
         if int(steps.min()) < newest:
-            received = broadcast_document(self._state.pack() if rank == source else None, source, generation)
-            if position.step < newest:
+            received = broadcast_state(self._state.whole(), source, generation, takes=position.step < newest)
+            if received is not None:
                 with self.buffers.kept():
                     self._state.load(received)
         if new.any():

@@ -44,27 +44,24 @@ class TrainingState:
             checkpoint.check_readable(f"registered object {name!r}", state)
         return {"model": model, "optimizer": optimizer, "registered": registered}
 
-    def pack(self) -> bytes:
-        """All of it, as bytes. Raises CheckpointError as `checked`."""
-        return checkpoint.pack(
-            {
-                "schema": checkpoint.SCHEMA,
-                "step": self.position.step,
-                "epoch": self.position.epoch,
-                "cursor": self.position.cursor,
-                "reached_in": self.position.reached_in,
-                "seed": self._config.seed,
-                "dataset_length": self._dataset_length,
-                **self.checked(),
-            }
-        )
+    def whole(self) -> dict[str, Any]:
+        """All of it; tensors are the very ones that are trained. Raises CheckpointError as `checked`."""
+        return {
+            "schema": checkpoint.SCHEMA,
+            "step": self.position.step,
+            "epoch": self.position.epoch,
+            "cursor": self.position.cursor,
+            "reached_in": self.position.reached_in,
+            "seed": self._config.seed,
+            "dataset_length": self._dataset_length,
+            **self.checked(),
+        }
 
-    def load(self, data: bytes) -> None:
-        """Take over what another rank, or a run before, has packed.
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over another rank's, or that of a run before.
 
         Raises CheckpointError if it does not fit this job, model or optimizer.
         """
-        state = checkpoint.unpack(data)
         position = checkpoint.check_fits(state, seed=self._config.seed, dataset_length=self._dataset_length)
         try:
             self._model.load_state_dict(state["model"])
@@ -91,20 +88,18 @@ class TrainingState:
         if folder is None or self.position.step == self.saved_step:
             return
         if writes:
-            checkpoint.write(Path(folder), self.position.step, self.pack(), self._config.checkpoint_keep)
+            checkpoint.write(Path(folder), self.position.step, self.whole(), self._config.checkpoint_keep)
             log.info("checkpoint of step %d written", self.position.step)
         self.saved_step = self.position.step
         self.saved_steps = [*self.saved_steps, self.position.step][-self._config.checkpoint_keep :]
 
-    def newest_checkpoint(self) -> bytes:
-        """What the leader alone reads at a start; empty if there is nothing to resume from."""
+    def resume(self) -> None:
+        """Start from the newest checkpoint, or from the beginning if there is none: the leader alone does so. Raises
+        CheckpointError."""
         folder = self._config.checkpoint_path
-        return (checkpoint.read_newest(Path(folder)) if folder else None) or b""
-
-    def resume(self, data: bytes) -> None:
-        """Start from a checkpoint's bytes, or from the beginning if they are empty. Raises CheckpointError."""
-        if data:
-            self.load(data)
+        state = checkpoint.read_newest(Path(folder)) if folder else None
+        if state is not None:
+            self.load(state)
             self.saved_step = self.position.step
             self.saved_steps = [self.saved_step]
             log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)

@@ -1,0 +1,97 @@
+"""Process groups between two workers: what they leave behind, and how a state gets from one to the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from heterotrain import checkpoint
+from heterotrain.checkpoint import CheckpointError
+from heterotrain.contract import Member, Plan
+from heterotrain.control import broadcast_document
+from heterotrain.generation import Generation
+from heterotrain.sockets import SocketCutter
+from heterotrain.state_transfer import broadcast_state
+from trainer.gang import free_port
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TIMES = 12
+PLAN = Plan(1, 1, "step", (Member("a", "", "", "", 1), Member("b", "", "", "", 1)))
+# Of one pair of groups that gloo has lost track of.
+THREADS, DESCRIPTORS = 8, 12
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Generation, Generation]]:
+    """The groups of two workers, which are threads of this process."""
+    store = dist.HashStore()
+    generations = [Generation(PLAN, 0, rank, SocketCutter()) for rank in range(2)]
+    at_once([lambda each=each: each.make_groups(store) for each in generations])
+    yield generations[0], generations[1]
+    for each in generations:
+        each.leave()
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [each.result() for each in [threads.submit(call) for call in calls]]
+
+
+def test_groups_that_broke_leave_neither_threads_nor_descriptors() -> None:
+    command = [sys.executable, str(SCRIPTS / "break_often.py")]
+    port = str(free_port())
+    workers = [
+        subprocess.Popen([*command, str(rank), port, str(TIMES)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    for output in outputs:
+        found = json.loads(output)
+        first, last = found["held"][0], found["held"][-1]
+        assert len(found["held"]) == TIMES
+        assert last["threads"] <= first["threads"] + THREADS
+        assert last["descriptors"] <= first["descriptors"] + DESCRIPTORS
+
+
+def test_a_state_gets_to_another_worker_tensor_by_tensor(pair: tuple[Generation, Generation]) -> None:
+    model, other = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    own = {"step": 1, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "list": [torch.tensor(3), "x"]}
+    theirs = {"step": 0, "model": other.state_dict(), "optimizer": {"state": {}}, "list": [torch.tensor(0), ""]}
+    sent, received = at_once(
+        [
+            lambda: broadcast_state(own, 0, pair[0], takes=False),
+            lambda: broadcast_state(theirs, 0, pair[1], takes=True),
+        ]
+    )
+    assert sent is None
+    assert received["step"] == 1
+    assert received["list"] == [torch.tensor(3), "x"]
+    assert received["model"]._metadata == own["model"]._metadata  # type: ignore[attr-defined]  # torch sets it just so
+    other.load_state_dict(received["model"])
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(received["optimizer"], optimizer.state_dict(), rtol=0, atol=0)
+
+
+def test_a_state_far_larger_than_ones_own_is_refused(pair: tuple[Generation, Generation]) -> None:
+    huge = {"model": torch.empty(1 << 30, device="meta")}
+    with pytest.raises(CheckpointError, match=r"the state of rank 0 has 4294967296 bytes, expected at most 671"):
+        at_once(
+            [
+                lambda: broadcast_document(checkpoint.pack(huge), 0, pair[0]),
+                lambda: broadcast_state({"model": torch.ones(1)}, 0, pair[1], takes=True),
+            ]
+        )
