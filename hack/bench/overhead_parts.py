@@ -86,10 +86,10 @@ HETEROTRAIN = {
         "heterotrain.hyperparameters:Hyperparameters.values",
         "heterotrain.hyperparameters:Hyperparameters.used",
     ),
-    "losses": ("heterotrain.losses:Losses.add", "heterotrain.losses:Losses.commit"),
-    "metrics": ("heterotrain.metrics:WorkerMetrics.committed",),
+    "losses": ("heterotrain.losses:Losses.add", "heterotrain.losses:Losses.commit", "heterotrain.losses:Losses.book"),
+    "metrics": ("heterotrain.accounts:Accounts.commit", "heterotrain.metrics:WorkerMetrics.committed"),
     "peak memory": ("heterotrain.peak:PeakMemory.step",),
-    "series": ("heterotrain.running_step:RunningStep.record", "heterotrain.metrics:Series.write"),
+    "series": ("heterotrain.metrics:Series.write",),
 }
 PARTS = TORCH | HETEROTRAIN
 

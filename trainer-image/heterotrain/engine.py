@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from heterotrain import contract, sampler
+from heterotrain.accounts import Accounts, Committed
 from heterotrain.batch_norm import (
     GOOD_SAMPLES_WITH_BATCH_NORM,
     LEAST_SAMPLES_WITH_BATCH_NORM,
@@ -51,7 +53,6 @@ _MOST_REPLAYS_OF_A_STEP = 5
 
 # A peer may be in the middle of a step of its own when a collective fails.
 _STEPS_TO_WAIT = 20
-_FORGET_SLOW_STEPS = 0.9
 
 # What is written or measured after every step is a part of what a step takes, and no exception that would not count.
 _USUAL_AFTER_STEPS = 10
@@ -101,6 +102,8 @@ class Engine:
         self._clock = clock_for(subject.device)
         self._step = RunningStep()
         self._losses = Losses(config.reaches_target_loss, config.target_every_steps)
+        on_gpu = subject.device.type == "cuda"
+        self._accounts = Accounts(self._losses, metrics, series, config.smoothing, one_later=on_gpu)
         checksum = ReplicaChecksum(subject.module, subject.optimizer)
         watch = ReplicaWatch(subject.hyperparameters, checksum, self.state)
         self._exchange = Exchange(plans, self._losses, stop, watch)
@@ -122,7 +125,6 @@ class Engine:
         self._mark = "first"
         self._marked_steps = 0  # in a row, by now
         self._replays = 0
-        self._slow_step_seconds = 0.0
 
     # --- what the session and the iterator ask ------------------------------------------------------------------
 
@@ -282,6 +284,7 @@ class Engine:
         """The script has left the loop over the batches. If it has not ended the job before, it is not at its end."""
         if self.finished or self.stopped:
             return
+        self._accounts.settle()
         if self.ended_because:
             if self._step.is_open:
                 self._drop_step("the script left it")
@@ -328,7 +331,9 @@ class Engine:
             self._team.reduction.begin(watched=self._step.source == self.rank)
             self._buffers.keep()
         self._losses.begin()
-        self._team.begin_exchange(self._metrics.counters.mean_seconds)
+        if self._team.generation is not None and self._exchange.is_due(self.position.step):
+            self._accounts.settle()
+            self._team.begin_exchange(self._metrics.counters.mean_seconds)
 
     def _open_part(self) -> None:
         first = self._step.opened == 0
@@ -346,25 +351,33 @@ class Engine:
 
     def _settle(self) -> None:
         """The step is committed: count it, then learn what the others had to say."""
-        times = self._clock.finish()
-        samples = self._step.own_samples
+        step, before = self._step, self.position
+        samples = step.own_samples
         if self.looked_at:
             self.looked_at = False
             self._mark = self._mark or "evaluation"
-        mark = self._mark_of_step()
         self._team.buffers.saw(samples)
-        loss = self._losses.commit(samples / self._step.samples, self._team.loss_factor)
-        self._metrics.committed(samples, times, self._config.smoothing, measured=not mark)
-        self._series.write(self._step.record(self.position, self._plans, times, loss, mark))
+        self._accounts.commit(
+            Committed(
+                time=time.time(),
+                step=before.step,
+                epoch=before.epoch,
+                version=self._plans.in_force.version,
+                batch=self._plans.batch_size,
+                samples=samples,
+                share=samples / step.samples,
+                times=self._clock.finish(),
+                loss=self._losses.commit(self._team.loss_factor),
+                mark=self._mark_of_step(),
+            )
+        )
         self._mark = ""
         self._replays = 0
-        self._slow_step_seconds = max(times.own + times.wait, _FORGET_SLOW_STEPS * self._slow_step_seconds)
-        epoch = self.position.epoch
-        self._division.commit(self._step)
-        self.schedules.step(self.position.step, self.position.epoch, epochs=self.position.epoch - epoch)
+        self._division.commit(step)
+        self.schedules.step(self.position.step, self.position.epoch, epochs=self.position.epoch - before.epoch)
         for function in self.after_step:
             function()
-        self._exchange.committed(samples, self._step.samples)
+        self._exchange.committed(samples, step.samples)
         self.progress.show()
         self._hear()
 
@@ -393,6 +406,7 @@ class Engine:
     def _follow(self) -> None:
         """The plan in force is another than before."""
         plan, batch_size = self._plans.in_force, self._plans.batch_size
+        self._accounts.settle()
         self._metrics.follow(plan, self._plans.rank)
         self._mark = self._mark or "first"
         self.progress.show()
@@ -437,7 +451,7 @@ class Engine:
         state.steps_replayed += 1
         self._optimizer.zero_grad()
         # Nobody knows yet how long the first step takes, with whatever is compiled in it.
-        usual = self._slow_step_seconds * _STEPS_TO_WAIT or self._config.startup_deadline_seconds
+        usual = self._accounts.slow_step_seconds * _STEPS_TO_WAIT or self._config.startup_deadline_seconds
         self._team.form(max(self._config.progress_timeout_seconds, usual))
         log.info("group formed again at step %d", self.position.step)
         if self._plans.in_force.version != self._metrics.counters.plan_version:
@@ -459,6 +473,7 @@ class Engine:
 
     def _end(self) -> None:
         """The job's last step is committed, and the group is left."""
+        self._accounts.settle()
         self._save()
         self._team.part()
         self.finished = True
@@ -468,6 +483,7 @@ class Engine:
     def _leave_on_request(self) -> None:
         """Save what is committed and leave in order. Raises SystemExit(143)."""
         self.stopped = True
+        self._accounts.settle()
         self._team.unite()
         self._save()
         self._team.part()
@@ -481,6 +497,7 @@ class Engine:
         self._checkpoint_if_due()  # an evaluation may take long, and be the last that a worker does
         if not self._team.unite():
             return
+        self._accounts.settle()
         with self._metrics.phase(contract.PHASE_EVALUATING):
             record = self.evaluation.run(
                 self._subject.module,

@@ -35,14 +35,16 @@ class Losses:
         part = weighted.detach()
         self._running = part if self._running is None else self._running + part
 
-    def commit(self, share: float, factor: float = 1.0) -> float | None:
-        """The running step is committed; `share` is this worker's part of its samples. Its contribution, if any.
+    def commit(self, factor: float = 1.0) -> torch.Tensor | None:
+        """The running step is committed. What was added in it, times `factor`; to be booked."""
+        return self._running if self._running is None or factor == 1 else self._running * factor
 
-        What was added is multiplied with `factor`.
-        """
+    def book(self, committed: torch.Tensor | None, share: float) -> float | None:
+        """A committed step's contribution as a number, if it is one; `share` is this worker's part of the step's
+        samples."""
         if not share:
             return None
-        loss = math.nan if self._running is None else float(self._running) * factor
+        loss = math.nan if committed is None else float(committed)
         total, weight, nonfinite = self._untold
         if not math.isfinite(loss):
             self._untold = (total, weight, nonfinite + 1)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import TextIO
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -196,12 +197,12 @@ class Series:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._file: TextIO | None = None
+        self._file: RawIOBase | None = None
         self._unwritten: list[contract.StepRecord | contract.EvaluationRecord] = []
         self._written = -math.inf
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a")
+            self._file = path.open("ab", buffering=0)
             atexit.register(self.flush)
 
     def write(self, record: contract.StepRecord | contract.EvaluationRecord) -> None:
@@ -217,11 +218,12 @@ class Series:
         """Write what is not written yet. A full disk ends the series, not the training."""
         if self._file is None or not self._unwritten:
             return
-        lines = "".join(f"{each.to_json()}\n" for each in self._unwritten)
+        lines = "".join(f"{each.to_json()}\n" for each in self._unwritten).encode()
         self._unwritten.clear()
         try:
-            self._file.write(lines)
-            self._file.flush()
+            if self._file.write(lines) != len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             log.warning("no more step records: %s", error)
+            self._file.close()
             self._file = None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heterotrain.contract import StepRecord
-from heterotrain.plans import Plans
 from heterotrain.sampler import Position, Rules, Share
 from heterotrain.split import Split
-from heterotrain.timing import StepTimes
 
 
 @dataclass(slots=True)
@@ -57,18 +53,3 @@ class RunningStep:
         self.share = Share(self.epoch, start, stop) if start < stop else None
         self.opened += 1
         self.is_open, self.scaled = True, False
-
-    def record(self, position: Position, plans: Plans, times: StepTimes, loss: float | None, mark: str) -> StepRecord:
-        """This worker's account of it, now that it is committed; `position` is the one that it began at."""
-        return StepRecord(
-            time=time.time(),
-            step=position.step,
-            epoch=position.epoch,
-            version=plans.in_force.version,
-            batch=plans.batch_size,
-            samples=self.own_samples,
-            own=times.own,
-            wait=times.wait,
-            loss=loss,
-            mark=mark,
-        )

@@ -172,9 +172,8 @@ class Team:
         return self._together(hand_on)
 
     def begin_exchange(self, step_seconds: float) -> None:
-        """Tell the others what they should know, if that is due at this step; see `Exchange`."""
-        if self._exchange.is_due(self._state.position.step):
-            self._together(lambda generation: self._exchange.begin(step_seconds, generation))
+        """Tell the others what they should know; see `Exchange`."""
+        self._together(lambda generation: self._exchange.begin(step_seconds, generation))
 
     def hear(self) -> Signals | None:
         """What was told in the step that is just committed; None if nothing was, or it did not arrive."""

@@ -8,17 +8,28 @@ waited for the others by then), its start too early.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Seconds of one step."""
 
     own: float
     wait: float
+
+    def read(self) -> StepTimes:
+        """They are known."""
+        return self
+
+
+class PendingTimes(Protocol):
+    """Those of a step that the device may not have ended yet."""
+
+    def read(self) -> StepTimes:
+        """Wait until they are known."""
+        ...
 
 
 class StepClock:
@@ -44,12 +55,29 @@ class StepClock:
     def gradients_arrived(self) -> None:
         """The optimizer's step comes next; it belongs to the next step's own time."""
 
-    def finish(self) -> StepTimes:
+    def finish(self) -> PendingTimes:
         """The times of the step that has just ended; the next one began with its last collective."""
+        return self._finish()
+
+    def _finish(self) -> StepTimes:
         done = max(self._done, self._ready)
         times = StepTimes(own=self._ready - self._begin, wait=done - self._ready)
         self._begin = self._done = done
         return times
+
+
+class CudaStepTimes(NamedTuple):
+    """Those of a step between two events on the device; `host` is what the host saw of it."""
+
+    begin: torch.cuda.Event
+    ready: torch.cuda.Event
+    host: StepTimes
+
+    def read(self) -> StepTimes:
+        """Wait until the device has come there."""
+        self.ready.synchronize()
+        own = self.begin.elapsed_time(self.ready) / 1e3
+        return StepTimes(own=own, wait=max(0.0, sum(self.host) - own))
 
 
 class CudaStepClock(StepClock):
@@ -78,16 +106,14 @@ class CudaStepClock(StepClock):
         super().bucket_ready()
         self._ready_event = self._event()
 
-    def finish(self) -> StepTimes:
-        host = super().finish()
+    def finish(self) -> PendingTimes:
+        host = self._finish()
         if self._ready_event is None:
             return host
-        self._ready_event.synchronize()
-        own = self._begin_event.elapsed_time(self._ready_event) / 1e3
-        total = host.own + host.wait
+        times = CudaStepTimes(self._begin_event, self._ready_event, host)
         self._begin_event = self._next_event
         self._ready_event = None
-        return StepTimes(own=own, wait=max(0.0, total - own))
+        return times
 
 
 def clock_for(device: torch.device) -> StepClock:

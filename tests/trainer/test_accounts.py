@@ -1,0 +1,62 @@
+"""When the numbers of a committed step are asked for: at once, or, on a GPU, when the next one is committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from heterotrain.accounts import Accounts, Committed
+from heterotrain.contract import Member, Plan, StepRecord
+from heterotrain.losses import Losses
+from heterotrain.metrics import Series, WorkerMetrics
+from heterotrain.timing import StepTimes
+
+
+class DeviceTimes:
+    """Those of a step on a device that can tell whether it was waited for."""
+
+    def __init__(self) -> None:
+        self.waited_for = False
+
+    def read(self) -> StepTimes:
+        self.waited_for = True
+        return StepTimes(0.5, 0.25)
+
+
+def committed(step: int, times: DeviceTimes, mark: str = "") -> Committed:
+    return Committed(float(step), step, 0, 1, 8, 8, 1.0, times, torch.tensor(float(step)), mark)
+
+
+@pytest.mark.parametrize("one_later", [False, True])
+def test_every_committed_step_is_booked_in_its_order(one_later: bool, tmp_path: Path) -> None:
+    losses, metrics = Losses(lambda _: False, 1), WorkerMetrics("job", "a", "cpu", lambda: False)
+    metrics.follow(Plan(1, 1, "step", (Member("a", "u", "", "cpu", 8),)), 0)
+    series = Series(tmp_path / "series.jsonl")
+    accounts = Accounts(losses, metrics, series, 0.2, one_later=one_later)
+    times = [DeviceTimes() for _ in range(3)]
+    for step, each in enumerate(times):
+        accounts.commit(committed(step, each, "first" if step == 0 else ""))
+        assert [one.waited_for for one in times[: step + 1]] == [True] * step + [not one_later]
+    assert metrics.counters.steps == (1 if one_later else 2)
+    accounts.settle()
+    accounts.settle()
+    series.flush()
+    assert metrics.counters.steps == 2
+    assert metrics.counters.own_seconds == 1.0
+    assert accounts.slow_step_seconds == 0.75
+    assert losses.signals() == (3.0, 3.0, 0.0)
+    records = [StepRecord.from_json(line) for line in (tmp_path / "series.jsonl").read_text().splitlines()]
+    assert [(each.step, each.loss, each.own, each.mark) for each in records] == [
+        (0, 0.0, 0.5, "first"),
+        (1, 1.0, 0.5, ""),
+        (2, 2.0, 0.5, ""),
+    ]
+
+
+def test_a_full_disk_ends_the_series_and_not_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    series = Series(Path("/dev/full"))
+    for step in range(2):
+        series.write(StepRecord(float(step), step, 0, 1, 8, 8, 0.1, 0.1, None, ""))
+    assert caplog.text.count("no more step records") == 1
