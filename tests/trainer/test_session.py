@@ -128,6 +128,17 @@ def test_alone_too_gradients_of_all_passes_add_up_after_the_last_one() -> None:
         optimizer.zero_grad()
 
 
+def test_a_backward_that_raised_is_named_when_its_batch_is_committed() -> None:
+    own = nn.Linear(2, 1)
+    session, model, optimizer, batches = prepared(own)
+    own.weight.register_hook(lambda _: 1 / 0)
+    inputs, targets = next(iter(batches))
+    with pytest.raises(ZeroDivisionError):
+        session.scale((model(inputs) - targets).square().mean()).backward()
+    with pytest.raises(RuntimeError, match="backward.. did not come to its end"):
+        optimizer.step()
+
+
 def test_several_modules_come_back_as_several() -> None:
     backbone, head = nn.Linear(2, 3), nn.Linear(3, 1)
     session, (one, other), optimizer, batches = prepared([backbone, head], sgd(backbone, head))

@@ -247,11 +247,7 @@ class Engine:
             raise RuntimeError("optimizer.step() was called without a new batch")
         if not step.scaled:
             raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
-        if passes.done != passes.wanted:
-            raise RuntimeError(
-                f"backward() was called {passes.done} times through what session.scale() returned, where "
-                f"{passes.wanted} was expected (session.prepare(..., backward_passes=...))"
-            )
+        passes.check_done()
         step.is_open = False
         if reduction is None:
             self._clock.bucket_ready()

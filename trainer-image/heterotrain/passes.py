@@ -69,6 +69,16 @@ class Passes:
             register(self._begin)
         return scaled
 
+    def check_done(self) -> None:
+        """Raises RuntimeError if the batch did not have all of its passes."""
+        if self._running:
+            raise RuntimeError("backward() did not come to its end; a batch in which it raises an exception is lost")
+        if self.done != self.wanted:
+            raise RuntimeError(
+                f"backward() was called {self.done} times through what session.scale() returned, where {self.wanted} was "
+                "expected (session.prepare(..., backward_passes=...))"
+            )
+
     def without_samples(self) -> None:
         """All of a worker's passes that has no samples in this step."""
         self._accumulator.release()
