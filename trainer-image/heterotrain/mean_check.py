@@ -28,7 +28,9 @@ class MeanCheck:
         self.looks_left = _LOOKS
 
     def look(self, loss: torch.Tensor, samples: int) -> None:
-        """A mean, as the script says, over `samples` samples. There is no use in more looks than are left."""
+        """A mean, as the script says, over `samples` samples."""
+        if not self.looks_left:
+            return
         self.looks_left -= 1
         for divisor, targets in _means(loss):
             if abs(divisor - targets) > 1e-6 * targets:

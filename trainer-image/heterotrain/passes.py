@@ -75,8 +75,8 @@ class Passes:
             raise RuntimeError("backward() did not come to its end; a batch in which it raises an exception is lost")
         if self.done != self.wanted:
             raise RuntimeError(
-                f"backward() was called {self.done} times through what session.scale() returned, where {self.wanted} was "
-                "expected (session.prepare(..., backward_passes=...))"
+                f"backward() was called {self.done} times through what session.scale() returned, where "
+                f"{self.wanted} was expected (session.prepare(..., backward_passes=...))"
             )
 
     def without_samples(self) -> None:
