@@ -42,7 +42,34 @@ def pack(state: dict[str, Any]) -> bytes:
 
 
 def _save(state: dict[str, Any], file: IO[bytes]) -> None:
-    torch.save(mapped(state, _plain_number), file)
+    noting = _Noting(file)
+    try:
+        torch.save(mapped(state, _plain_number), noting)  # type: ignore[arg-type]  # it is what torch needs of a file
+    except RuntimeError:
+        # torch ends its archive all the same, and then only says that something is missing in it.
+        if noting.error is not None:
+            raise noting.error from None
+        raise
+
+
+class _Noting:
+    """What is written to a file, and the first error of that."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.error: OSError | None = None
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        """As the file's."""
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        """As the file's."""
+        self._file.flush()
 
 
 def check_readable(what: str, state: Any) -> None:
