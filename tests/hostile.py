@@ -12,9 +12,7 @@ HUGE = st.sampled_from([10**400, -(10**400), 2**53 + 1, 2**63, 2**64, -1, 10**40
 ODD_TEXT = st.sampled_from(
     ["", "\ud800", "\x00", "x" * 5000, "NaN", "1e999", "9" * 4000, "true", "\u202e", "${x}", "%s", "-0", "0x10", "None"]
 )
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | HUGE | st.floats() | ODD_TEXT | st.text(st.characters(codec=None))
-)
+SCALARS = st.none() | st.booleans() | st.integers() | HUGE | st.floats() | ODD_TEXT | st.text(st.characters(codec=None))
 
 
 def _deep(depth: int, kind: str) -> Any:

@@ -1,4 +1,4 @@
-"""Whatever lies where a plan or a worker's last words are looked for, the answer is a value within bounds or a reason."""
+"""Whatever is found in place of a plan, last words or records, the answer is a value within bounds or a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from heterotrain.contract import MAX_PLAN_BYTES, Member, Plan, PlanError, Termination, parse_plan
+from heterotrain.contract import (
+    MAX_PLAN_BYTES,
+    EvaluationRecord,
+    Member,
+    Plan,
+    PlanError,
+    StepRecord,
+    Termination,
+    TrainingConfig,
+    parse_plan,
+)
 from heterotrain.foreign import MAX_WHOLE
 from hostile import spoilt_text
 
@@ -98,3 +108,20 @@ def test_deeply_nested_last_words_are_understood_as_unsaid(text: str) -> None:
 
 def test_of_a_long_text_that_is_not_ours_the_end_is_kept() -> None:
     assert Termination.from_text("x" * 9999 + "the error").message.endswith("the error")
+
+
+STEP = StepRecord(1.0, 2, 0, 3, 4, 4, 0.1, 0.2, 0.5, "")
+EVALUATION = EvaluationRecord(1.0, 2, {"accuracy": 0.5})
+CONFIG = TrainingConfig(epochs=3, checkpoint_path="/c", target_value=0.5)
+
+
+@settings(max_examples=150)
+@given(spoilt_text(*(json.loads(each.to_json()) for each in (STEP, EVALUATION, CONFIG))))
+def test_any_record_or_config_is_one_that_can_be_written_again_or_refused(text: str) -> None:
+    for kind in (StepRecord, EvaluationRecord, TrainingConfig):
+        try:
+            found = kind.from_json(text)
+        except ValueError as error:
+            assert len(str(error).encode(errors="replace")) < 1000
+            continue
+        assert repr(kind.from_json(found.to_json())) == repr(found)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from heterotrain.foreign import MAX_WHOLE, as_text, is_text, is_whole, parse_object, shown
+from heterotrain.foreign import MAX_WHOLE, as_text, is_number, is_text, is_whole, parse_object, shown
 from heterotrain.records import EvaluationRecord as EvaluationRecord  # noqa: PLC0414 - part of the contract
 from heterotrain.records import StepRecord as StepRecord  # noqa: PLC0414 - part of the contract
 
@@ -263,7 +263,18 @@ def parse_plan(text: str | bytes) -> Plan:
 
 
 _UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("endless", False))
-"""Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know."""
+"""Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know, and refuse."""
+
+_ESSENTIAL = "essential"
+"""Beside the fields of a `TrainingConfig`, the names of those that a trainer must not pass over: without them it would
+train something else than what was asked for. Each that this version knows of is known to all images of it.
+"""
+
+_MAX_CONFIG_BYTES = 2**17
+"""What Linux lets one variable hold."""
+
+_LONGEST_PATH = 4096
+_NAMED = 8
 
 TRAINING_LOSS = "loss"
 """The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
@@ -318,14 +329,48 @@ class TrainingConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TrainingConfig:
-        """Raises ValueError if the text is no such document."""
-        document = json.loads(text)
-        if not isinstance(document, dict):
-            raise ValueError(f"{ENV_CONFIG}: expected a JSON object, found {text!r}")
+        """Read what an operator wrote, which may be newer: fields that are not known here are passed over.
+
+        Raises ValueError if the text is no such document, or if one of those is essential.
+        """
         try:
-            return cls(**document)
-        except TypeError as error:
+            document = parse_object(text, _MAX_CONFIG_BYTES)
+        except ValueError as error:
             raise ValueError(f"{ENV_CONFIG}: {error}") from error
+        essential = document.get(_ESSENTIAL, [])
+        if not isinstance(essential, list):
+            raise ValueError(f"{ENV_CONFIG}: {_ESSENTIAL}: expected a list, found {shown(essential)}")
+        known = {field.name: field for field in fields(cls)}
+        missing = ", ".join(
+            shown(name) for name in essential[:_NAMED] if not isinstance(name, str) or name not in known
+        )
+        if missing:
+            raise ValueError(
+                f"{ENV_CONFIG}: the job asks for what this version of the library does not know: {missing}; "
+                "use an image of the operator's version"
+            )
+        for name, field in known.items():
+            if name in document and not _fits(document[name], field.type):
+                raise ValueError(f"{ENV_CONFIG}: {name}: expected {field.type}, found {shown(document[name])}")
+        return cls(**{name: value for name, value in document.items() if name in known})
+
+    @staticmethod
+    def unknown_in(text: str) -> tuple[str, ...]:
+        """The fields of a document, one that `from_json` reads, that are passed over."""
+        known = {_ESSENTIAL, *(field.name for field in fields(TrainingConfig))}
+        return tuple(shown(name) for name in parse_object(text, _MAX_CONFIG_BYTES) if name not in known)
+
+
+def _fits(value: object, kind: object) -> bool:
+    """Whether a value is of the type that a field's annotation names, within bounds."""
+    names = str(kind).split(" | ")
+    if value is None:
+        return "None" in names
+    if "bool" in names:
+        return isinstance(value, bool)
+    if "str" in names:
+        return is_text(value, _LONGEST_PATH)
+    return is_whole(value) if "int" in names else is_number(value)
 
 
 # --- how a worker says how it ended ------------------------------------------------------------------------------
@@ -370,8 +415,8 @@ class Termination:
 
     @classmethod
     def from_text(cls, text: str) -> Termination:
-        """Read last words; text that is not ours (a crash before the library was imported) becomes the message, of which
-        the end is kept. What is malformed in them counts as unsaid.
+        """Read last words; text that is not ours (a crash before the library was imported) becomes the message, of
+        which the end is kept. What is malformed in them counts as unsaid.
         """
         text = text.strip()
         try:

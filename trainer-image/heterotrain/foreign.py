@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 MAX_WHOLE = 2**53
 """The greatest number up to which JSON readers, float64 and Prometheus keep whole numbers exactly."""
@@ -42,24 +42,24 @@ def parse_object(text: str | bytes, max_bytes: int) -> dict[str, Any]:
     return document
 
 
-def is_whole(value: object, low: int = 0, high: int = MAX_WHOLE) -> bool:
+def is_whole(value: object, low: int = 0, high: int = MAX_WHOLE) -> TypeGuard[int]:
     """Whether it is a whole number within bounds; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a finite number of a size that can be calculated with; true and false are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return -MAX_NUMBER <= value <= MAX_NUMBER  # of an integer exactly, however long; false of what is no number
 
 
-def is_measurement(value: object) -> bool:
+def is_measurement(value: object) -> TypeGuard[float]:
     """Whether it is a number as `is_number` says, or one of a float that is not finite."""
     return is_number(value) or (isinstance(value, float) and not math.isfinite(value))
 
 
-def is_text(value: object, longest: int) -> bool:
+def is_text(value: object, longest: int) -> TypeGuard[str]:
     """Whether it is a string of at most so many characters that UTF-8 can express, which lone surrogates are not."""
     if not isinstance(value, str) or len(value) > longest:
         return False

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING, Plan
+from heterotrain.foreign import as_text, is_measurement
 from heterotrain_operator.core.facts import ended
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
 
 READY_PHASES = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED})
+
+Family = GaugeMetricFamily | CounterMetricFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,12 @@ def families(jobs: Iterable[JobFigures], sources_up: dict[tuple[str, str], bool]
     planned = _gauge(names.JOB_PLANNED_BATCH_SIZE, "Samples per step in the plan in force.", "worker", "group")
     for job in jobs:
         key = (job.namespace, job.name)
-        info.add_metric((*key, job.policy, job.apply_at, str(job.dry_run).lower()), 1)
-        phase.add_metric((*key, job.phase), 1)
+        _add(info, (*key, job.policy, job.apply_at, str(job.dry_run).lower()), 1)
+        _add(phase, (*key, job.phase), 1)
         for kind, holds in job.conditions:
-            condition.add_metric((*key, kind), float(holds))
+            _add(condition, (*key, kind), holds)
         for worker, group, batch in job.planned:
-            planned.add_metric((*key, worker, group), batch)
+            _add(planned, (*key, worker, group), batch)
     yield from (info, phase, condition, planned)
     for name, text, field in (
         (names.JOB_WORKERS_WANTED, "Workers that the job asks for.", "wanted"),
@@ -120,7 +123,7 @@ def families(jobs: Iterable[JobFigures], sources_up: dict[tuple[str, str], bool]
         yield _filled(CounterMetricFamily(name, text, labels=names.JOB_LABELS), jobs, field)
     up = _gauge(names.JOB_METRICS_SOURCE_UP, "1 if the workers' metrics could be asked for, 0 if not.")
     for key, answers in sources_up.items():
-        up.add_metric(key, float(answers))
+        _add(up, key, answers)
     yield up
 
 
@@ -128,11 +131,15 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, labels=(*names.JOB_LABELS, *labels))
 
 
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, jobs: Iterable[JobFigures], field: str
-) -> GaugeMetricFamily | CounterMetricFamily:
+def _filled(family: Family, jobs: Iterable[JobFigures], field: str) -> Family:
     for job in jobs:
         value = getattr(job, field)
         if value is not None:
-            family.add_metric((job.namespace, job.name), value)
+            _add(family, (job.namespace, job.name), value)
     return family
+
+
+def _add(family: Family, labels: tuple[str, ...], value: float) -> None:
+    """One sample. A figure that no exposition can hold is left out: with it nobody's could be read, of any job."""
+    if is_measurement(value) or isinstance(value, bool):
+        family.add_metric([as_text(label, len(label)) for label in labels], float(value))

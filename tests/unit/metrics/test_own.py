@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import urllib.request
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from heterotrain import contract
+from heterotrain.contract import Member
 from heterotrain_operator.core.model import Condition, Decision, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
@@ -165,3 +167,24 @@ def test_port_that_cannot_be_had_is_named(operator: OperatorMetrics) -> None:
 
 def test_two_operators_share_nothing(operator: OperatorMetrics) -> None:
     assert not any(name.startswith("heterotrain_job_") for name in series(OperatorMetrics()))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"version": 10**400},
+        {"members": (Member("\ud800", "u0", "", "cpu", 10**400),)},
+        {"members": (Member("\ud800", "u0", "", "\udfff", 1),)},
+    ],
+    ids=["version", "batch", "name"],
+)
+def test_figure_that_cannot_be_exported_hides_nobody_elses(operator: OperatorMetrics, spoilt: dict[str, Any]) -> None:
+    operator.observe_job("rival", JOB, Seen(SEEN.workers, replace(PLAN, **spoilt)), DECISION, MEMORY)
+    port = operator.serve(0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+    finally:
+        operator.close()
+    assert f'{names.JOB_PLAN_VERSION}{{namespace="ml",training_job="digits"}} 7.0' in text
+    assert f'{names.JOB_STEP}{{namespace="rival",training_job="digits"}} 121.0' in text

@@ -6,10 +6,14 @@ figures that are never still. It holds no heartbeat.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, PHASE_TRAINING
 from heterotrain_operator.api import HeteroTrainingJob
@@ -30,6 +34,9 @@ from heterotrain_operator.core.state import Memory
 
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
+
+_ATTEMPTS = 4
+"""To make something of a status that somebody else wrote, before nothing of it is taken."""
 
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
@@ -89,6 +96,39 @@ def checked(status: Mapping[str, Any]) -> dict[str, Any]:
     model = JobStatus.model_validate_json(json.dumps(status))
     document: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return document
+
+
+def tolerated(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What is understood here of a status that is found in the cluster: one of a newer operator may have more fields,
+    conditions and phases, and those stay only until it is written anew.
+    """
+    document = copy.deepcopy(dict(status))
+    for _ in range(_ATTEMPTS):
+        try:
+            return checked(document)
+        except ValidationError as error:
+            document = _without_faults(document, error.errors(include_url=False))
+        except ValueError:
+            break
+    return {}
+
+
+def _without_faults(status: dict[str, Any], errors: Sequence[ErrorDetails]) -> dict[str, Any]:
+    """The status without unknown fields, without fields of its own that are malformed, and without the entries of its
+    lists that are.
+    """
+    entries: set[tuple[str | int, str | int]] = set()
+    for error in reversed(errors):
+        name, *below = error["loc"] or ("",)
+        if error["type"] == "extra_forbidden" and len(below) == 2:
+            del status[str(name)][below[0]][below[1]]
+        elif below:
+            entries.add((name, below[0]))
+        else:
+            status.pop(str(name), None)
+    for name in {str(name) for name, _ in entries}:
+        status[name] = [entry for place, entry in enumerate(status[name]) if (name, place) not in entries]
+    return status
 
 
 def worth_writing(
