@@ -23,7 +23,7 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.api import ManifestError, parse_manifest, parse_stored, training_config
 from heterotrain_operator.clusters.kube.status import tolerated
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.kube.documents import job
 
 PREVIOUS = Path(__file__).parent / "previous"
@@ -159,7 +159,6 @@ def test_operator_of_the_previous_version_knows_all_that_its_own_memory_holds() 
 
 
 def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
-    from heterotrain_operator.core.state import WorkerMemory
 
     names = [field.name for field in fields(WorkerMemory)]
     assert names[:6] == [
