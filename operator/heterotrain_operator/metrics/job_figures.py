@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING, Plan
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING
 from heterotrain.foreign import as_text, is_measurement
 from heterotrain_operator.core.facts import ended
-from heterotrain_operator.core.model import Decision, Job, Seen, WorkerSeen
+from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
 
@@ -66,28 +66,9 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         plan_version=plan.version if plan is not None else None,
         global_batch=plan.global_batch_size if plan is not None else None,
         planned=tuple((m.name, m.group, m.batch_size) for m in plan.members) if plan is not None else (),
-        imbalance=imbalance_ratio(seen.plan, seen.workers),
+        imbalance=None if decision.imbalance is None else 1 + decision.imbalance,
         step=max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=None),
     )
-
-
-def imbalance_ratio(plan: Plan | None, workers: Iterable[WorkerSeen]) -> float | None:
-    """Mean own time per step of the slowest worker over that of all; None before anything is measured.
-
-    Only workers that have samples and follow the plan in force count.
-    """
-    if plan is None:
-        return None
-    means = [
-        metrics.own_seconds / metrics.steps
-        for worker in workers
-        if (metrics := worker.metrics) is not None
-        and metrics.plan_version == plan.version
-        and metrics.batch_size > 0
-        and metrics.steps > 0
-        and metrics.own_seconds > 0
-    ]
-    return max(means) * len(means) / sum(means) if means else None
 
 
 def families(jobs: Iterable[JobFigures], sources_up: dict[tuple[str, str], bool]) -> Iterator[Metric]:

@@ -14,7 +14,6 @@ from heterotrain.contract import Member
 from heterotrain_operator.core.model import Condition, Decision, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
-from heterotrain_operator.metrics.job_figures import imbalance_ratio
 from heterotrain_operator.metrics.own import OperatorMetrics
 from unit.metrics.conftest import DECISION, JOB, MEMORY, PLAN, SEEN, worker
 
@@ -93,18 +92,11 @@ def test_worker_in_a_declared_pause_takes_part_in_the_training() -> None:
     assert of_job(metrics, names.JOB_WORKERS_READY) == 1
 
 
-def test_imbalance_counts_only_workers_that_follow_the_plan_and_have_samples() -> None:
-    behind = worker(2, 9.0, version=6)
-    idle = worker(3, 9.0)
-    assert idle.metrics is not None
-    idle = replace(idle, metrics=replace(idle.metrics, batch_size=0))
-    unmeasured = (
-        replace(worker(4, 0.0), metrics=replace(idle.metrics, batch_size=8, steps=0.0)) if idle.metrics else idle
-    )
-    workers = [worker(0, 0.2), worker(1, 0.2), behind, idle, unmeasured, replace(behind, metrics=None)]
-    assert imbalance_ratio(PLAN, workers) == pytest.approx(1.0)
-    assert imbalance_ratio(None, workers) is None
-    assert imbalance_ratio(PLAN, [behind]) is None
+def test_imbalance_is_that_of_the_decision(operator: OperatorMetrics) -> None:
+    operator.observe_job("ml", JOB, SEEN, replace(DECISION, imbalance=0.07), MEMORY)
+    assert of_job(operator, names.JOB_IMBALANCE_RATIO) == pytest.approx(1.07)
+    operator.observe_job("ml", JOB, SEEN, replace(DECISION, imbalance=None), MEMORY)
+    assert of_job(operator, names.JOB_IMBALANCE_RATIO) is None
 
 
 def test_jobs_of_one_name_in_two_namespaces_are_apart(operator: OperatorMetrics) -> None:

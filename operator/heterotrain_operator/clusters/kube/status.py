@@ -6,7 +6,6 @@ figures that are never still. It holds no heartbeat.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from heterotrain_operator.clusters.kube.worker_status import (
     PAUSE_PHASES,
     TRAINING_PHASES,
     Entry,
-    imbalance_percent,
+    two_digits,
     worker_entries,
 )
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen
@@ -74,7 +73,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "ready": f"{sum(_trains(entry) for entry in workers)}/{job.spec.replicas}",
         "replicas": job.spec.replicas,
         **_progress(previous, job, seen),
-        "imbalancePercent": imbalance_percent(seen, workers, previous.get("imbalancePercent")),
+        "imbalancePercent": _percent(decision.imbalance),
         "planVersion": _within(plan.version if plan else None, MAX_STEPS),
         "planGeneration": _within(plan.generation if plan else None, MAX_STEPS),
         "globalBatchSize": _within(plan.global_batch_size if plan else None, MAX_BATCH),
@@ -102,7 +101,7 @@ def tolerated(status: Mapping[str, Any]) -> dict[str, Any]:
     """What is understood here of a status that is found in the cluster: one of a newer operator may have more fields,
     conditions and phases, and those stay only until it is written anew.
     """
-    document = copy.deepcopy(dict(status))
+    document = json.loads(json.dumps(status))  # what is compared below is read from JSON, too
     for _ in range(_ATTEMPTS):
         try:
             return checked(document)
@@ -163,6 +162,11 @@ def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -
         "totalSteps": job.spec.training.steps or _within(max(totals, default=previous.get("totalSteps")), MAX_STEPS),
         "epoch": _within(max(epochs, default=previous.get("epoch")), MAX_STEPS),
     }
+
+
+def _percent(part: float | None) -> int | None:
+    """In percent, of which two digits are told."""
+    return None if part is None else int(min(two_digits(round(100 * min(part, MAX_COUNT))), MAX_COUNT))
 
 
 def _within(value: int | None, most: int) -> int | None:
