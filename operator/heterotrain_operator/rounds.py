@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_manifest, to_core
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
 from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.nodes import Nodes
@@ -15,6 +15,7 @@ from heterotrain_operator.clusters.kube.owned import NameTakenError
 from heterotrain_operator.clusters.kube.sources import Source, make_source
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.own import OperatorMetrics
@@ -109,9 +110,13 @@ class JobRounds:
         document = {name: body[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in body}
         before, self._job, self._problems = self._job, None, ()
         try:
-            self._job = parse_manifest(document)
+            self._job, unknown = parse_stored(document)
         except ManifestError as error:
             self._problems = error.problems
+        else:
+            if unknown:
+                where = (metadata["namespace"], metadata["name"], listed(unknown))
+                logger.warning("job %s/%s: this operator knows nothing of %s, and does without", *where)
         if self._job is None or before is None or self._job.spec.metrics != before.spec.metrics:
             self._source = None
         self._read_as = read_as

@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 
 from heterotrain import contract
-from heterotrain.contract import Member, Plan, PlanError, StepRecord, Termination, TrainingConfig, parse_plan
+from heterotrain.contract import (
+    EvaluationRecord,
+    Member,
+    Plan,
+    PlanError,
+    StepRecord,
+    Termination,
+    TrainingConfig,
+    parse_plan,
+)
 from trainer.gang import REPOSITORY
 
 PLAN = Plan(
@@ -69,11 +78,30 @@ def test_negative_batches_and_repeated_names_are_refused() -> None:
             parse_plan(json.dumps(document))
 
 
-def test_a_config_survives_the_environment_and_foreign_fields_are_named() -> None:
-    config = TrainingConfig(epochs=3, seed=9, checkpoint_path="/checkpoints", target_value=0.1)
+def test_a_config_survives_the_environment() -> None:
+    config = TrainingConfig(epochs=3, seed=9, checkpoint_path="/checkpoints", target_value=0.1, last_step="Drop")
     assert TrainingConfig.from_json(config.to_json()) == config
-    with pytest.raises(ValueError, match="colour"):
-        TrainingConfig.from_json('{"colour": 1}')
+
+
+def test_config_of_a_newer_operator_is_read_without_what_is_not_known() -> None:
+    config = TrainingConfig(epochs=3, seed=9)
+    newer = json.dumps(json.loads(config.to_json()) | {"colour": {"red": 1}, "essential": ["epochs"]})
+    assert TrainingConfig.from_json(newer) == config
+    assert TrainingConfig.unknown_in(newer) == ("'colour'",)
+
+
+def test_what_a_newer_operator_calls_essential_must_be_known() -> None:
+    newer = json.dumps(json.loads(TrainingConfig().to_json()) | {"colour": "red", "essential": ["colour"]})
+    with pytest.raises(ValueError, match=r"does not know: 'colour'; use an image of the operator's version"):
+        TrainingConfig.from_json(newer)
+
+
+@pytest.mark.parametrize(
+    "change", [{"epochs": 10**400}, {"smoothing": "0.2"}, {"endless": 1}, {"device": None}, {"essential": 3}]
+)
+def test_config_with_a_malformed_field_is_refused_by_its_name(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"^HETEROTRAIN_CONFIG: {next(iter(change))}: expected"):
+        TrainingConfig.from_json(json.dumps(json.loads(TrainingConfig().to_json()) | change))
 
 
 def test_last_words_of_any_kind_are_understood() -> None:
@@ -93,6 +121,17 @@ def test_a_torn_line_is_no_step_record() -> None:
     for line in (record.to_json()[:-5], '{"step": 1}'):
         with pytest.raises(ValueError):
             StepRecord.from_json(line)
+
+
+def test_records_of_a_newer_trainer_are_read_without_what_is_not_known() -> None:
+    step = StepRecord(1.0, 2, 0, 3, 4, 4, 0.1, 0.2, float("nan"), "")
+    newer = StepRecord.from_json(step.to_json()[:-1] + ', "joules": [1]}')
+    assert repr(newer) == repr(step)
+    evaluation = EvaluationRecord(1.0, 2, {"accuracy": 0.5})
+    assert EvaluationRecord.from_json(evaluation.to_json()[:-1] + ', "joules": [1]}') == evaluation
+    for line, other in ((step.to_json(), EvaluationRecord), (evaluation.to_json(), StepRecord)):
+        with pytest.raises(ValueError):
+            other.from_json(line)
 
 
 def test_the_contract_imports_without_torch() -> None:

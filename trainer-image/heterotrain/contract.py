@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from heterotrain.foreign import MAX_WHOLE, as_text, is_number, is_text, is_whole, parse_object, shown
 from heterotrain.records import EvaluationRecord as EvaluationRecord  # noqa: PLC0414 - part of the contract
 from heterotrain.records import StepRecord as StepRecord  # noqa: PLC0414 - part of the contract
 
@@ -181,67 +182,76 @@ class Plan:
         )
 
 
-def _typed(document: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+MAX_PLAN_BYTES = 2**20
+"""What a ConfigMap may hold, and so the longest plan that is read."""
+
+MAX_NAME_LENGTH = 253
+"""Of the name of a Kubernetes object; UIDs, groups and addresses are shorter."""
+
+
+def _whole(document: Mapping[str, Any], key: str, where: str = "") -> int:
     value = document.get(key)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise PlanError(f"{where}{key}: expected {kind.__name__}, found {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise PlanError(f"{where}{key}: expected int, found {shown(value)}")
+    if value < 0:
+        raise PlanError(f"{where}{key}: {shown(value)} is negative")
+    if value > MAX_WHOLE:
+        raise PlanError(f"{where}{key}: {shown(value)} is above {MAX_WHOLE}")
+    return value
+
+
+def _text(document: Mapping[str, Any], key: str, where: str = "") -> str:
+    value = document.get(key)
+    if not isinstance(value, str):
+        raise PlanError(f"{where}{key}: expected str, found {shown(value)}")
+    if not is_text(value, MAX_NAME_LENGTH):
+        raise PlanError(f"{where}{key}: expected at most {MAX_NAME_LENGTH} characters of text, found {shown(value)}")
     return value
 
 
 def parse_plan(text: str | bytes) -> Plan:
-    """Read a plan document.
+    """Read a plan document; fields that are not known here are passed over.
 
-    Raises PlanError if it is malformed, of a newer schema, has a repeated or no member, or if its batches do not add
-    up.
+    Raises PlanError if it is malformed, longer than `MAX_PLAN_BYTES`, of a newer schema, has a repeated or no member,
+    a number above 2**53, or if its batches do not add up.
     """
     try:
-        document = json.loads(text)
+        document = parse_object(text, MAX_PLAN_BYTES)
     except ValueError as error:
-        raise PlanError(f"not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise PlanError(f"expected an object, found {type(document).__name__}")
-    schema = _typed(document, "schema", int, "")
+        raise PlanError(str(error)) from error
+    schema = _whole(document, "schema")
     if schema > PLAN_SCHEMA:
         raise PlanError(f"schema: {schema} is newer than {PLAN_SCHEMA}, the newest that is understood here")
-    apply_at = _typed(document, "applyAt", str, "")
+    apply_at = _text(document, "applyAt")
     if apply_at not in ("step", "epoch"):
-        raise PlanError(f"applyAt: expected 'step' or 'epoch', found {apply_at!r}")
-    entries = _typed(document, "members", list, "")
+        raise PlanError(f"applyAt: expected 'step' or 'epoch', found {shown(apply_at)}")
+    entries = document.get("members")
+    if not isinstance(entries, list):
+        raise PlanError(f"members: expected list, found {shown(entries)}")
     if not entries:
         raise PlanError("members: a plan needs at least one member")
     members = []
     for index, entry in enumerate(entries):
-        where = f"members[{index}]."
         if not isinstance(entry, dict):
-            raise PlanError(f"members[{index}]: expected an object, found {entry!r}")
-        batch_size = _typed(entry, "batchSize", int, where)
-        if batch_size < 0:
-            raise PlanError(f"{where}batchSize: {batch_size} is negative")
-        micro_batch_size = _typed(entry, "microBatchSize", int, where) if "microBatchSize" in entry else 0
-        if micro_batch_size < 0:
-            raise PlanError(f"{where}microBatchSize: {micro_batch_size} is negative")
+            raise PlanError(f"members[{index}]: expected an object, found {shown(entry)}")
+        where = f"members[{index}]."
         members.append(
             Member(
-                name=_typed(entry, "name", str, where),
-                uid=_typed(entry, "uid", str, where),
-                address=_typed(entry, "address", str, where),
-                group=_typed(entry, "group", str, where),
-                batch_size=batch_size,
-                micro_batch_size=micro_batch_size,
+                name=_text(entry, "name", where),
+                uid=_text(entry, "uid", where),
+                address=_text(entry, "address", where),
+                group=_text(entry, "group", where),
+                batch_size=_whole(entry, "batchSize", where),
+                micro_batch_size=_whole(entry, "microBatchSize", where) if "microBatchSize" in entry else 0,
             )
         )
-    plan = Plan(
-        version=_typed(document, "version", int, ""),
-        generation=_typed(document, "generation", int, ""),
-        apply_at=apply_at,
-        members=tuple(members),
-    )
+    plan = Plan(_whole(document, "version"), _whole(document, "generation"), apply_at, tuple(members))
     if len({member.name for member in members}) != len(members):
         raise PlanError("members: a name occurs twice")
-    leader = _typed(document, "leader", str, "")
+    leader = _text(document, "leader")
     if leader != plan.leader:
-        raise PlanError(f"leader: {leader!r} is not the first member, {plan.leader!r}")
-    total = _typed(document, "globalBatchSize", int, "")
+        raise PlanError(f"leader: {shown(leader)} is not the first member, {shown(plan.leader)}")
+    total = _whole(document, "globalBatchSize")
     if total != plan.global_batch_size:
         raise PlanError(f"globalBatchSize: {total}, but the members' batches add up to {plan.global_batch_size}")
     if total < 1:
@@ -253,7 +263,18 @@ def parse_plan(text: str | bytes) -> Plan:
 
 
 _UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("endless", False))
-"""Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know."""
+"""Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know, and refuse."""
+
+_ESSENTIAL = "essential"
+"""Beside the fields of a `TrainingConfig`, the names of those that a trainer must not pass over: without them it would
+train something else than what was asked for. Each that this version knows of is known to all images of it.
+"""
+
+_MAX_CONFIG_BYTES = 2**17
+"""What Linux lets one variable hold."""
+
+_LONGEST_PATH = 4096
+_NAMED = 8
 
 TRAINING_LOSS = "loss"
 """The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
@@ -308,14 +329,48 @@ class TrainingConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TrainingConfig:
-        """Raises ValueError if the text is no such document."""
-        document = json.loads(text)
-        if not isinstance(document, dict):
-            raise ValueError(f"{ENV_CONFIG}: expected a JSON object, found {text!r}")
+        """Read what an operator wrote, which may be newer: fields that are not known here are passed over.
+
+        Raises ValueError if the text is no such document, or if one of those is essential.
+        """
         try:
-            return cls(**document)
-        except TypeError as error:
+            document = parse_object(text, _MAX_CONFIG_BYTES)
+        except ValueError as error:
             raise ValueError(f"{ENV_CONFIG}: {error}") from error
+        essential = document.get(_ESSENTIAL, [])
+        if not isinstance(essential, list):
+            raise ValueError(f"{ENV_CONFIG}: {_ESSENTIAL}: expected a list, found {shown(essential)}")
+        known = {field.name: field for field in fields(cls)}
+        missing = ", ".join(
+            shown(name) for name in essential[:_NAMED] if not isinstance(name, str) or name not in known
+        )
+        if missing:
+            raise ValueError(
+                f"{ENV_CONFIG}: the job asks for what this version of the library does not know: {missing}; "
+                "use an image of the operator's version"
+            )
+        for name, field in known.items():
+            if name in document and not _fits(document[name], field.type):
+                raise ValueError(f"{ENV_CONFIG}: {name}: expected {field.type}, found {shown(document[name])}")
+        return cls(**{name: value for name, value in document.items() if name in known})
+
+    @staticmethod
+    def unknown_in(text: str) -> tuple[str, ...]:
+        """The fields of a document, one that `from_json` reads, that are passed over."""
+        known = {_ESSENTIAL, *(field.name for field in fields(TrainingConfig))}
+        return tuple(shown(name) for name in parse_object(text, _MAX_CONFIG_BYTES) if name not in known)
+
+
+def _fits(value: object, kind: object) -> bool:
+    """Whether a value is of the type that a field's annotation names, within bounds."""
+    names = str(kind).split(" | ")
+    if value is None:
+        return "None" in names
+    if "bool" in names:
+        return isinstance(value, bool)
+    if "str" in names:
+        return is_text(value, _LONGEST_PATH)
+    return is_whole(value) if "int" in names else is_number(value)
 
 
 # --- how a worker says how it ended ------------------------------------------------------------------------------
@@ -360,18 +415,19 @@ class Termination:
 
     @classmethod
     def from_text(cls, text: str) -> Termination:
-        """Read last words; text that is not ours (a crash before the library was imported) becomes the message."""
+        """Read last words; text that is not ours (a crash before the library was imported) becomes the message, of
+        which the end is kept. What is malformed in them counts as unsaid.
+        """
+        text = text.strip()
         try:
-            document = json.loads(text)
+            document = parse_object(text, _TERMINATION_BYTES)
         except ValueError:
-            return cls(finished=False, message=text.strip())
-        if not isinstance(document, dict):
-            return cls(finished=False, message=text.strip())
-        step = document.get("step")
+            return cls(finished=False, message=as_text(text[-_TERMINATION_BYTES:], _TERMINATION_BYTES))
+        step, message = document.get("step"), document.get("message")
         return cls(
             finished=document.get("finished") is True,
-            step=step if isinstance(step, int) else 0,
-            message=str(document.get("message", "")),
+            step=step if is_whole(step) else 0,
+            message=as_text(message, _TERMINATION_BYTES) if isinstance(message, str) else "",
             asked_to_stop=document.get("askedToStop") is True,
             out_of_memory=document.get("outOfMemory") is True,
             script_error=document.get("scriptError") is True,

@@ -20,6 +20,7 @@ from torch import nn
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord, Member, TrainingConfig
 from heterotrain.loading import Loader, Samples, Source
+from heterotrain.peers import parse_sums
 from heterotrain.sampler import Position, micro_batches, rank_slice
 
 log = logging.getLogger(__name__)
@@ -72,10 +73,11 @@ class Sums:
 
     @classmethod
     def of(cls, documents: Sequence[bytes]) -> Sums:
-        """All workers', in the order of their ranks, so that all of them get the same. Raises ValueError as `add`."""
+        """All workers', in the order of their ranks, so that all of them get the same. Raises ValueError as `add`, and
+        PeerError if one of them cannot be understood."""
         whole = cls()
-        for each in map(json.loads, documents):
-            whole._take({name: (total, divisor) for name, (total, divisor) in each["sums"].items()}, each["samples"])
+        for samples, sums in map(parse_sums, documents):
+            whole._take(sums, samples)
         return whole
 
     def values(self) -> dict[str, float]:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from heterotrain.contract import Plan
 from heterotrain.generation import GROUP_SECONDS, Generation
+from heterotrain.peers import LONGEST_WORD, parse_number, parse_word
 from heterotrain.sockets import SocketCutter
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ _LEFT = "left"  # the store's key under which a worker that leaves before the en
 _LEFT_SECONDS = 3.0
 _GIVE_UP_SECONDS = 1.0
 _MAKING_GROUPS = 6  # times the bound of one wait, of which making two groups has several
-_LONGEST_WORD = 1000
 
 
 class MembershipError(RuntimeError):
@@ -140,7 +140,7 @@ class Rendezvous:
 
     def leave_word(self, why: str) -> None:
         """This worker leaves before the end; whoever looks for it learns why. Does nothing if the store is gone."""
-        word = json.dumps([self._plan.members[self._rank].name, why[:_LONGEST_WORD]])
+        word = json.dumps([self._plan.members[self._rank].name, why[:LONGEST_WORD]])
         _Aside(lambda: self._store.set(_LEFT, word)).done.wait(_CONNECT_SECONDS)
 
     def _check_left(self) -> None:
@@ -151,10 +151,7 @@ class Rendezvous:
         self._left_since = self._left_since or time.monotonic()
         if time.monotonic() - self._left_since < _LEFT_SECONDS:
             return
-        try:
-            name, why = json.loads(self._store.get(_LEFT))
-        except ValueError:
-            name, why = "a worker", "in disorder"
+        name, why = parse_word(self._store.get(_LEFT))
         raise MembershipError(f"{name} left: {why}")
 
     def _keep_watch(self) -> None:
@@ -165,7 +162,7 @@ class Rendezvous:
             if generation is None or generation.waiting_seconds < 2 * _WATCH_SECONDS:
                 continue
             try:
-                if int(self._watch_store.get("attempt")) > generation.attempt:
+                if parse_number(self._watch_store.get("attempt")) > generation.attempt:
                     generation.break_up("the others have given this attempt up")
             except dist.DistError as error:
                 generation.break_up(f"lost the leader {self._plan.leader}: {error}")
@@ -178,7 +175,7 @@ class Rendezvous:
             found = self._store.compare_set("attempt", expected, str(self._attempt + 1))
         except dist.DistError as error:
             raise MembershipError(f"lost the leader {self._plan.leader}: {error}") from error
-        return max(int(found or b"0"), self._attempt + 1)
+        return max(parse_number(found), self._attempt + 1)
 
     def _await_all(self, number: str, deadline: float) -> None:
         keys = [f"here/{number}/{rank}" for rank in range(len(self._plan.members))]
@@ -188,7 +185,7 @@ class Rendezvous:
                 if self._given_up:
                     raise MembershipError("not waited for any more")
                 self._check_left()
-                if int(self._store.get("attempt")) > self._attempt:
+                if parse_number(self._store.get("attempt")) > self._attempt:
                     raise _OvertakenError
                 if time.monotonic() > deadline:
                     missing = [

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from heterotrain.contract import Plan, parse_plan
+from heterotrain.contract import Plan, PlanError, parse_plan
+from heterotrain.peers import Facts, PeerError
 from heterotrain.planfile import PlanFile
 from heterotrain.split import Split
 from heterotrain.worker import Worker
@@ -76,8 +77,11 @@ class Plans:
         return self.announced.to_json().encode() if self.announced else b""
 
     def receive(self, document: bytes) -> None:
-        """The announced plan, which all ranks have now."""
-        self._pending = parse_plan(document)
+        """The announced plan, which all ranks have now. Raises PeerError if it is none."""
+        try:
+            self._pending = parse_plan(document)
+        except PlanError as error:
+            raise PeerError(f"the leader announces a plan that cannot be followed: {error}") from error
 
     def take_due(self, epoch_begins: bool) -> Plan | None:
         """The announced plan becomes the one in force, if this boundary is the one that it waits for."""
@@ -91,7 +95,6 @@ class Plans:
         """For ranks that may have missed an announcement."""
         return {"plan": self.in_force.to_json(), "pending": self._pending.to_json() if self._pending else ""}
 
-    def take_over(self, facts: dict[str, str]) -> None:
+    def take_over(self, facts: Facts) -> None:
         """Know what another rank knows."""
-        self._in_force = parse_plan(facts["plan"])
-        self._pending = parse_plan(facts["pending"]) if facts["pending"] else None
+        self._in_force, self._pending = facts.plan, facts.pending

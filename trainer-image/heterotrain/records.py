@@ -8,7 +8,15 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard
+
+from heterotrain.foreign import as_text, is_measurement, is_number, is_text, is_whole, parse_object
+
+MAX_LINE = 2**16
+"""Characters of a line that is read: far more than one is written with."""
+
+_LONGEST_MARK = 253
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,12 @@ class EvaluationRecord:
 
     @classmethod
     def from_json(cls, line: str) -> EvaluationRecord:
-        """Raises ValueError on a torn or foreign line."""
-        try:
-            return cls(**json.loads(line))
-        except TypeError as error:
-            raise ValueError(f"not a record of an evaluation: {error}") from error
+        """Fields that are not known here are passed over. Raises ValueError on a torn or foreign line."""
+        document = parse_object(line, MAX_LINE)
+        time, step, metrics = document.get("time"), document.get("step"), document.get("metrics")
+        if not (is_number(time) and is_whole(step) and _are_metrics(metrics)):
+            raise ValueError(f"not a record of an evaluation: {as_text(line, _SHOWN)}")
+        return cls(time, step, metrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +76,27 @@ class StepRecord:
 
     @classmethod
     def from_json(cls, line: str) -> StepRecord:
-        """Raises ValueError on a torn or foreign line."""
+        """Fields that are not known here are passed over. Raises ValueError on a torn or foreign line."""
+        document = parse_object(line, MAX_LINE)
         try:
-            return cls(**json.loads(line))
-        except TypeError as error:
-            raise ValueError(f"not a step record: {error}") from error
+            values = [document[name] for name in _STEP_FIELDS]
+        except KeyError as error:
+            raise ValueError(f"not a step record: {error} is missing") from error
+        time, step, epoch, version, batch, samples, own, wait, loss, mark = values
+        whole = all(map(is_whole, (step, epoch, version, batch, samples)))
+        numbers = all(map(is_number, (time, own, wait))) and (loss is None or is_measurement(loss))
+        if not (whole and numbers and is_text(mark, _LONGEST_MARK)):
+            raise ValueError(f"not a step record: {as_text(line, _SHOWN)}")
+        return cls(*values)
+
+
+_STEP_FIELDS = tuple(field.name for field in fields(StepRecord))
+
+
+def _are_metrics(value: object) -> TypeGuard[dict[str, float]]:
+    return isinstance(value, dict) and all(
+        is_text(name, _LONGEST_MARK) and is_measurement(figure) for name, figure in value.items()
+    )
 
 
 def _number(value: float) -> str:

@@ -22,6 +22,7 @@ from heterotrain.gradient_sum import GradientSum
 from heterotrain.handing_on import hand_on_changes
 from heterotrain.losses import Losses
 from heterotrain.membership import MembershipError, Rendezvous
+from heterotrain.peers import parse_facts, parse_traits
 from heterotrain.plans import Plans
 from heterotrain.reduction import Reducing, StepReduction
 from heterotrain.replica_check import kind_of_machine
@@ -238,11 +239,11 @@ class Team:
         newest, source = int(steps.max()), int(steps.argmax())
         if new.any():
             self._check_alike(generation)
-        facts = json.loads(broadcast_document(self._facts() if rank == source else None, source, generation))
+        facts = parse_facts(broadcast_document(self._facts() if rank == source else None, source, generation))
         self._plans.take_over(facts)
-        self._losses.take_over(facts["losses"], facts["target_reached"])
-        self._evaluation.take_over(facts["evaluation"])
-        self._state.saved_step = facts["saved_step"]
+        self._losses.take_over(facts.losses, facts.target_reached)
+        self._evaluation.take_over(facts.evaluation)
+        self._state.saved_step = facts.saved_step
         self._exchange.restart()
         self._exchange.done_agreed = self._exchange.done_agreed or bool(done.any())
         if int(steps.min()) < newest:
@@ -256,8 +257,8 @@ class Team:
     def _check_alike(self, generation: Generation) -> None:
         """Raises ValueError if the workers' scripts have made different things; finds out who may be compared how."""
         own = {"kind": kind_of_machine(self._subject.device), **self._subject.traits()}
-        found = [json.loads(each) for each in gather_documents(json.dumps(own).encode(), generation)]
-        self._exchange.compare_bits(all(each["kind"] == own["kind"] for each in found))
+        found = list(map(parse_traits, gather_documents(json.dumps(own).encode(), generation)))
+        self._exchange.compare_bits(all(each.get("kind") == own["kind"] for each in found))
         members = self._plans.in_force.members
         for member, theirs in zip(members, found, strict=True):
             for trait in (key for key in own if key != "kind"):

@@ -22,6 +22,7 @@ from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Termination, TrainingConfig
 from heterotrain.generation import CollectiveError
 from heterotrain.membership import MembershipError
+from heterotrain.peers import PeerError
 from heterotrain.replica_check import ReplicaError
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,10 @@ class Worker:
         ]
         if missing:
             raise ValueError(f"{contract.ENV_JOB} is set, but not {', '.join(missing)}")
+        config = TrainingConfig.from_json(environment[contract.ENV_CONFIG])
+        unknown = TrainingConfig.unknown_in(environment[contract.ENV_CONFIG])
+        if unknown:
+            log.warning("this version of the library does without what it does not know: %s", ", ".join(unknown))
         series = environment.get(contract.ENV_SERIES)
         batch = environment.get(contract.ENV_GLOBAL_BATCH_SIZE)
         return cls(
@@ -62,7 +67,7 @@ class Worker:
             uid=environment[contract.ENV_UID],
             group=environment.get(contract.ENV_GROUP, ""),
             plan_dir=Path(environment[contract.ENV_PLAN_DIR]),
-            config=TrainingConfig.from_json(environment[contract.ENV_CONFIG]),
+            config=config,
             global_batch_size=int(batch) if batch else None,
             metrics_port=int(environment.get(contract.ENV_METRICS_PORT, contract.DEFAULT_METRICS_PORT)),
             series=Path(series) if series else None,
@@ -146,7 +151,7 @@ class Farewell:
         self._error = f"{kind.__name__}: {error}"
         self._out_of_memory = is_out_of_memory(error)
         self._fatal = getattr(error, "fatal", False) is True
-        ours = (MembershipError, CollectiveError, CheckpointError, ReplicaError, MissingDeviceError)
+        ours = (MembershipError, CollectiveError, CheckpointError, ReplicaError, PeerError, MissingDeviceError)
         self._script_error = not (self._out_of_memory or isinstance(error, (*ours, KeyboardInterrupt)))
         self._previous_hook(kind, error, traceback)
 

@@ -71,6 +71,8 @@ def read_document(path: Path) -> object:
         raise ManifestError([Problem(str(path), f"is not YAML: {_in_one_line(error)}")]) from error
     except RecursionError:
         raise ManifestError([Problem(str(path), "is nested too deeply")]) from None
+    except ValueError as error:  # of a number that is none, such as 0x_, or has thousands of digits
+        raise ManifestError([Problem(str(path), f"holds a number that is none: {error}")]) from error
     if loader.problems:
         raise ManifestError(Problem(f"{path}, {found.path}", found.reason) for found in loader.problems)
     documents = [document for document in documents if document is not None]

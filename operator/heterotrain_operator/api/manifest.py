@@ -21,6 +21,7 @@ from heterotrain_operator.api.availability import unavailable
 from heterotrain_operator.api.base import PATTERN_MEANING, Model
 from heterotrain_operator.api.document import read_document
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
+from heterotrain_operator.api.magnitude import magnitude_problem
 from heterotrain_operator.api.problems import ManifestError, Problem, render_path
 from heterotrain_operator.api.rules import RULES
 
@@ -64,8 +65,32 @@ def parse_manifest(document: object) -> HeteroTrainingJob:
 
     Raises ManifestError with all that is wrong with it.
     """
+    return _judged(_plain(document))
+
+
+def parse_stored(document: object) -> tuple[HeteroTrainingJob, tuple[str, ...]]:
+    """The job that an object in a cluster describes, and the paths of its fields that are not known here, which are
+    passed over: a newer resource definition admits what it alone knows, and the job must be supervised all the same.
+
+    Raises ManifestError with all else that is wrong with it.
+    """
+    plain = _plain(document)
+    unknown = _unknown_locations(plain)
+    for *parents, last in unknown:
+        node: Any = plain
+        for part in parents:
+            node = node[part]
+        del node[last]
+    return _judged(plain), tuple(map(render_path, unknown))
+
+
+def _plain(document: object) -> dict[str, Any]:
+    """A copy of JSON's types only, without nulls. Raises ManifestError if it is no job, or beyond all bounds."""
     if not isinstance(document, dict):
         raise ManifestError([Problem("", f"must be a mapping, found {_shown(document)}")])
+    beyond = magnitude_problem(document)
+    if beyond is not None:
+        raise ManifestError([beyond])
     wrong_kind = [
         Problem(key, f"must be {wanted}, found {_shown(document.get(key))}")
         for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND))
@@ -74,23 +99,32 @@ def parse_manifest(document: object) -> HeteroTrainingJob:
     if wrong_kind:
         raise ManifestError(wrong_kind)
     try:
-        text = json.dumps(_without_nulls(document))
-    except RecursionError:
-        raise ManifestError([Problem("", "is nested too deeply")]) from None
+        plain: dict[str, Any] = json.loads(json.dumps(_without_nulls(document)))
     except (TypeError, ValueError) as error:
         raise ManifestError([Problem("", f"holds what JSON cannot express: {error}")]) from error
+    return plain
+
+
+def _judged(document: dict[str, Any]) -> HeteroTrainingJob:
     problems: list[Problem] = []
-    job = _validated(json.loads(text), problems)
+    job = _validated(document, problems)
     if job is not None:
         malformed = {problem.path for problem in problems}
-        document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
-        problems += unavailable(document)
+        problems += unavailable(job.model_dump(mode="json", by_alias=True, exclude_none=True))
         for rule in RULES:
             if not any(_overlaps(read, path) for read in rule.reads for path in malformed):
                 problems += rule.check(job)
     if job is None or problems:
         raise ManifestError(problems)
     return job
+
+
+def _unknown_locations(document: dict[str, Any]) -> list[_Location]:
+    try:
+        HeteroTrainingJob.model_validate_json(json.dumps(document))
+    except ValidationError as error:
+        return [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
+    return []
 
 
 def _validated(document: dict[str, Any], problems: list[Problem]) -> HeteroTrainingJob | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_LONGEST_PART = 100
+"""Characters shown of a key, which may be anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -29,6 +32,8 @@ def render_path(parts: Iterable[str | int]) -> str:
     """`("spec", "workerGroups", 1, "name")` as `spec.workerGroups[1].name`; odd keys as `limits["a.b/c"]`."""
     path = ""
     for part in parts:
+        if isinstance(part, str) and len(part) > _LONGEST_PART:
+            part = f"{part[:_LONGEST_PART]}..."  # noqa: PLW2901
         if isinstance(part, int):
             path += f"[{part}]"
         elif part and all(character.isalnum() or character in "-_" for character in part):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from heterotrain.foreign import shown
+
 _SUFFIXES = {
     "n": Decimal(10) ** -9,
     "u": Decimal(10) ** -6,
@@ -15,6 +17,9 @@ _SUFFIXES = {
 }
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkKMGTPE]i?)?)", re.ASCII)
 
+_LONGEST = 64
+"""Characters: enough for any number of cores or bytes, and far too few for the search to take long."""
+
 
 def parse_quantity(value: object) -> Decimal:
     """The number that a quantity stands for, in its resource's unit (cores, bytes, pieces).
@@ -22,11 +27,12 @@ def parse_quantity(value: object) -> Decimal:
     Raises ValueError if it is no quantity, or negative: nothing here may be.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"must be a quantity such as 500m or 1Gi, found {value!r}")
-    match = _QUANTITY.fullmatch(str(value))
+        raise ValueError(f"must be a quantity such as 500m or 1Gi, found {shown(value)}")
+    text = str(value)
+    match = None if len(text) > _LONGEST else _QUANTITY.fullmatch(text)
     if match is None or (match[3] or "") not in _SUFFIXES:
-        raise ValueError(f"must be a quantity such as 500m or 1Gi, found {value!r}")
+        raise ValueError(f"must be a quantity such as 500m or 1Gi, found {shown(value)}")
     number = Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3] or ""]
     if number < 0:
-        raise ValueError(f"must not be negative, found {value!r}")
+        raise ValueError(f"must not be negative, found {shown(value)}")
     return number

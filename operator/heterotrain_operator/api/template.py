@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from kubernetes_validate.utils import latest_version, schema_contents
 from referencing import Registry, Resource
 
+from heterotrain_operator.api.magnitude import unusual_values
 from heterotrain_operator.api.problems import Problem, render_path
 from heterotrain_operator.api.quantity import parse_quantity
 
@@ -23,6 +24,9 @@ _MEANING = {
     "number": "a number",
     "boolean": "true or false",
 }
+LONGEST_REASON = 300
+"""Characters of what is wrong with one value."""
+
 _CONTAINER_LISTS = ("containers", "initContainers")
 
 
@@ -40,6 +44,11 @@ def _validator() -> Draft202012Validator:
 def _names(value: Any) -> list[Any]:
     """The entries of a keyword that may be one entry or a list of them."""
     return value if isinstance(value, list) else [value]
+
+
+def _clipped(text: str) -> str:
+    """The beginning of a text that may hold a whole volume's worth of somebody's values."""
+    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
 
 
 def _reasons(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -60,9 +69,9 @@ def _reasons(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], st
     elif error.validator in ("type", "oneOf", "anyOf"):
         kinds = [wanted] if error.validator == "type" else [choice.get("type") for choice in _names(wanted)]
         words = dict.fromkeys(_MEANING[name] for kind in kinds for name in _names(kind) if name in _MEANING)
-        yield path, f"must be {' or '.join(words) or 'of another form'}, found {json.dumps(found)}"
+        yield path, f"must be {' or '.join(words) or 'of another form'}, found {_clipped(json.dumps(found))}"
     else:
-        yield path, error.message
+        yield path, _clipped(error.message)
 
 
 def _quantities(spec: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -78,8 +87,12 @@ def _quantities(spec: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...]
 def template_problems(template: Mapping[str, Any], path: tuple[str | int, ...]) -> list[Problem]:
     """All that is wrong with a PodTemplateSpec that lies at `path`.
 
-    Beside the schema: its quantities must be quantities, and its first container must say what to run.
+    Beside the schema: its numbers must be such as an API server stores, its quantities must be quantities, and its
+    first container must say what to run.
     """
+    unusual = list(unusual_values(template, path))
+    if unusual:
+        return unusual
     problems = list(
         dict.fromkeys(
             Problem(render_path(path + where), reason)

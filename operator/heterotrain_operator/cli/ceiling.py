@@ -147,9 +147,7 @@ def allreduce_of(steps: Sequence[Step]) -> AllReduce:
     if chosen:
         return AllReduce(median(step.allreduce_seconds for step in chosen), len(chosen), True)
     ranked = sorted(
-        (imbalance, step.allreduce_seconds)
-        for step in steps
-        if not step.marked and (imbalance := step.imbalance) is not None
+        (spread, step.allreduce_seconds) for step in steps if not step.marked and (spread := step.spread) is not None
     )
     if not ranked:
         raise ValueError("no step is fit for measuring the all-reduce")

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterotrain.contract import Plan
-from heterotrain_operator.api import ManifestError, parse_manifest, to_core
+from heterotrain_operator.api import ManifestError, parse_stored, to_core
 from heterotrain_operator.cli import wording
 from heterotrain_operator.cli.job_state import JobState, moment, read_job
 from heterotrain_operator.cli.job_tables import UNSEEN, columns, remarks, show, since, state
@@ -106,9 +106,10 @@ def _resolved(document: Document) -> tuple[Job | None, tuple[str, ...]]:
     known = {key: metadata[key] for key in ("name", "namespace") if key in metadata}
     manifest = {key: document.get(key) for key in ("apiVersion", "kind", "spec")}
     try:
-        return to_core(parse_manifest({**manifest, "metadata": known})), ()
+        job, _ = parse_stored({**manifest, "metadata": known})
     except ManifestError as error:
         return None, tuple(str(problem) for problem in error.problems)
+    return to_core(job), ()
 
 
 def _told(event: Mapping[str, Any]) -> Told:

@@ -61,8 +61,9 @@ class Step:
         return math.fsum(shares) if shares and all(map(math.isfinite, shares)) else None
 
     @property
-    def imbalance(self) -> float | None:
-        """(longest - shortest) / longest own time of the workers that had samples; None if nobody had any."""
+    def spread(self) -> float | None:
+        """(longest - shortest) / longest own time of the workers that had samples; None if nobody had any. Of one step,
+        hence with all of its noise: the job's imbalance is what decisions say of a whole plan."""
         own = [record.own for record in self.records.values() if record.samples > 0]
         longest = max(own, default=0.0)
         return (longest - min(own)) / longest if longest > 0 else None
@@ -150,7 +151,7 @@ def _adjusted(before: Step, after: Step) -> bool:
 def balanced(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The unmarked steps whose own times are balanced (mechanisms: within 10 %)."""
     return tuple(
-        step for step in steps if not step.marked and step.imbalance is not None and step.imbalance <= BALANCED_WITHIN
+        step for step in steps if not step.marked and step.spread is not None and step.spread <= BALANCED_WITHIN
     )
 
 

@@ -6,7 +6,7 @@ Level-triggered: everything is derived anew from what is seen now, so no missed 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from heterotrain.contract import Plan
@@ -170,7 +170,7 @@ def bounds_of(job: Job, group: Group) -> Bounds:
     return group.batch_min, job.global_batch if group.batch_max is None else group.batch_max
 
 
-def listed(names: tuple[str, ...] | list[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Names in words, of many only the first."""
     if len(names) <= NAMED:
         return ", ".join(names)

@@ -171,7 +171,8 @@ class Decision:
     `plan` is the plan to publish (None: leave the one in force). `delete` names pods to delete, `force_delete` those
     that go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in
     words and numbers why the batches change, or why they do not. `safe_batches` are, by worker, the greatest
-    batches that memory is thought to hold, where that is known.
+    batches that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own
+    time exceeds it, under the plan that was in force; None: not measured.
     """
 
     phase: JobPhase
@@ -184,3 +185,4 @@ class Decision:
     force_delete: tuple[str, ...] = ()
     remove_job: bool = False
     safe_batches: tuple[tuple[str, int], ...] = ()
+    imbalance: float | None = None

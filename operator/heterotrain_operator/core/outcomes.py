@@ -19,12 +19,13 @@ LONGEST_MESSAGE = 600
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the conditions Balanced and Degraded say: `balanced` None if not measured; `degraded` empty if
-    well.
+    """What the conditions Balanced and Degraded say: `balanced` and `imbalance` (the slowest own time above the mean,
+    as a part of it) None if not measured; `degraded` empty if well.
     """
 
     balanced: bool | None = None
     balance: str = "not measured yet"
+    imbalance: float | None = None
     degraded: str = ""
     degraded_code: str = "WorkersImpaired"
 
@@ -70,7 +71,7 @@ def decision(
             health.degraded or "nothing is wrong",
         ),
     )
-    return Decision(phase, reason, plan, create, delete, conditions, events)
+    return Decision(phase, reason, plan, create, delete, conditions, events, imbalance=health.imbalance)
 
 
 def ending(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Plan
+from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.base import Promise
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.learned import forgotten, raised
@@ -18,12 +19,12 @@ from heterotrain_operator.core.trust import promised, trusted_anew
 def next_version(facts: Facts, memory: Memory) -> int:
     """Greater than any plan seen: the one in force, the one remembered, and every one that a worker follows.
 
-    So a deleted plan never strands workers, which ignore older ones.
+    So a deleted plan never strands workers, which ignore older ones. Numbers that no plan can have are nobody's.
     """
     versions = [memory.plan_version, *(w.metrics.plan_version for w in facts.workers if w.metrics is not None)]
     if facts.plan is not None:
         versions.append(facts.plan.version)
-    return max(versions) + 1
+    return max(version for version in (0, *versions) if version < MAX_WHOLE) + 1
 
 
 def rebalanced_plan(memory: Memory, before: Plan, version: int, apply_at: str, batches: Sequence[int]) -> Plan:

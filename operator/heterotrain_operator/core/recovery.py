@@ -7,12 +7,14 @@ followed at once, whoever destroyed the old one.
 from __future__ import annotations
 
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Member, Plan
-from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
+from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.levels import Bounds
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import decision
 from heterotrain_operator.core.passes import with_passes
 from heterotrain_operator.core.publishing import next_version, recovered_plan
 from heterotrain_operator.core.restarts import restart
+from heterotrain_operator.core.safe import bounds_at_once
 from heterotrain_operator.core.state import Memory
 
 
@@ -42,11 +44,19 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
             for worker, metrics in zip(facts.workers, trained, strict=True)
         ),
     )
-    plan = with_passes(plan, [bounds_of(job, group_of(job, worker.group)) for worker in facts.workers])
+    memory = recovered_plan(memory, plan, now)
+    bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
+    plan = with_passes(plan, [_as_now(pair, metrics) for pair, metrics in zip(bounds, trained, strict=True)])
     reason = f"plan {plan.version} restores what {len(trained)} workers follow, since the plan was lost"
     event = Event("Warning", "PlanRestored", reason)
-    memory = recovered_plan(memory, plan, now)
     return decision(job, "Running", "PlanRestored", reason, plan=plan, events=(event,)), memory
+
+
+def _as_now(bounds: Bounds, metrics: WorkerMetrics) -> Bounds:
+    """A worker that does its part in several passes goes on so: why it must may be forgotten with the memory."""
+    low, high = bounds
+    now = metrics.memory_batch_size
+    return (low, min(high, now)) if 0 < now < metrics.batch_size else bounds
 
 
 def _follows(worker: WorkerSeen) -> bool:

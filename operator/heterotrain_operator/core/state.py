@@ -7,12 +7,19 @@ that `plan_version` names, not by name: names and UIDs are in the plan already, 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole, parse_object, shown
+
 SCHEMA = 1
-"""Schema of the JSON value that this version writes, and the only one that it reads."""
+"""Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
+
+MAX_BYTES = 2**23
+"""The longest value that is read: far above what any job's workers take."""
+
+LONGEST_TEXT = 4096
+"""Characters of a text that is read; those that are written are far shorter."""
 
 SIGNIFICANT_DIGITS = 8
 """Kept of every number of a worker: far below any measurement's noise, and 200 bytes hold a worker then."""
@@ -190,26 +197,26 @@ class Memory:
     def from_json(cls, text: str | bytes) -> Memory:
         """Read what `to_json` wrote.
 
-        Raises ValueError, saying what is wrong, if the text is anything else; a caller starts from
-        `initial()` then.
+        An operator one version older or newer may have written it: fields that are not known here are passed over, and
+        a worker of whom something malformed is told is one of whom nothing is known. Raises ValueError, saying what is
+        wrong, if anything else is malformed; a caller starts from `initial()` then.
         """
-        document = json.loads(text)
-        if not isinstance(document, dict):
-            raise ValueError(f"memory: expected an object, found {type(document).__name__}")
-        schema = document.pop("schema", None)
-        if schema != SCHEMA:
-            raise ValueError(f"memory: schema {schema!r} is not {SCHEMA}, the one that is understood here")
-        rows = document.pop("workers", [])
+        try:
+            document = parse_object(text, MAX_BYTES)
+        except ValueError as error:
+            raise ValueError(f"memory: {error}") from error
+        schema = document.get("schema")
+        if not is_whole(schema, low=1):
+            raise ValueError(f"memory: schema {shown(schema)} is none")
+        rows = document.get("workers", [])
         if not isinstance(rows, list):
-            raise ValueError(f"memory.workers: expected a list, found {type(rows).__name__}")
-        values = {}
-        for field in _JOB_FIELDS:
-            if field.name in document:
-                values[field.name] = _checked(document.pop(field.name), field.default, f"memory.{field.name}")
-        if document:
-            raise ValueError(f"memory: unknown fields {sorted(document)}")
-        workers = tuple(_worker(row, f"memory.workers[{rank}]") for rank, row in enumerate(rows))
-        return cls(workers=workers, **values)
+            raise ValueError(f"memory.workers: expected a list, found {shown(rows)}")
+        values = {
+            field.name: _checked(document[field.name], field.default, f"memory.{field.name}")
+            for field in _JOB_FIELDS
+            if field.name in document
+        }
+        return cls(workers=tuple(map(_worker, rows)), **values)
 
 
 _MEASURED = frozenset(
@@ -240,28 +247,36 @@ def _row(worker: WorkerMemory) -> list[float]:
     return [int(value) if isinstance(value, float) and value.is_integer() else value for value in row]
 
 
-def _worker(row: Any, where: str) -> WorkerMemory:
-    if not isinstance(row, list) or len(row) > len(_WORKER_FIELDS):
-        raise ValueError(f"{where}: expected at most {len(_WORKER_FIELDS)} numbers, found {row!r}")
-    values = {
-        field.name: _checked(value, field.default, f"{where}.{field.name}")
-        for field, value in zip(_WORKER_FIELDS, row, strict=False)
-    }
-    return WorkerMemory(**values)
+def _worker(row: Any) -> WorkerMemory:
+    """What a row tells; a longer one is of a newer operator."""
+    if not isinstance(row, list):
+        return WorkerMemory()
+    try:
+        told = {
+            field.name: _checked(value, field.default, field.name)
+            for field, value in zip(_WORKER_FIELDS, row, strict=False)
+        }
+    except ValueError:
+        return WorkerMemory()
+    return WorkerMemory(**told)
 
 
 def _checked(value: Any, default: Any, where: str) -> Any:
     """The value in the type of the field's default; None stands for a moment, a float that may be missing."""
     if default is None and value is None:
         return None
-    if isinstance(default, bool | str):
-        if not isinstance(value, type(default)):
-            raise ValueError(f"{where}: expected {type(default).__name__}, found {value!r}")
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{where}: expected bool, found {shown(value)}")
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{where}: expected a number, found {value!r}")
+    if isinstance(default, str):
+        if not is_text(value, LONGEST_TEXT):
+            raise ValueError(f"{where}: expected at most {LONGEST_TEXT} characters, found {shown(value)}")
+        return value
     if isinstance(default, int):
-        if not isinstance(value, int):
-            raise ValueError(f"{where}: expected a whole number, found {value!r}")
+        if not is_whole(value, low=-MAX_WHOLE):
+            raise ValueError(f"{where}: expected a whole number of at most 2**53, found {shown(value)}")
         return value
+    if not is_number(value):
+        raise ValueError(f"{where}: expected a number, found {shown(value)}")
     return float(value)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING, Plan
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING
+from heterotrain.foreign import as_text, is_measurement
 from heterotrain_operator.core.facts import ended
-from heterotrain_operator.core.model import Decision, Job, Seen, WorkerSeen
+from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
 
 READY_PHASES = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED})
+
+Family = GaugeMetricFamily | CounterMetricFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +66,9 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         plan_version=plan.version if plan is not None else None,
         global_batch=plan.global_batch_size if plan is not None else None,
         planned=tuple((m.name, m.group, m.batch_size) for m in plan.members) if plan is not None else (),
-        imbalance=imbalance_ratio(seen.plan, seen.workers),
+        imbalance=None if decision.imbalance is None else 1 + decision.imbalance,
         step=max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=None),
     )
-
-
-def imbalance_ratio(plan: Plan | None, workers: Iterable[WorkerSeen]) -> float | None:
-    """Mean own time per step of the slowest worker over that of all; None before anything is measured.
-
-    Only workers that have samples and follow the plan in force count.
-    """
-    if plan is None:
-        return None
-    means = [
-        metrics.own_seconds / metrics.steps
-        for worker in workers
-        if (metrics := worker.metrics) is not None
-        and metrics.plan_version == plan.version
-        and metrics.batch_size > 0
-        and metrics.steps > 0
-        and metrics.own_seconds > 0
-    ]
-    return max(means) * len(means) / sum(means) if means else None
 
 
 def families(jobs: Iterable[JobFigures], sources_up: dict[tuple[str, str], bool]) -> Iterator[Metric]:
@@ -96,12 +80,12 @@ def families(jobs: Iterable[JobFigures], sources_up: dict[tuple[str, str], bool]
     planned = _gauge(names.JOB_PLANNED_BATCH_SIZE, "Samples per step in the plan in force.", "worker", "group")
     for job in jobs:
         key = (job.namespace, job.name)
-        info.add_metric((*key, job.policy, job.apply_at, str(job.dry_run).lower()), 1)
-        phase.add_metric((*key, job.phase), 1)
+        _add(info, (*key, job.policy, job.apply_at, str(job.dry_run).lower()), 1)
+        _add(phase, (*key, job.phase), 1)
         for kind, holds in job.conditions:
-            condition.add_metric((*key, kind), float(holds))
+            _add(condition, (*key, kind), holds)
         for worker, group, batch in job.planned:
-            planned.add_metric((*key, worker, group), batch)
+            _add(planned, (*key, worker, group), batch)
     yield from (info, phase, condition, planned)
     for name, text, field in (
         (names.JOB_WORKERS_WANTED, "Workers that the job asks for.", "wanted"),
@@ -120,7 +104,7 @@ def families(jobs: Iterable[JobFigures], sources_up: dict[tuple[str, str], bool]
         yield _filled(CounterMetricFamily(name, text, labels=names.JOB_LABELS), jobs, field)
     up = _gauge(names.JOB_METRICS_SOURCE_UP, "1 if the workers' metrics could be asked for, 0 if not.")
     for key, answers in sources_up.items():
-        up.add_metric(key, float(answers))
+        _add(up, key, answers)
     yield up
 
 
@@ -128,11 +112,15 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, labels=(*names.JOB_LABELS, *labels))
 
 
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, jobs: Iterable[JobFigures], field: str
-) -> GaugeMetricFamily | CounterMetricFamily:
+def _filled(family: Family, jobs: Iterable[JobFigures], field: str) -> Family:
     for job in jobs:
         value = getattr(job, field)
         if value is not None:
-            family.add_metric((job.namespace, job.name), value)
+            _add(family, (job.namespace, job.name), value)
     return family
+
+
+def _add(family: Family, labels: tuple[str, ...], value: float) -> None:
+    """One sample. A figure that no exposition can hold is left out: with it nobody's could be read, of any job."""
+    if is_measurement(value) or isinstance(value, bool):
+        family.add_metric([as_text(label, len(label)) for label in labels], float(value))

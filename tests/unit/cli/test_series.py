@@ -53,7 +53,7 @@ def test_global_loss_is_the_sum_of_the_shares():
 def test_worker_without_samples_adds_no_loss_and_does_not_unbalance():
     (step,) = align({FAST: [record(0, 1.0, loss=0.75)], SLOW: [record(0, 1.0, batch=0, own=0.0, loss=None)]})
     assert step.loss == 0.75
-    assert step.imbalance == 0.0
+    assert step.spread == 0.0
 
 
 def test_loss_that_is_no_number_is_unknown():

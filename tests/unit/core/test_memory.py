@@ -9,19 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
+from heterotrain_operator.core.state import MAX_BYTES, Memory, WorkerMemory
+from hostile import spoilt_text
 from unit.core.traces import MemoryWorld, World, hetero_job
 
 BYTES_PER_WORKER = 200
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
+FINITE = st.floats(-MAX_NUMBER, MAX_NUMBER)
+WHOLE = st.integers(-MAX_WHOLE, MAX_WHOLE)
 WORKER = st.builds(
-    WorkerMemory, **{f.name: FINITE if isinstance(f.default, float) else st.integers() for f in fields(WorkerMemory)}
+    WorkerMemory, **{f.name: FINITE if isinstance(f.default, float) else WHOLE for f in fields(WorkerMemory)}
 )
 
 
 @settings(max_examples=30)
-@given(st.lists(WORKER, max_size=2), st.none() | FINITE, st.integers(), st.booleans(), st.text())
+@given(st.lists(WORKER, max_size=2), st.none() | FINITE, WHOLE, st.booleans(), st.text())
 def test_memory_reads_back_as_it_was_written(
     workers: list[WorkerMemory], moment: float | None, number: int, flag: bool, text: str
 ) -> None:
@@ -36,21 +39,49 @@ def test_memory_reads_back_as_it_was_written(
     [
         ("[]", "expected an object"),
         ("{", "Expecting"),
-        ('{"schema": 2}', "schema 2 is not 1"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"schema": "2"}', "schema '2' is none"),
         ('{"schema": 1, "workers": 3}', "memory.workers: expected a list"),
-        ('{"schema": 1, "workers": [["a"]]}', "memory.workers[0].counted_steps: expected a number"),
-        ('{"schema": 1, "workers": [{}]}', "memory.workers[0]: expected at most"),
         ('{"schema": 1, "restarts": 1.5}', "memory.restarts: expected a whole number"),
+        ('{"schema": 1, "restarts": 1' + "0" * 400 + "}", "memory.restarts: expected a whole number"),
         ('{"schema": 1, "draining": 1}', "memory.draining: expected bool"),
-        ('{"schema": 1, "outcome": 1}', "memory.outcome: expected str"),
+        ('{"schema": 1, "outcome": 1}', "memory.outcome: expected at most 4096 characters"),
+        ('{"schema": 1, "message": "\\ud800"}', "memory.message: expected at most 4096 characters"),
         ('{"schema": 1, "started_at": NaN}', "memory.started_at: expected a number"),
-        ('{"schema": 1, "color": "red"}', "unknown fields ['color']"),
+        ('{"schema": 1, "started_at": 1' + "0" * 400 + "}", "memory.started_at: expected a number"),
+        (" " * (MAX_BYTES + 1), "are read"),
     ],
 )
 def test_foreign_memory_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ValueError) as error:
         Memory.from_json(text)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("row", [["a"], {}, None, [1e999], [1, 2, 10**400], "x", [[]]])
+def test_worker_of_whom_nonsense_is_told_is_one_of_whom_nothing_is_known(row: object) -> None:
+    text = json.dumps({"schema": 1, "restarts": 3, "workers": [row, [5.0]]})
+    assert Memory.from_json(text) == Memory(restarts=3, workers=(WorkerMemory(), WorkerMemory(counted_steps=5.0)))
+
+
+@settings(max_examples=200)
+@given(spoilt_text(json.loads(Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(1, 2),)).to_json())))
+def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
+    try:
+        memory = Memory.from_json(text)
+    except ValueError as error:
+        assert len(str(error).encode()) < 1000
+        return
+    assert Memory.from_json(memory.rounded().to_json()) == memory.rounded()
+
+
+def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
+    text = json.dumps(
+        {"schema": 2, "restarts": 2, "colour": {"red": 1}, "workers": [[1.0] * (len(fields(WorkerMemory)) + 3)]}
+    )
+    memory = Memory.from_json(text.replace("1.0", "1"))
+    assert memory.restarts == 2
+    assert memory.workers[0].least_batch == 1
 
 
 def test_memory_of_an_operator_that_knew_less_is_read() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
 from heterotrain_operator.core.state import Memory
-from unit.core.traces import World, hetero_world
+from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
 
 @pytest.fixture
@@ -32,6 +32,26 @@ def test_lost_plan_is_restored_from_what_the_workers_follow(world: World, forgot
     assert not decision.create
     assert not decision.delete
     assert [event.reason for event in decision.events] == ["PlanRestored"]
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["memory kept", "memory lost too"])
+def test_restored_plan_keeps_what_each_worker_computes_at_once(forgotten: bool) -> None:
+    """Else a worker would run out of the memory whose limit was found out before."""
+    world = MemoryWorld(hetero_job(), {"job-g1-0": 2.0, "job-g2-0": 4.0}).start()
+    world.run(2)
+    # Workers that hold 30 samples at once hold 90 of 192 together.
+    known = tuple(replace(worker, safe_max=30, failed_batch=60) for worker in world.memory.workers)
+    world.memory = replace(world.memory, workers=known)
+    world.run(3)
+    world.tick(30)
+    before = world.plan
+    assert before is not None
+    assert any(0 < member.micro_batch_size <= 30 < member.batch_size for member in before.members)
+    world.plan = None
+    if forgotten:
+        world.memory = Memory.initial()
+    decision = world.tick()
+    assert decision.plan == replace(before, version=before.version + 1), decision.reason
 
 
 def test_restored_plan_is_steered_on(world: World) -> None:

@@ -52,7 +52,7 @@ def test_emptied_map_holds_nothing_and_has_a_version(data: Document | None) -> N
         ("", "plan.json: not JSON"),
         ("{", "plan.json: not JSON"),
         ("[]", "plan.json: expected an object"),
-        ("[" * 100_000, "plan.json: nested too deeply"),
+        ("[" * 100_000, "plan.json: is nested too deeply"),
         (PLAN.to_json().replace('"schema": 1', '"schema": 9'), "plan.json: schema: 9 is newer"),
         (PLAN.to_json().replace("192", "191", 1), "plan.json: globalBatchSize: 191"),
         ('{"schema": 1' + "0" * 5000 + "}", "plan.json: not JSON"),
@@ -70,10 +70,10 @@ def test_corrupt_plan_is_told_and_leaves_the_memory(text: str, problem: str) -> 
     ("text", "problem"),
     [
         ("{}", "memory.json: memory: schema None"),
-        ("nonsense", "memory.json: Expecting value"),
-        ('{"schema": 1, "restarts": "two"}', "memory.json: memory.restarts: expected a number"),
-        ('{"schema": 1, "created_at": 1' + "0" * 400 + "}", "memory.json: int too large"),
-        ("[" * 100_000, "memory.json: nested too deeply"),
+        ("nonsense", "memory.json: memory: not JSON: Expecting value"),
+        ('{"schema": 1, "restarts": "two"}', "memory.json: memory.restarts: expected a whole number"),
+        ('{"schema": 1, "created_at": 1' + "0" * 400 + "}", "memory.json: memory.created_at: expected a number"),
+        ("[" * 100_000, "memory.json: memory: is nested too deeply"),
     ],
     ids=["schema", "words", "type", "huge", "deep"],
 )

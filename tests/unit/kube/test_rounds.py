@@ -152,6 +152,34 @@ def test_suspended_job_is_left_alone_once_its_pods_go(steer: Callable[..., Steer
     assert job.world.status["phase"] == "Suspended"
 
 
+def test_job_with_a_field_that_only_a_newer_operator_knows_is_supervised(
+    steer: Callable[..., Steered], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = steer()
+    body = {**job.world.body}
+    body["spec"] = {**body["spec"], "powerCap": {"watts": 300}}
+    job.rounds.once(body, job.world.pods, job.world.versions)
+    assert sorted(pod.name for pod in job.world.pods) == sorted(NAMES)
+    assert job.world.status["phase"] == "Created"
+    assert "knows nothing of spec.powerCap" in caplog.text
+
+
+def test_status_that_only_a_newer_operator_understands_is_gone_on_from(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer()
+    job.look()
+    body = {**job.world.body}
+    body["status"] = {**body["status"], "phase": "Queued", "placement": ["a"], "step": 7}
+    job.restart_operator()
+    job.rounds.once(body, job.world.pods, job.world.versions)
+    assert job.world.status["phase"] == "Created"
+    body["spec"] = {**body["spec"], "batching": {"policy": "Greedy"}}
+    body["metadata"] = {**body["metadata"], "generation": 9}
+    job.rounds.once(body, job.world.pods, job.world.versions)
+    assert "Greedy" in job.world.status["reason"]
+
+
 def test_invalid_job_is_left_alone(steer: Callable[..., Steered], api: ApiServer) -> None:
     job = steer(batching={"policy": "Magic"})
     assert job.look() == STILL_SECONDS

@@ -17,7 +17,7 @@ LISTS = ("conditions", "workers")
 
 
 def test_status_says_how_the_job_stands() -> None:
-    found = status(seen=training(1.0, 1.0, 1.6))
+    found = status(seen=training(1.0, 1.0, 1.6), decided=decision(imbalance=1 / 3))
     found.pop("conditions")
     assert found == {
         "observedGeneration": 3,
@@ -147,7 +147,6 @@ def test_worker_that_ended_keeps_its_last_figures() -> None:
     assert [entry["phase"] for entry in found["workers"]] == ["succeeded"] * 3
     assert [entry["planVersion"] for entry in found["workers"]] == [7, 7, 7]
     assert found["step"] == 150
-    assert found["imbalancePercent"] == 0
 
 
 def test_workers_stay_listed_when_their_pods_go_with_the_end() -> None:
@@ -169,7 +168,7 @@ def test_only_so_many_workers_are_listed_but_all_are_counted() -> None:
         None, job({**groups(replicas=300), "training": {"globalBatchSize": 300}}), seen, decision(), MEMORY, NOW
     )
     assert len(found["workers"]) == 256
-    assert (found["ready"], found["imbalancePercent"]) == ("300/300", 0)
+    assert found["ready"] == "300/300"
 
 
 # --- ready, step, imbalance
@@ -206,25 +205,19 @@ def test_total_is_known_from_the_steps_asked_for() -> None:
     assert status(seen=Seen())["totalSteps"] == 150
 
 
-def test_imbalance_waits_until_all_are_measured_under_the_plan() -> None:
-    workers = list(training(1.0, 1.0, 1.5).workers)
-    assert "imbalancePercent" not in status(seen=Seen(tuple(workers), plan(8)))
-    unmeasured = replace(workers[0], metrics=metrics(steps=0.0))
-    assert "imbalancePercent" not in status(seen=Seen((unmeasured, *workers[1:]), plan()))
-    assert "imbalancePercent" not in status(seen=Seen(tuple(workers[1:]), plan()))
-
-
-def test_worker_without_samples_does_not_count_for_the_imbalance() -> None:
-    idle = plan(7, {**BATCHES, "digits-small-0": 0})
-    seen = Seen(training(9.0, 1.0, 1.0).workers, idle)
-    assert status(seen=seen)["imbalancePercent"] == 0
+@pytest.mark.parametrize(
+    ("imbalance", "percent"), [(None, None), (0.0, 0), (0.0704, 7), (0.318, 32), (7.77, 780), (1e300, 1_000_000)]
+)
+def test_imbalance_is_that_of_the_decision_in_two_digits(imbalance: float | None, percent: int | None) -> None:
+    """Whatever the workers' counters say since the plan began: the condition beside it is of the same moment."""
+    found = status(seen=training(1.0, 1.0, 9.0), decided=decision(imbalance=imbalance))
+    assert found.get("imbalancePercent") == percent
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 1e300])
 def test_odd_measurement_is_left_out(odd: float) -> None:
     found = status(seen=training(odd, 1.0, 1.0))
     assert "ownMilliseconds" not in found["workers"][0]
-    assert "imbalancePercent" not in found
 
 
 def test_figures_that_no_schema_admits_are_left_out() -> None:

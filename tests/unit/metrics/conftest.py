@@ -43,6 +43,7 @@ DECISION = Decision(
         Condition("Running", True, "Training", "it trains"),
         Condition("Balanced", False, "OutOfBalance", "the slowest takes long"),
     ),
+    imbalance=0.5,
 )
 MEMORY = Memory(adjustments=3, restarts=1)
 

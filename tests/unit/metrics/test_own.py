@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import urllib.request
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from heterotrain import contract
+from heterotrain.contract import Member
 from heterotrain_operator.core.model import Condition, Decision, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
-from heterotrain_operator.metrics.job_figures import imbalance_ratio
 from heterotrain_operator.metrics.own import OperatorMetrics
 from unit.metrics.conftest import DECISION, JOB, MEMORY, PLAN, SEEN, worker
 
@@ -91,18 +92,11 @@ def test_worker_in_a_declared_pause_takes_part_in_the_training() -> None:
     assert of_job(metrics, names.JOB_WORKERS_READY) == 1
 
 
-def test_imbalance_counts_only_workers_that_follow_the_plan_and_have_samples() -> None:
-    behind = worker(2, 9.0, version=6)
-    idle = worker(3, 9.0)
-    assert idle.metrics is not None
-    idle = replace(idle, metrics=replace(idle.metrics, batch_size=0))
-    unmeasured = (
-        replace(worker(4, 0.0), metrics=replace(idle.metrics, batch_size=8, steps=0.0)) if idle.metrics else idle
-    )
-    workers = [worker(0, 0.2), worker(1, 0.2), behind, idle, unmeasured, replace(behind, metrics=None)]
-    assert imbalance_ratio(PLAN, workers) == pytest.approx(1.0)
-    assert imbalance_ratio(None, workers) is None
-    assert imbalance_ratio(PLAN, [behind]) is None
+def test_imbalance_is_that_of_the_decision(operator: OperatorMetrics) -> None:
+    operator.observe_job("ml", JOB, SEEN, replace(DECISION, imbalance=0.07), MEMORY)
+    assert of_job(operator, names.JOB_IMBALANCE_RATIO) == pytest.approx(1.07)
+    operator.observe_job("ml", JOB, SEEN, replace(DECISION, imbalance=None), MEMORY)
+    assert of_job(operator, names.JOB_IMBALANCE_RATIO) is None
 
 
 def test_jobs_of_one_name_in_two_namespaces_are_apart(operator: OperatorMetrics) -> None:
@@ -165,3 +159,24 @@ def test_port_that_cannot_be_had_is_named(operator: OperatorMetrics) -> None:
 
 def test_two_operators_share_nothing(operator: OperatorMetrics) -> None:
     assert not any(name.startswith("heterotrain_job_") for name in series(OperatorMetrics()))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"version": 10**400},
+        {"members": (Member("\ud800", "u0", "", "cpu", 10**400),)},
+        {"members": (Member("\ud800", "u0", "", "\udfff", 1),)},
+    ],
+    ids=["version", "batch", "name"],
+)
+def test_figure_that_cannot_be_exported_hides_nobody_elses(operator: OperatorMetrics, spoilt: dict[str, Any]) -> None:
+    operator.observe_job("rival", JOB, Seen(SEEN.workers, replace(PLAN, **spoilt)), DECISION, MEMORY)
+    port = operator.serve(0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+    finally:
+        operator.close()
+    assert f'{names.JOB_PLAN_VERSION}{{namespace="ml",training_job="digits"}} 7.0' in text
+    assert f'{names.JOB_STEP}{{namespace="rival",training_job="digits"}} 121.0' in text

@@ -25,7 +25,7 @@ from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
 from heterotrain_operator.clusters.kube.service import build_service
 from heterotrain_operator.clusters.kube.sources import Source
-from heterotrain_operator.clusters.kube.status import next_status, worth_writing
+from heterotrain_operator.clusters.kube.status import next_status, tolerated, worth_writing
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
 
@@ -74,7 +74,8 @@ class KubeCluster:
         self._pods = {pod.name: pod for pod in self._ghosts.without([pod for pod in pods if not pod.gone])}
         self._plans.notice(plan_versions)
         if self._status is None:
-            self._status = self._known = body.get("status")
+            self._status = body.get("status")
+            self._known = tolerated(self._status or {})
 
     def refuse(self, body: Mapping[str, Any], problems: Sequence[Problem]) -> None:
         """Say in the job's status why nothing is done about it.
@@ -123,7 +124,7 @@ class KubeCluster:
             refused=tuple(self._refused.items()),
             departed=tuple(worker_seen(pod, None, False) for pod in self._departed.values()),
         )
-        return self._seen, self._plans.memory or outcome_in(self._body.get("status") or {})
+        return self._seen, self._plans.memory or outcome_in(tolerated(self._body.get("status") or {}))
 
     def act(self, decision: Decision, memory: Memory) -> None:
         """Carry out a decision; what is done already is not done again.

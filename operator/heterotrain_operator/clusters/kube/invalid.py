@@ -12,7 +12,7 @@ from heterotrain_operator.api import Problem
 from heterotrain_operator.api.base import MAX_TEXT
 from heterotrain_operator.api.status import MAX_CONDITIONS
 from heterotrain_operator.clusters.kube import conditions
-from heterotrain_operator.clusters.kube.status import checked
+from heterotrain_operator.clusters.kube.status import checked, tolerated
 from heterotrain_operator.core.model import Condition
 
 INVALID = "Invalid"
@@ -26,9 +26,9 @@ def invalid_status(
 
     All else stays as it is in `previous`. `generation` is that of the spec that was refused.
     """
-    previous = previous or {}
+    previous = tolerated(previous or {})
     message = "; ".join(str(problem) for problem in problems)
-    status = {name: value for name, value in previous.items() if value is not None}
+    status = dict(previous)
     if status.get("phase") in _NEVER_STARTED:
         status["phase"] = INVALID
     if generation is not None:

@@ -32,6 +32,12 @@ DEFAULT_GRACE_SECONDS = 30.0
 NO_INDEX = -1
 """Of a pod whose index label somebody has spoilt."""
 
+LONGEST_INDEX = 9
+"""Digits of an index; whoever writes more has spoilt the label."""
+
+MAX_CORES = 1e6
+"""Cores that a worker can have; a greater limit is none."""
+
 _PHASES: dict[str, PodPhase] = {
     "Pending": "Pending",
     "Running": "Running",
@@ -192,7 +198,13 @@ def _cpu_limit(container: Document, trainer: Document) -> float | None:
     """Cores: those that the kubelet has applied, or as long as it says nothing those of the spec."""
     resources = trainer.get("resources") or container.get("resources") or {}
     limit = (resources.get("limits") or {}).get("cpu")
-    return None if limit is None else float(parse_quantity(limit)) or None
+    if limit is None:
+        return None
+    try:
+        cores = float(parse_quantity(limit))
+    except ValueError:  # an API server admits a few forms that are not read here, and none that anybody writes
+        return None
+    return cores if 0 < cores <= MAX_CORES else None
 
 
 def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
@@ -203,4 +215,4 @@ def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
 
 
 def _index(label: str) -> int:
-    return int(label) if label.isascii() and label.isdigit() else NO_INDEX
+    return int(label) if label.isascii() and label.isdigit() and len(label) <= LONGEST_INDEX else NO_INDEX

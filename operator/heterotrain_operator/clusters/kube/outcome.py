@@ -15,13 +15,19 @@ def outcome_in(status: Mapping[str, Any]) -> Memory | None:
     phase = status.get("phase")
     if phase not in FINAL_PHASES:
         return None
-    ended_at = status.get("completionTime")
     final: Mapping[str, Any] = next(
         (entry for entry in status.get("conditions") or () if entry.get("type") == phase), {}
     )
     return Memory(
         outcome=phase,
-        ended_at=unix_seconds(ended_at) if ended_at else None,
+        ended_at=_moment(status.get("completionTime")),
         reason=final.get("reason") or "",
         message=final.get("message") or status.get("reason") or "",
     )
+
+
+def _moment(text: str | None) -> float | None:
+    try:
+        return unix_seconds(text) if text else None
+    except (ValueError, OverflowError):
+        return None

@@ -61,7 +61,5 @@ def _read(data: Mapping[str, str], key: str, parse: Callable[[str], T]) -> tuple
         return None, ""
     try:
         return parse(data[key]), ""
-    except RecursionError:
-        return None, f"{key}: nested too deeply"
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         return None, f"{key}: {error}"

@@ -11,6 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, PHASE_TRAINING
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_STEPS, MAX_TEXT
@@ -22,7 +25,7 @@ from heterotrain_operator.clusters.kube.worker_status import (
     PAUSE_PHASES,
     TRAINING_PHASES,
     Entry,
-    imbalance_percent,
+    two_digits,
     worker_entries,
 )
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen
@@ -30,6 +33,9 @@ from heterotrain_operator.core.state import Memory
 
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
+
+_ATTEMPTS = 4
+"""To make something of a status that somebody else wrote, before nothing of it is taken."""
 
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
@@ -67,7 +73,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "ready": f"{sum(_trains(entry) for entry in workers)}/{job.spec.replicas}",
         "replicas": job.spec.replicas,
         **_progress(previous, job, seen),
-        "imbalancePercent": imbalance_percent(seen, workers, previous.get("imbalancePercent")),
+        "imbalancePercent": _percent(decision.imbalance),
         "planVersion": _within(plan.version if plan else None, MAX_STEPS),
         "planGeneration": _within(plan.generation if plan else None, MAX_STEPS),
         "globalBatchSize": _within(plan.global_batch_size if plan else None, MAX_BATCH),
@@ -89,6 +95,39 @@ def checked(status: Mapping[str, Any]) -> dict[str, Any]:
     model = JobStatus.model_validate_json(json.dumps(status))
     document: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return document
+
+
+def tolerated(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What is understood here of a status that is found in the cluster: one of a newer operator may have more fields,
+    conditions and phases, and those stay only until it is written anew.
+    """
+    document = json.loads(json.dumps(status))  # what is compared below is read from JSON, too
+    for _ in range(_ATTEMPTS):
+        try:
+            return checked(document)
+        except ValidationError as error:
+            document = _without_faults(document, error.errors(include_url=False))
+        except ValueError:
+            break
+    return {}
+
+
+def _without_faults(status: dict[str, Any], errors: Sequence[ErrorDetails]) -> dict[str, Any]:
+    """The status without unknown fields, without fields of its own that are malformed, and without the entries of its
+    lists that are.
+    """
+    entries: set[tuple[str | int, str | int]] = set()
+    for error in reversed(errors):
+        name, *below = error["loc"] or ("",)
+        if error["type"] == "extra_forbidden" and len(below) == 2:
+            del status[str(name)][below[0]][below[1]]
+        elif below:
+            entries.add((name, below[0]))
+        else:
+            status.pop(str(name), None)
+    for name in {str(name) for name, _ in entries}:
+        status[name] = [entry for place, entry in enumerate(status[name]) if (name, place) not in entries]
+    return status
 
 
 def worth_writing(
@@ -123,6 +162,11 @@ def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -
         "totalSteps": job.spec.training.steps or _within(max(totals, default=previous.get("totalSteps")), MAX_STEPS),
         "epoch": _within(max(epochs, default=previous.get("epoch")), MAX_STEPS),
     }
+
+
+def _percent(part: float | None) -> int | None:
+    """In percent, of which two digits are told."""
+    return None if part is None else int(min(two_digits(round(100 * min(part, MAX_COUNT))), MAX_COUNT))
 
 
 def _within(value: int | None, most: int) -> int | None:

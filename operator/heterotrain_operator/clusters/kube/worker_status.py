@@ -122,27 +122,3 @@ def _gone(entry: Mapping[str, Any]) -> Entry:
     """The entry of a worker whose pod is no longer there."""
     ended = entry.get("phase") in ("succeeded", "failed")
     return dict(entry) if ended else {**entry, "phase": PHASE_DELETED}
-
-
-def imbalance_percent(seen: Seen, entries: Sequence[Mapping[str, Any]], previous: int | None) -> int | None:
-    """By how much the slowest own time exceeds the mean, over the members of the plan in force that have samples.
-
-    None unless all of them were measured under it; `previous` if only this reading lacks some of them.
-    """
-    plan = seen.plan
-    if plan is None:
-        return None
-    members = {member.name for member in plan.members if member.batch_size > 0}
-    of_plan = [entry for entry in entries if entry["name"] in members]
-    if not of_plan or len(of_plan) < len(members):
-        return None
-    if any(entry.get("planVersion") != plan.version or "ownMilliseconds" not in entry for entry in of_plan):
-        return None
-    metrics = {worker.name: worker.metrics for worker in seen.workers}
-    own = [own_seconds(metrics.get(entry["name"])) for entry in of_plan]
-    measured = [seconds for seconds in own if seconds is not None]
-    if len(measured) < len(members):
-        return previous
-    mean = sum(measured) / len(measured)
-    excess = 100 * (max(measured) / mean - 1) if mean > 0 else 0.0
-    return min(int(two_digits(round(excess))), MAX_COUNT)

@@ -1,0 +1,75 @@
+"""What other workers say is taken in within bounds, or refused in words; no message ends in another error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heterotrain.contract import Member, Plan
+from heterotrain.evaluation import Sums
+from heterotrain.peers import PeerError, parse_facts, parse_number, parse_sums, parse_traits, parse_word
+from hostile import spoilt_text
+
+PLAN = Plan(7, 2, "step", (Member("a", "u1", "10.0.0.7:29500", "cpu", 96),))
+FACTS = {
+    "plan": PLAN.to_json(),
+    "pending": "",
+    "losses": [[0.5, 1.0], [0.25, 0.5]],
+    "target_reached": False,
+    "evaluation": {"step": -1, "values": {"accuracy": 0.5}, "target_reached": True},
+    "saved_step": 3,
+}
+SUMS = {"samples": 4, "sums": {"accuracy": [3.0, 4.0]}}
+
+
+def test_facts_are_read_as_they_were_told() -> None:
+    facts = parse_facts(json.dumps(FACTS | {"colour": "red"}).encode())
+    assert (facts.plan, facts.pending, facts.saved_step) == (PLAN, None, 3)
+    assert facts.losses == ((0.5, 1.0), (0.25, 0.5))
+    assert facts.evaluation == FACTS["evaluation"]
+
+
+@pytest.mark.parametrize("change", [{"plan": "{}"}, {"losses": [[1]]}, {"saved_step": 10**400}, {"evaluation": 3}])
+def test_facts_that_are_none_are_refused_as_another_workers(change: dict[str, Any]) -> None:
+    with pytest.raises(PeerError, match="the worker says that has committed most"):
+        parse_facts(json.dumps(FACTS | change).encode())
+
+
+def test_sums_of_all_workers_are_added() -> None:
+    whole = Sums.of([json.dumps(SUMS).encode()] * 2)
+    assert whole.samples == 8
+    assert whole.values() == {"accuracy": 0.75}
+
+
+@pytest.mark.parametrize("parse", [parse_facts, parse_sums, parse_traits])
+@settings(max_examples=150)
+@given(spoilt_text(FACTS, SUMS))
+def test_any_message_is_read_or_refused_as_another_workers(parse: Callable[[bytes], object], text: str) -> None:
+    try:
+        json.dumps(repr(parse(text.encode(errors="surrogatepass")))).encode()
+    except PeerError as error:
+        assert len(str(error).encode(errors="replace")) < 1500
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b'["w-1", "its script ended"]', ("w-1", "its script ended")),
+        (b"[" * 2000, ("a worker", "in disorder")),
+        (b"3", ("a worker", "in disorder")),
+        (b'["w-1"]', ("a worker", "in disorder")),
+        (b"\xff", ("a worker", "in disorder")),
+    ],
+)
+def test_word_of_who_left_is_understood_or_told_in_general(data: bytes, word: tuple[str, str]) -> None:
+    assert parse_word(data) == word
+
+
+@given(st.binary() | st.sampled_from([b"7", b"9" * 5000, b"-1", b"", b"7" + b" " * 40]))
+def test_any_number_of_an_attempt_is_one_or_none(data: bytes) -> None:
+    assert parse_number(data) == (int(data) if data.isdigit() and len(data) <= 20 else 0)

@@ -1,0 +1,87 @@
+"""Pods, their last words and statuses of any origin: each is read, and what is written of it the cluster takes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft4Validator
+
+from heterotrain_operator.api import Problem
+from heterotrain_operator.api.crd import custom_resource_definition
+from heterotrain_operator.clusters.kube.invalid import invalid_status
+from heterotrain_operator.clusters.kube.observed import NO_INDEX, pod_facts, worker_seen
+from heterotrain_operator.clusters.kube.outcome import outcome_in
+from heterotrain_operator.clusters.kube.status import next_status, tolerated
+from hostile import ODD_TEXT, spoilt, spoilt_text
+from unit.kube.documents import Document, job, merged, pod, read
+from unit.kube.statuses import MEMORY, NOW, decision, status, training, worker
+
+SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+STATUS = status(seen=training(1.0, 1.0, 1.6))
+JOB = job()
+LABEL = st.from_regex(r"\A[A-Za-z0-9_.-]{0,63}\Z") | st.sampled_from(["9" * 63, "7", "00", "1e9"])
+LIMITS = st.text() | ODD_TEXT | st.sampled_from(["1e999", "9" * 5000, "0.1n", "1e18", "-1", "250m"])
+
+
+def ended_with(words: str, code: int = 1) -> Document:
+    """The pod of a worker that ended with these last words."""
+    (trainer,) = read("pod.yaml")["status"]["containerStatuses"]
+    state = {"terminated": {"exitCode": code, "reason": "Error", "message": words}}
+    return pod({"status": {"containerStatuses": [{**trainer, "state": state}]}})
+
+
+def admitted(document: Document) -> None:
+    assert list(Draft4Validator(SCHEMA).iter_errors(document)) == []
+
+
+@settings(max_examples=100)
+@given(LABEL, LIMITS, spoilt_text({"finished": True, "step": 3, "message": "x", "askedToStop": True}), st.booleans())
+def test_any_pod_becomes_a_worker_whose_status_the_cluster_takes(
+    index: str, limit: str, words: str, gone: bool
+) -> None:
+    labels = {"heterotrain.dev/worker-index": index, "heterotrain.dev/worker-group": index}
+    body = merged(ended_with(words), {"metadata": {"labels": labels}})
+    body["spec"]["containers"][0]["resources"] = {"limits": {"cpu": limit}}
+    body["status"]["containerStatuses"][0].pop("resources", None)
+    facts = pod_facts(body, gone=gone)
+    assert NO_INDEX <= facts.index < 10**9
+    assert facts.cpu_limit is None or 0 < facts.cpu_limit <= 1e6
+    seen = replace(training(), workers=(worker_seen(facts, None, False), worker("digits-large-0")))
+    admitted(next_status(None, JOB, seen, decision(), MEMORY, NOW))
+
+
+@pytest.mark.parametrize("words", ["[" * 1000, '{"message": ' + "[" * 990 + "]" * 990 + "}"])
+def test_pod_whose_last_words_nest_deeply_is_still_a_pod(words: str) -> None:
+    facts = pod_facts(ended_with(words))
+    assert facts.phase == "Failed"
+    assert facts.step == 0
+
+
+@settings(max_examples=200)
+@given(spoilt(STATUS))
+def test_any_status_is_gone_on_from_and_what_follows_the_cluster_takes(found: Any) -> None:
+    if not isinstance(found, dict):
+        return
+    before = copy.deepcopy(found)
+    known = tolerated(found)
+    assert repr(found) == repr(before)
+    admitted(known)
+    outcome_in(known)
+    admitted(next_status(known, JOB, training(), decision(), MEMORY, NOW))
+    admitted(invalid_status(found, 4, [Problem("spec", "x")], NOW))
+
+
+def test_status_of_a_newer_operator_is_gone_on_from() -> None:
+    """Its fields, phases and conditions that are not known here go; all that is known stays."""
+    newer = copy.deepcopy(STATUS)
+    newer |= {"resumedFrom": {"step": 3}, "phase": "Queued", "step": 77}
+    newer["workers"] = [{**entry, "powerWatts": 12.5} for entry in newer["workers"]]
+    newer["conditions"] = [*newer["conditions"], {"type": "Placed", "status": "Maybe"}]
+    expected = {name: value for name, value in STATUS.items() if name != "phase"} | {"step": 77}
+    assert tolerated(newer) == expected
+    assert invalid_status(newer, 4, [Problem("spec", "x")], NOW)["step"] == 77

@@ -1,0 +1,172 @@
+"""Operator, trainer image, memory and objects may be a version apart: the policy of docs/compatibility.md, each way.
+
+`previous` holds what the version before this one writes. What the next one writes is what this one does, with fields
+that are not known here in every object.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heterotrain.contract import (
+    EvaluationRecord,
+    Plan,
+    StepRecord,
+    Termination,
+    TrainingConfig,
+    parse_plan,
+)
+from heterotrain_operator.api import ManifestError, parse_manifest, parse_stored, training_config
+from heterotrain_operator.clusters.kube.status import tolerated
+from heterotrain_operator.core.state import Memory, WorkerMemory
+from unit.kube.documents import job
+
+PREVIOUS = Path(__file__).parent / "previous"
+UNKNOWN = {"fromTheFuture": {"values": [1, {"x": None}]}}
+
+
+def previous(name: str) -> str:
+    return (PREVIOUS / f"{name}.json").read_text()
+
+
+def next_of(text: str) -> str:
+    """The document as the next version writes it."""
+
+    def extended(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: extended(value) for key, value in node.items()} | UNKNOWN
+        return [extended(entry) for entry in node] if isinstance(node, list) else node
+
+    return json.dumps(extended(json.loads(text)))
+
+
+def previous_plan() -> Plan:
+    return parse_plan(previous("plan"))
+
+
+# --- what an older version wrote ---------------------------------------------------------------------------------
+
+
+def test_plan_of_the_previous_operator_is_followed() -> None:
+    plan = previous_plan()
+    assert (plan.version, plan.generation, plan.batch_sizes) == (3, 1, (121, 52, 19))
+    assert [member.micro_batch_size for member in plan.members] == [0, 0, 16]
+
+
+def test_memory_of_the_previous_operator_keeps_budgets_and_measurements() -> None:
+    memory = Memory.from_json(previous("memory"))
+    assert (memory.restarts, memory.plan_version, memory.adjustments) == (2, 3, 2)
+    assert [round(worker.mean_seconds, 3) for worker in memory.workers] == [0.138, 0.138, 0.144]
+    assert [worker.least_batch for worker in memory.workers] == [8, 8, 8]
+
+
+def test_config_of_the_previous_operator_is_taken() -> None:
+    config = TrainingConfig.from_json(previous("config"))
+    assert (config.epochs, config.target_metric, config.last_step, config.endless) == (5, "accuracy", "Drop", False)
+
+
+def test_last_words_and_records_of_the_previous_trainer_are_understood() -> None:
+    words = Termination.from_text(previous("termination"))
+    assert (words.step, words.message, words.script_error) == (41, "RuntimeError: shapes do not match", True)
+    assert StepRecord.from_json(previous("step")).samples == 48
+    assert EvaluationRecord.from_json(previous("evaluation")).metrics == {"accuracy": 0.93}
+
+
+def test_status_of_the_previous_operator_is_gone_on_from_as_it_is() -> None:
+    status = json.loads(previous("status"))
+    assert tolerated(status) == status
+
+
+# --- what a newer version will write -----------------------------------------------------------------------------
+
+
+def test_plan_of_the_next_operator_is_followed() -> None:
+    assert parse_plan(next_of(previous_plan().to_json())) == previous_plan()
+
+
+def test_memory_of_the_next_operator_keeps_budgets_and_measurements() -> None:
+    memory = Memory.from_json(previous("memory"))
+    newer = json.loads(next_of(memory.to_json()))
+    newer["schema"] = 2
+    newer["workers"] = [[*row, 0, 1.5, 0, 7] for row in newer["workers"]]
+    assert Memory.from_json(json.dumps(newer)) == memory
+
+
+def test_config_of_the_next_operator_is_taken() -> None:
+    config = TrainingConfig(epochs=5, target_value=0.5)
+    assert TrainingConfig.from_json(next_of(config.to_json())) == config
+
+
+def test_last_words_and_records_of_the_next_trainer_are_understood() -> None:
+    words = Termination(False, 41, "why", script_error=True)
+    assert Termination.from_text(next_of(words.to_json())) == words
+    step = StepRecord(1.0, 2, 0, 3, 4, 4, 0.1, 0.2, None, "")
+    assert StepRecord.from_json(next_of(step.to_json())) == step
+
+
+def test_status_of_the_next_operator_is_gone_on_from_by_what_is_known() -> None:
+    assert tolerated(json.loads(next_of(previous("status")))) == json.loads(previous("status"))
+
+
+def test_job_admitted_by_the_next_resource_definition_is_read_and_its_unknown_fields_are_named() -> None:
+    wanted = job()
+    document = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
+    document["metadata"] |= UNKNOWN
+    document["spec"] |= UNKNOWN
+    document["spec"]["training"] |= UNKNOWN
+    document["spec"]["workerGroups"][1] |= UNKNOWN
+    found, unknown = parse_stored(document)
+    assert found == wanted
+    assert sorted(unknown) == [
+        "metadata.fromTheFuture",
+        "spec.fromTheFuture",
+        "spec.training.fromTheFuture",
+        "spec.workerGroups[1].fromTheFuture",
+    ]
+
+
+def test_what_is_passed_over_in_a_cluster_is_refused_where_a_user_submits_it() -> None:
+    document = job().model_dump(mode="json", by_alias=True, exclude_none=True)
+    document["spec"]["training"] |= UNKNOWN
+    with pytest.raises(ManifestError, match=r"spec.training.fromTheFuture: unknown field"):
+        parse_manifest(document)
+
+
+# --- what an older version will read of ours ---------------------------------------------------------------------
+
+
+def test_trainer_of_the_previous_version_knows_all_that_a_job_without_new_features_is_told() -> None:
+    """It refuses a config with a field that it does not know."""
+    known = {*json.loads(previous("config")), "backend", "endless"}
+    told = json.loads(training_config(job(), "small").to_json())
+    assert told.keys() <= known
+
+
+def test_trainer_of_the_previous_version_finds_in_a_plan_all_that_it_asks_for() -> None:
+    ours, theirs = json.loads(previous_plan().to_json()), json.loads(previous("plan"))
+    assert ours == theirs, "field by field, in the schema that it reads"
+
+
+def test_operator_of_the_previous_version_knows_all_that_its_own_memory_holds() -> None:
+    """It refuses a memory with a field or a column that it does not know."""
+    ours, theirs = json.loads(Memory.from_json(previous("memory")).to_json()), json.loads(previous("memory"))
+    assert ours == theirs
+
+
+def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
+
+    names = [field.name for field in fields(WorkerMemory)]
+    assert names[:6] == [
+        "counted_steps",
+        "counted_seconds",
+        "counted_squares",
+        "mean_seconds",
+        "variance",
+        "estimate_steps",
+    ]
+    assert names.index("least_batch") == 29

@@ -1,0 +1,117 @@
+"""What workers tell each other in JSON, read with the mistrust that anything from a network deserves.
+
+Gloo and the leader's store take whatever reaches their ports, and the others may run another version of this library.
+Fields that are not known here are passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from heterotrain.contract import MAX_PLAN_BYTES, Plan, parse_plan
+from heterotrain.foreign import as_text, is_measurement, is_text, is_whole, parse_json, parse_object, shown
+
+MAX_BYTES = 2 * MAX_PLAN_BYTES + 2**22
+"""Of a message: two plans, and the losses and figures beside them."""
+
+LONGEST_NAME = 1024
+LONGEST_WORD = 1000
+
+
+class PeerError(ValueError):
+    """Another worker has said what cannot be understood; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a worker knows that has committed most: plans, recent losses with their weights, the newest evaluation."""
+
+    plan: Plan
+    pending: Plan | None
+    losses: tuple[tuple[float, float], ...]
+    target_reached: bool
+    evaluation: dict[str, Any]
+    saved_step: int
+
+
+def parse_facts(document: bytes) -> Facts:
+    """Raises PeerError."""
+    try:
+        facts = parse_object(document, MAX_BYTES)
+        losses, evaluation = facts.get("losses"), facts.get("evaluation")
+        if not (_are_pairs(losses) and isinstance(evaluation, dict)):
+            raise ValueError("losses, evaluation: expected pairs of numbers, and an object")
+        step, values = evaluation.get("step"), evaluation.get("values")
+        if not (is_whole(step, low=-1) and _are_figures(values)):
+            raise ValueError("evaluation: expected a step and figures")
+        if not is_whole(facts.get("saved_step")):
+            raise ValueError(f"saved_step: expected a whole number, found {shown(facts.get('saved_step'))}")
+        plan, pending = facts.get("plan"), facts.get("pending")
+        if not (isinstance(plan, str) and isinstance(pending, str)):
+            raise ValueError("plan, pending: expected text")
+        return Facts(
+            plan=parse_plan(plan),
+            pending=parse_plan(pending) if pending else None,
+            losses=tuple((loss, weight) for loss, weight in losses),
+            target_reached=facts.get("target_reached") is True,
+            evaluation={"step": step, "values": values, "target_reached": evaluation.get("target_reached") is True},
+            saved_step=facts["saved_step"],
+        )
+    except ValueError as error:
+        raise PeerError(f"what the worker says that has committed most cannot be understood: {error}") from error
+
+
+def parse_sums(document: bytes) -> tuple[int, dict[str, tuple[float, float]]]:
+    """Samples, and by metric sum and divisor, of one worker's part of an evaluation. Raises PeerError."""
+    try:
+        part = parse_object(document, MAX_BYTES)
+    except ValueError as error:
+        raise PeerError(f"a worker's part of the evaluation cannot be understood: {error}") from error
+    samples, sums = part.get("samples"), part.get("sums")
+    if not (is_whole(samples) and isinstance(sums, dict) and _are_names(sums) and _are_pairs(list(sums.values()))):
+        raise PeerError("a worker's part of the evaluation cannot be understood: expected samples and sums")
+    return samples, {name: (total, divisor) for name, (total, divisor) in sums.items()}
+
+
+def parse_traits(document: bytes) -> dict[str, str]:
+    """What a worker's script has made, trait by trait in words. Raises PeerError."""
+    try:
+        found = parse_object(document, MAX_BYTES)
+    except ValueError as error:
+        raise PeerError(f"what a worker's script has made cannot be understood: {error}") from error
+    return {
+        name: as_text(value, LONGEST_WORD) if isinstance(value, str) else shown(value) for name, value in found.items()
+    }
+
+
+def parse_word(data: bytes) -> tuple[str, str]:
+    """Who left, and why; in general words where that cannot be understood."""
+    try:
+        word: Any = parse_json(data, MAX_BYTES)
+    except ValueError:
+        word = None
+    match word:
+        case [str(name), str(why)]:
+            return as_text(name, LONGEST_NAME), as_text(why, LONGEST_WORD)
+    return "a worker", "in disorder"
+
+
+def parse_number(data: bytes) -> int:
+    """A whole number in the store; 0 if there is another thing in its place."""
+    text = data[:20].decode("ascii", errors="replace")
+    return int(text) if text.isascii() and text.isdigit() and len(data) <= len(text) else 0
+
+
+def _are_pairs(value: Any) -> TypeGuard[list[list[float]]]:
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(map(is_measurement, pair)) for pair in value
+    )
+
+
+def _are_figures(value: Any) -> TypeGuard[dict[str, float]]:
+    return isinstance(value, dict) and _are_names(value) and all(map(is_measurement, value.values()))
+
+
+def _are_names(value: dict[str, Any]) -> bool:
+    return all(is_text(name, LONGEST_NAME) for name in value)
