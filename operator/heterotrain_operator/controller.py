@@ -11,15 +11,18 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.metrics.names import FAILURE_API_SERVER, FAILURE_UNEXPECTED
+from heterotrain_operator.metrics.shares import Shares
 from heterotrain_operator.rounds import JobRounds
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -33,6 +36,9 @@ UNEXPECTED_SECONDS = 30.0
 """After a failure of the API server, doubling; after one of ours."""
 
 MAX_THREADS = 32
+
+THREADS_EACH = MAX_THREADS // 4
+"""Of one namespace at once, so that one with many jobs, or jobs that take long, does not keep the others waiting."""
 
 
 @dataclass(eq=False)
@@ -71,6 +77,7 @@ class Controller:
         self._jobs: dict[Key, _Job] = {}
         self._term = 0
         self._closed = False
+        self._shares = Shares(THREADS_EACH)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
@@ -156,7 +163,7 @@ class Controller:
             await _first(job.wake.wait(), delay)
 
     async def _round(self, key: Key, job: _Job) -> float:
-        """One round in a thread. Returns the seconds until the next."""
+        """One round. Returns the seconds until the next."""
         if job.term != self._term:
             job.term = self._term
             job.rounds.forget()
@@ -164,9 +171,13 @@ class Controller:
         pods = [pod for pod in (*self._pods_of(key), *job.departed) if pod.owner_uid == uid]
         job.departed.clear()
         versions = self._plan_versions_of(key)
-        loop = asyncio.get_running_loop()
+
+        async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+            async with self._shares.of(key[0]):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, blocking, *arguments)
+
         try:
-            delay = await loop.run_in_executor(self._threads, job.rounds.once, job.body, pods, versions)
+            delay = await job.rounds.once(job.body, pods, versions, in_thread)
         except NotLeadingError as error:
             logger.warning("job %s/%s: %s", *key, error)
             return IDLE_SECONDS

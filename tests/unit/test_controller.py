@@ -15,8 +15,8 @@ from heterotrain_operator import controller
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, Controller, Key
-from heterotrain_operator.rounds import JobRounds
+from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS, Controller, Key
+from heterotrain_operator.rounds import InThread, JobRounds
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,15 +31,19 @@ class Rounds:
     looks: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
     forgotten: int = 0
     closed: bool = False
+    ended: int = 0
 
-    def once(self, body: Mapping[str, Any], pods: Sequence[PodFacts], versions: Collection[str]) -> float:
+    async def once(
+        self, body: Mapping[str, Any], pods: Sequence[PodFacts], versions: Collection[str], in_thread: InThread
+    ) -> float:
         self.looks.append((body["metadata"]["uid"], [pod.name for pod in pods], set(versions)))
         event = self.script.pop(0) if self.script else 1000.0
         if isinstance(event, Exception):
             raise event
         if isinstance(event, threading.Event):
-            event.wait(10)
+            await in_thread(event.wait, 10)
             assert not self.closed, "closed under way"
+            self.ended += 1
             return 1000.0
         return event
 
@@ -244,6 +248,22 @@ async def test_job_that_is_deleted_while_its_loop_lies_failed_is_not_begun_again
     assert world.made[0].closed
     await asyncio.sleep(0.05)
     assert len(world.made[0].looks) == 1
+
+
+async def test_one_namespace_cannot_hold_all_threads(world: World) -> None:
+    busy = threading.Event()
+    theirs = [("team-b", str(number)) for number in range(2 * MAX_THREADS)]
+    world.scripts = [[busy] for _ in theirs] + [[threading.Event()]]
+    world.scripts[-1][0].set()
+    try:
+        for key in (*theirs, A):
+            world.saw(key)
+        await until(lambda: all(rounds.looks for rounds in world.made))
+        await until(lambda: world.made[-1].ended)
+        assert not any(rounds.ended for rounds in world.made[:-1])
+    finally:
+        busy.set()
+    await until(lambda: all(rounds.ended for rounds in world.made))
 
 
 # --- ending -----------------------------------------------------------------------------------------------------
