@@ -44,7 +44,7 @@ THREADS_EACH = MAX_THREADS // 4
 @dataclass(eq=False)
 class _Job:
     """A job's loop. `before` is that of an earlier job of its name, which ends first; `term` that of the Lease in
-    which it looked last; `departed` are pods that are gone since."""
+    which it looked last; `departed` are pods that are gone since; `acting`: a thread is at work for it."""
 
     body: Mapping[str, Any]
     rounds: JobRounds
@@ -54,6 +54,7 @@ class _Job:
     task: asyncio.Task[None] | None = None
     departed: list[PodFacts] = field(default_factory=list)
     gone: bool = False
+    acting: bool = False
     failures: int = 0
 
 
@@ -116,7 +117,7 @@ class Controller:
             job.wake.set()
 
     async def close(self) -> None:
-        """End all loops; rounds under way end first."""
+        """End all loops; what rounds under way write is written first."""
         self._closed = True
         tasks = [self._forget(key) for key in list(self._jobs)]
         await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
@@ -144,12 +145,14 @@ class Controller:
             self._start(key, job)
 
     def _forget(self, key: Key) -> asyncio.Task[None] | None:
-        """Let a job's loop end after the round under way. Returns the loop."""
+        """Let a job's loop end, once what is written is written; metrics are not waited for. Returns the loop."""
         job = self._jobs.pop(key)
         job.gone = True
         job.wake.set()
         if job.task is not None and job.task.done():
             job.rounds.close(*key)
+        elif job.task is not None and _only_waits(job):
+            job.task.cancel()
         return job.task
 
     async def _steer(self, key: Key, job: _Job) -> None:
@@ -174,7 +177,13 @@ class Controller:
 
         async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
             async with self._shares.of(key[0]):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, blocking, *arguments)
+                if job.gone:
+                    raise asyncio.CancelledError
+                job.acting = True
+                try:
+                    return await asyncio.get_running_loop().run_in_executor(self._threads, blocking, *arguments)
+                finally:
+                    job.acting = False
 
         try:
             delay = await job.rounds.once(job.body, pods, versions, in_thread)
@@ -194,6 +203,12 @@ class Controller:
             return min(FAILURE_SECONDS * 2.0 ** min(job.failures - 1, 8), GREATEST_FAILURE_SECONDS)
         job.failures = 0
         return delay
+
+
+def _only_waits(job: _Job) -> bool:
+    """Whether a loop can be cancelled: nothing is being written, and it is not the wait for an earlier job's end."""
+    may_begin = job.before is None or job.before.done()
+    return may_begin and not job.acting and job.task is not asyncio.current_task()
 
 
 async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> None:

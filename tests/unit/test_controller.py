@@ -27,7 +27,7 @@ A, B = ("team-a", "a"), ("team-a", "b")
 class Rounds:
     """One job's rounds: each is an entry of `looks`, and does what is next in `script`: raises, waits, or returns."""
 
-    script: list[Exception | threading.Event | float] = field(default_factory=list)
+    script: list[Exception | threading.Event | asyncio.Event | float] = field(default_factory=list)
     looks: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
     forgotten: int = 0
     closed: bool = False
@@ -40,6 +40,8 @@ class Rounds:
         event = self.script.pop(0) if self.script else 1000.0
         if isinstance(event, Exception):
             raise event
+        if isinstance(event, asyncio.Event):
+            await event.wait()
         if isinstance(event, threading.Event):
             await in_thread(event.wait, 10)
             assert not self.closed, "closed under way"
@@ -292,6 +294,16 @@ async def test_loop_is_closed_after_the_look_under_way(world: World) -> None:
     await until(lambda: world.made[0].closed)
 
 
+async def test_metrics_that_do_not_come_are_not_waited_for_at_the_end(world: World) -> None:
+    never = asyncio.Event()
+    world.scripts = [[never]]
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    async with asyncio.timeout(5):
+        await world.controller.close()
+    assert world.made[0].closed
+
+
 async def test_job_of_the_same_name_begins_when_the_earlier_one_has_ended(world: World) -> None:
     busy = threading.Event()
     world.scripts = [[busy], []]
@@ -304,6 +316,21 @@ async def test_job_of_the_same_name_begins_when_the_earlier_one_has_ended(world:
     await until(lambda: world.made[1].looks)
     assert world.made[0].closed
     assert not world.made[1].closed
+
+
+async def test_third_job_of_a_name_waits_for_the_first_too(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy], [], []]
+    world.saw(A, "1")
+    await until(lambda: world.made[0].looks)
+    world.saw(A, "2")
+    world.saw(A, "3")
+    await settled()
+    assert world.made[2].looks == []
+    busy.set()
+    await until(lambda: world.made[2].looks)
+    assert world.made[0].closed
+    assert world.made[1].looks == []
 
 
 @pytest.mark.parametrize("end", [{"deleted": True}, {"deletionTimestamp": "2026-01-31T12:00:00Z"}])
