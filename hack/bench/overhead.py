@@ -44,7 +44,7 @@ from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
 from heterotrain_operator.clusters.local.ports import HOST, Ports
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
-from heterotrain_operator.metrics.pods import scrape_pods
+from heterotrain_operator.metrics.pods import PodReader
 
 WORKERS = 3
 WARM_UP_STEPS = 20
@@ -141,7 +141,9 @@ def run_workers(options: argparse.Namespace, mechanism: Mechanism, folder: Path,
             )
             processes[member.name] = process
             stack.callback(_close, process)
-        _tend(processes, addresses, folder / "block", say)
+        reader = PodReader()
+        stack.callback(reader.close)
+        _tend(processes, addresses, reader, folder / "block", say)
 
 
 def _close(process: WorkerProcess) -> None:
@@ -151,6 +153,7 @@ def _close(process: WorkerProcess) -> None:
 def _tend(
     processes: dict[str, WorkerProcess],
     addresses: dict[str, str],
+    reader: PodReader,
     block: Path,
     say: Callable[[str], None],
 ) -> None:
@@ -161,7 +164,7 @@ def _tend(
         running = block.read_text() if block.exists() else "starting"
         say(running)
         if running.startswith(LIBRARY):
-            scrape_pods(addresses)
+            reader.read(addresses)
         time.sleep(SCRAPE_SECONDS)
     for name, process in processes.items():
         if process.exit_code() or not process.last_words().finished:

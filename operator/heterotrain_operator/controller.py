@@ -11,15 +11,18 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.metrics.names import FAILURE_API_SERVER, FAILURE_UNEXPECTED
+from heterotrain_operator.metrics.shares import Shares
 from heterotrain_operator.rounds import JobRounds
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -34,11 +37,14 @@ UNEXPECTED_SECONDS = 30.0
 
 MAX_THREADS = 32
 
+THREADS_EACH = MAX_THREADS // 4
+"""Of one namespace at once, so that one with many jobs, or jobs that take long, does not keep the others waiting."""
+
 
 @dataclass(eq=False)
 class _Job:
     """A job's loop. `before` is that of an earlier job of its name, which ends first; `term` that of the Lease in
-    which it looked last; `departed` are pods that are gone since."""
+    which it looked last; `departed` are pods that are gone since; `acting`: a thread is at work for it."""
 
     body: Mapping[str, Any]
     rounds: JobRounds
@@ -48,6 +54,7 @@ class _Job:
     task: asyncio.Task[None] | None = None
     departed: list[PodFacts] = field(default_factory=list)
     gone: bool = False
+    acting: bool = False
     failures: int = 0
 
 
@@ -71,6 +78,7 @@ class Controller:
         self._jobs: dict[Key, _Job] = {}
         self._term = 0
         self._closed = False
+        self._shares = Shares(THREADS_EACH)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
@@ -109,7 +117,7 @@ class Controller:
             job.wake.set()
 
     async def close(self) -> None:
-        """End all loops; rounds under way end first."""
+        """End all loops; what rounds under way write is written first."""
         self._closed = True
         tasks = [self._forget(key) for key in list(self._jobs)]
         await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
@@ -137,12 +145,14 @@ class Controller:
             self._start(key, job)
 
     def _forget(self, key: Key) -> asyncio.Task[None] | None:
-        """Let a job's loop end after the round under way. Returns the loop."""
+        """Let a job's loop end, once what is written is written; metrics are not waited for. Returns the loop."""
         job = self._jobs.pop(key)
         job.gone = True
         job.wake.set()
         if job.task is not None and job.task.done():
             job.rounds.close(*key)
+        elif job.task is not None and _only_waits(job):
+            job.task.cancel()
         return job.task
 
     async def _steer(self, key: Key, job: _Job) -> None:
@@ -156,7 +166,7 @@ class Controller:
             await _first(job.wake.wait(), delay)
 
     async def _round(self, key: Key, job: _Job) -> float:
-        """One round in a thread. Returns the seconds until the next."""
+        """One round. Returns the seconds until the next."""
         if job.term != self._term:
             job.term = self._term
             job.rounds.forget()
@@ -164,9 +174,19 @@ class Controller:
         pods = [pod for pod in (*self._pods_of(key), *job.departed) if pod.owner_uid == uid]
         job.departed.clear()
         versions = self._plan_versions_of(key)
-        loop = asyncio.get_running_loop()
+
+        async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+            async with self._shares.of(key[0]):
+                if job.gone:
+                    raise asyncio.CancelledError
+                job.acting = True
+                try:
+                    return await asyncio.get_running_loop().run_in_executor(self._threads, blocking, *arguments)
+                finally:
+                    job.acting = False
+
         try:
-            delay = await loop.run_in_executor(self._threads, job.rounds.once, job.body, pods, versions)
+            delay = await job.rounds.once(job.body, pods, versions, in_thread)
         except NotLeadingError as error:
             logger.warning("job %s/%s: %s", *key, error)
             return IDLE_SECONDS
@@ -183,6 +203,12 @@ class Controller:
             return min(FAILURE_SECONDS * 2.0 ** min(job.failures - 1, 8), GREATEST_FAILURE_SECONDS)
         job.failures = 0
         return delay
+
+
+def _only_waits(job: _Job) -> bool:
+    """Whether a loop can be cancelled: nothing is being written, and it is not the wait for an earlier job's end."""
+    may_begin = job.before is None or job.before.done()
+    return may_begin and not job.acting and job.task is not asyncio.current_task()
 
 
 async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> None:

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from heterotrain_operator.metrics.allowed import DEFAULT_ALLOWED, check_pattern
+
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Of Kubernetes; anything else might be taken for a pattern."""
 
@@ -19,7 +21,10 @@ DEFAULT_HEALTH_PORT = 8080
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`watched` are the namespaces whose jobs are steered, empty for all; `namespace` holds the Lease."""
+    """`watched` are the namespaces whose jobs are steered, empty for all; `namespace` holds the Lease.
+
+    `prometheus_allow` are patterns of the servers that jobs may have asked for their metrics.
+    """
 
     watched: tuple[str, ...]
     namespace: str
@@ -28,6 +33,7 @@ class Options:
     log_level: int
     metrics_port: int
     health_port: int
+    prometheus_allow: tuple[str, ...] = DEFAULT_ALLOWED
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
@@ -36,11 +42,16 @@ class Options:
         levels = logging.getLevelNamesMapping()
         if level not in levels:
             raise ValueError(f"HETEROTRAIN_LOG_LEVEL: {level} is none of {', '.join(levels)}")
-        names = environment.get("HETEROTRAIN_NAMESPACES", "").split(",")
-        watched = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+        watched = _listed(environment.get("HETEROTRAIN_NAMESPACES", ""))
         for name in watched:
             if not NAMESPACE.fullmatch(name):
                 raise ValueError(f"HETEROTRAIN_NAMESPACES: {name!r} is no name of a namespace")
+        allow = _listed(environment.get("HETEROTRAIN_PROMETHEUS_ALLOW", ",".join(DEFAULT_ALLOWED)))
+        for pattern in allow:
+            try:
+                check_pattern(pattern)
+            except ValueError as error:
+                raise ValueError(f"HETEROTRAIN_PROMETHEUS_ALLOW: {error}") from None
         return cls(
             watched=watched,
             namespace=environment.get("POD_NAMESPACE", "default"),
@@ -49,7 +60,12 @@ class Options:
             log_level=levels[level],
             metrics_port=_port(environment, "HETEROTRAIN_METRICS_PORT", DEFAULT_METRICS_PORT),
             health_port=_port(environment, "HETEROTRAIN_HEALTH_PORT", DEFAULT_HEALTH_PORT),
+            prometheus_allow=allow,
         )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
 from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster
@@ -12,7 +12,7 @@ from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.clusters.kube.owned import NameTakenError
-from heterotrain_operator.clusters.kube.sources import Source, make_source
+from heterotrain_operator.clusters.kube.sources import Source
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import listed
@@ -38,21 +38,33 @@ STILL_SECONDS = 30.0
 """Between looks at a job that is suspended, over or invalid."""
 
 
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Runs what blocks."""
+
+    async def __call__(self, blocking: Callable[..., T], /, *arguments: Any) -> T:
+        """What it returns."""
+        ...
+
+
 class JobRounds:
-    """The rounds of one job, by one thread at a time."""
+    """The rounds of one job, one at a time. Metrics are awaited; only what speaks to the API server takes a thread."""
 
     def __init__(
         self,
         gateway: Gateway,
         nodes: Nodes,
         metrics: OperatorMetrics,
+        source_of: Callable[[HeteroTrainingJob], Source],
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         """`clock` gives Unix seconds, `monotonic` seconds that never jump."""
         self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
-        self._clock, self._monotonic = clock, monotonic
+        self._source_of, self._clock, self._monotonic = source_of, clock, monotonic
         self._read_as: tuple[str, int] | None = None
         self._job: HeteroTrainingJob | None = None
         self._problems: Sequence[Problem] = ()
@@ -68,20 +80,54 @@ class JobRounds:
         """The job is gone, and no round is under way."""
         self._metrics.forget_job(namespace, name)
 
-    def once(self, body: Mapping[str, Any], pods: Sequence[PodFacts], plan_versions: Collection[str]) -> float:
+    async def once(
+        self,
+        body: Mapping[str, Any],
+        pods: Sequence[PodFacts],
+        plan_versions: Collection[str],
+        in_thread: InThread,
+    ) -> float:
         """One round about the job as the watch shows it, with its pods and its plan's resource version.
 
         Returns the seconds until the next. Raises JobGoneError if the job is no more, GatewayError if the API server
         fails, NotLeadingError if another replica may act.
         """
         began = self._monotonic()
-        job = self._read(body)
-        if job is None:
-            self._cluster.refuse(body, self._problems)
+        if not self._is_read(body):
+            await in_thread(self._read, body)
+        if self._job is None:
+            await in_thread(self._cluster.refuse, body, self._problems)
             return STILL_SECONDS
         if self._source is None:
-            self._source = make_source(job, self._gateway)
-        self._cluster.notice(body, job, pods, plan_versions, self._source)
+            self._source = self._source_of(self._job)
+        readable = self._cluster.readable(pods)
+        reading = await self._source.read(self._job, body["metadata"]["namespace"], readable, self._clock())
+        self._cluster.notice(body, self._job, pods, plan_versions, reading)
+        return await in_thread(self._act, body, self._job, began)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _is_read(self, body: Mapping[str, Any]) -> bool:
+        return _edition(body) == self._read_as
+
+    def _read(self, body: Mapping[str, Any]) -> None:
+        """Keep the job in its models; None, and the reasons, if it is invalid."""
+        document = {name: body[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in body}
+        before, self._job, self._problems = self._job, None, ()
+        try:
+            self._job, unknown = parse_stored(document)
+        except ManifestError as error:
+            self._problems = error.problems
+        else:
+            if unknown:
+                where = (body["metadata"]["namespace"], body["metadata"]["name"], listed(unknown))
+                logger.warning("job %s/%s: this operator knows nothing of %s, and does without", *where)
+        if self._job is None or before is None or self._job.spec.metrics != before.spec.metrics:
+            self._source = None
+        self._read_as = _edition(body)
+
+    def _act(self, body: Mapping[str, Any], job: HeteroTrainingJob, began: float) -> float:
+        """What is left of a round once the metrics are read."""
         try:
             delay = self._round(job, to_core(job))
         except NameTakenError as error:
@@ -98,29 +144,6 @@ class JobRounds:
             raise
         self._metrics.reconciled(self._monotonic() - began)
         return delay
-
-    # --- inside ---------------------------------------------------------------------------------------------
-
-    def _read(self, body: Mapping[str, Any]) -> HeteroTrainingJob | None:
-        """The job in its models; None, with the reasons kept, if it is invalid."""
-        metadata = body["metadata"]
-        read_as = (metadata["uid"], metadata["generation"])
-        if read_as == self._read_as:
-            return self._job
-        document = {name: body[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in body}
-        before, self._job, self._problems = self._job, None, ()
-        try:
-            self._job, unknown = parse_stored(document)
-        except ManifestError as error:
-            self._problems = error.problems
-        else:
-            if unknown:
-                where = (metadata["namespace"], metadata["name"], listed(unknown))
-                logger.warning("job %s/%s: this operator knows nothing of %s, and does without", *where)
-        if self._job is None or before is None or self._job.spec.metrics != before.spec.metrics:
-            self._source = None
-        self._read_as = read_as
-        return self._job
 
     def _round(self, job: HeteroTrainingJob, core: Job) -> float:
         seen, memory = self._cluster.observe()
@@ -154,6 +177,11 @@ class JobRounds:
             worker.phase == "Running" and worker.deleting_since is None for worker in seen.workers
         )
         return BUSY_SECONDS if following or starting else QUIET_SECONDS
+
+
+def _edition(body: Mapping[str, Any]) -> tuple[str, int]:
+    metadata = body["metadata"]
+    return metadata["uid"], metadata["generation"]
 
 
 def _all_follow(seen: Seen, version: int) -> bool:

@@ -14,6 +14,7 @@ from heterotrain_operator.clusters.kube.gateway import JOB_API, Gateway, Gateway
 from heterotrain_operator.clusters.kube.lease import Leadership
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
+from heterotrain_operator.clusters.kube.sources import Sources
 from heterotrain_operator.controller import MAX_THREADS, Controller, Key
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.options import Options
@@ -31,6 +32,7 @@ class Runtime:
         self._options = options
         self._metrics = OperatorMetrics()
         self._client: PatientClient
+        self._sources: Sources
         self._leadership: Leadership
         self._lease_thread: threading.Thread | None = None
 
@@ -67,8 +69,9 @@ class Runtime:
             raise GatewayError(f"the cluster does not serve {JOB_API}; install the chart heterotrain-crds")
         self._metrics.serve(options.metrics_port)
         nodes = Nodes(gateway)
+        sources = self._sources = Sources(gateway, options.prometheus_allow)
         self.controller = Controller(
-            lambda: JobRounds(gateway, nodes, self._metrics, clock=time.time, monotonic=time.monotonic),
+            lambda: JobRounds(gateway, nodes, self._metrics, sources.of, clock=time.time, monotonic=time.monotonic),
             leading=lambda: self.leading,
             pods_of=lambda key: _listed(pods, key),
             plan_versions_of=lambda key: _listed(plans, key),
@@ -87,6 +90,7 @@ class Runtime:
         if self._lease_thread is None:
             return
         await self.controller.close()
+        await self._sources.close()
         self._leadership.stop()
         await asyncio.to_thread(self._lease_thread.join)
         await asyncio.to_thread(self._metrics.close)

@@ -23,10 +23,11 @@ from heterotrain.peak import Peak
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.credentials import BasicAuth
 from heterotrain_operator.metrics.own import OperatorMetrics
-from heterotrain_operator.metrics.pods import scrape_pods
-from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
+from heterotrain_operator.metrics.pods import PodReader
+from heterotrain_operator.metrics.prometheus import REFUSES, UNREACHABLE, UNTRUSTED, Reading
 from unit.metrics.conftest import DECISION, JOB, MEMORY, SEEN
 from unit.metrics.promql import queries, with_values
+from unit.metrics.samples import Asked
 
 pytestmark = pytest.mark.e2e
 
@@ -87,13 +88,14 @@ class World:
                 {"job_name": "operator", "honor_labels": True, "static_configs": [own]},
             ],
         )
+        self.pods = PodReader()
         self.source = self.reader(BasicAuth(USERNAME, PASSWORD), self.prometheus.ca_pem)
 
-    def reader(self, credentials: BasicAuth | None, ca_pem: str | None) -> PrometheusSource:
-        return PrometheusSource(self.prometheus.url, credentials=credentials, ca_pem=ca_pem, max_age_seconds=30)
+    def reader(self, credentials: BasicAuth | None, ca_pem: str | None) -> Asked:
+        return Asked(self.prometheus.url, credentials=credentials, ca_pem=ca_pem)
 
     def read(self) -> Reading:
-        return self.source.read("digits", "ml", NAMES, time.time())
+        return self.source.read(*NAMES, now=time.time())
 
     def follow(self, name: str, version: int, batch: int) -> None:
         plan = Plan(version, 2, "step", (Member(name, "u", "127.0.0.1:1", "cpu", batch),))
@@ -118,6 +120,7 @@ class World:
 
     def close(self) -> None:
         self.prometheus.stop()
+        self.pods.close()
         self.operator.close()
         for server, thread in self._servers:
             server.shutdown()
@@ -149,7 +152,7 @@ def steps(metrics: WorkerMetrics | None) -> tuple[int, float] | None:
 def test_server_says_what_the_workers_say(world: World) -> None:
     for _ in range(3):
         world.train()
-    told = scrape_pods(world.addresses)
+    told = world.pods.read(world.addresses)
     assert None not in told.values()
     until(lambda: world.read().metrics == told, "what the workers say")
 
@@ -172,18 +175,18 @@ def test_new_version_is_read_whole_or_not_at_all(world: World) -> None:
 
 def test_server_without_credentials_or_trust_is_told_apart(world: World) -> None:
     def problem(credentials: BasicAuth | None, ca_pem: str | None) -> str:
-        return world.reader(credentials, ca_pem).read("digits", "ml", NAMES, 0.0).problem
+        return world.reader(credentials, ca_pem).read(*NAMES).problem
 
-    assert "none are given (401" in problem(None, world.prometheus.ca_pem)
-    assert "refuses the credentials (401" in problem(BasicAuth(USERNAME, "wrong"), world.prometheus.ca_pem)
-    assert "not trusted" in problem(BasicAuth(USERNAME, PASSWORD), None)
+    assert problem(None, world.prometheus.ca_pem) == REFUSES
+    assert problem(BasicAuth(USERNAME, "wrong"), world.prometheus.ca_pem) == REFUSES
+    assert problem(BasicAuth(USERNAME, PASSWORD), None) == UNTRUSTED
 
 
 def test_reading_resumes_when_the_server_is_back(world: World) -> None:
     until(lambda: None not in world.read().metrics.values(), "all workers")
     world.prometheus.stop()
     away = world.read()
-    assert away.problem == "the server is away: Connection refused"
+    assert away.problem == UNREACHABLE
     assert set(away.metrics.values()) == {None}
     world.prometheus.start()
     until(lambda: None not in world.read().metrics.values(), "all workers")

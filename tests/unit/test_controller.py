@@ -15,8 +15,8 @@ from heterotrain_operator import controller
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, Controller, Key
-from heterotrain_operator.rounds import JobRounds
+from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS, Controller, Key
+from heterotrain_operator.rounds import InThread, JobRounds
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,19 +27,25 @@ A, B = ("team-a", "a"), ("team-a", "b")
 class Rounds:
     """One job's rounds: each is an entry of `looks`, and does what is next in `script`: raises, waits, or returns."""
 
-    script: list[Exception | threading.Event | float] = field(default_factory=list)
+    script: list[Exception | threading.Event | asyncio.Event | float] = field(default_factory=list)
     looks: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
     forgotten: int = 0
     closed: bool = False
+    ended: int = 0
 
-    def once(self, body: Mapping[str, Any], pods: Sequence[PodFacts], versions: Collection[str]) -> float:
+    async def once(
+        self, body: Mapping[str, Any], pods: Sequence[PodFacts], versions: Collection[str], in_thread: InThread
+    ) -> float:
         self.looks.append((body["metadata"]["uid"], [pod.name for pod in pods], set(versions)))
         event = self.script.pop(0) if self.script else 1000.0
         if isinstance(event, Exception):
             raise event
+        if isinstance(event, asyncio.Event):
+            await event.wait()
         if isinstance(event, threading.Event):
-            event.wait(10)
+            await in_thread(event.wait, 10)
             assert not self.closed, "closed under way"
+            self.ended += 1
             return 1000.0
         return event
 
@@ -246,6 +252,22 @@ async def test_job_that_is_deleted_while_its_loop_lies_failed_is_not_begun_again
     assert len(world.made[0].looks) == 1
 
 
+async def test_one_namespace_cannot_hold_all_threads(world: World) -> None:
+    busy = threading.Event()
+    theirs = [("team-b", str(number)) for number in range(2 * MAX_THREADS)]
+    world.scripts = [[busy] for _ in theirs] + [[threading.Event()]]
+    world.scripts[-1][0].set()
+    try:
+        for key in (*theirs, A):
+            world.saw(key)
+        await until(lambda: all(rounds.looks for rounds in world.made))
+        await until(lambda: world.made[-1].ended)
+        assert not any(rounds.ended for rounds in world.made[:-1])
+    finally:
+        busy.set()
+    await until(lambda: all(rounds.ended for rounds in world.made))
+
+
 # --- ending -----------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +294,16 @@ async def test_loop_is_closed_after_the_look_under_way(world: World) -> None:
     await until(lambda: world.made[0].closed)
 
 
+async def test_metrics_that_do_not_come_are_not_waited_for_at_the_end(world: World) -> None:
+    never = asyncio.Event()
+    world.scripts = [[never]]
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    async with asyncio.timeout(5):
+        await world.controller.close()
+    assert world.made[0].closed
+
+
 async def test_job_of_the_same_name_begins_when_the_earlier_one_has_ended(world: World) -> None:
     busy = threading.Event()
     world.scripts = [[busy], []]
@@ -284,6 +316,21 @@ async def test_job_of_the_same_name_begins_when_the_earlier_one_has_ended(world:
     await until(lambda: world.made[1].looks)
     assert world.made[0].closed
     assert not world.made[1].closed
+
+
+async def test_third_job_of_a_name_waits_for_the_first_too(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy], [], []]
+    world.saw(A, "1")
+    await until(lambda: world.made[0].looks)
+    world.saw(A, "2")
+    world.saw(A, "3")
+    await settled()
+    assert world.made[2].looks == []
+    busy.set()
+    await until(lambda: world.made[2].looks)
+    assert world.made[0].closed
+    assert world.made[1].looks == []
 
 
 @pytest.mark.parametrize("end", [{"deleted": True}, {"deletionTimestamp": "2026-01-31T12:00:00Z"}])

@@ -14,6 +14,7 @@ def test_nothing_need_be_set() -> None:
     assert (found.watched, found.namespace, found.lease) == ((), "default", DEFAULT_LEASE)
     assert (found.metrics_port, found.health_port) == (DEFAULT_METRICS_PORT, DEFAULT_HEALTH_PORT)
     assert found.log_level == logging.INFO
+    assert found.prometheus_allow == ("in-cluster",)
     assert found.identity
 
 
@@ -24,11 +25,19 @@ def test_what_the_chart_sets_is_taken() -> None:
         "HETEROTRAIN_LOG_LEVEL": "debug",
         "HETEROTRAIN_METRICS_PORT": "9091",
         "HETEROTRAIN_HEALTH_PORT": "8081",
+        "HETEROTRAIN_PROMETHEUS_ALLOW": "in-cluster, *.example.com:9090",
         "POD_NAME": "operator-1",
         "POD_NAMESPACE": "ops",
     }
     assert Options.from_environment(environment) == Options(
-        ("team-a", "team-b"), "ops", "operator-1", "release", logging.DEBUG, 9091, 8081
+        watched=("team-a", "team-b"),
+        namespace="ops",
+        identity="operator-1",
+        lease="release",
+        log_level=logging.DEBUG,
+        metrics_port=9091,
+        health_port=8081,
+        prometheus_allow=("in-cluster", "*.example.com:9090"),
     )
 
 
@@ -48,3 +57,12 @@ def test_unknown_log_level_is_named_with_the_known_ones() -> None:
 def test_what_is_no_namespace_is_named(names: str) -> None:
     with pytest.raises(ValueError, match=r"HETEROTRAIN_NAMESPACES: .* is no name of a namespace"):
         Options.from_environment({"HETEROTRAIN_NAMESPACES": names})
+
+
+def test_no_server_at_all_can_be_allowed() -> None:
+    assert Options.from_environment({"HETEROTRAIN_PROMETHEUS_ALLOW": ""}).prometheus_allow == ()
+
+
+def test_what_is_no_pattern_of_servers_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^HETEROTRAIN_PROMETHEUS_ALLOW: 'http://p' is neither in-cluster nor a host"):
+        Options.from_environment({"HETEROTRAIN_PROMETHEUS_ALLOW": "in-cluster,http://p"})

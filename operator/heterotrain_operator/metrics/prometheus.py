@@ -2,32 +2,53 @@
 
 One query asks for raw samples with their own times, so that old ones can be told from new ones, and so that all figures
 of a worker come from one scrape: figures of two moments would not add up.
+
+What went wrong is told in a few kinds and no more: the server may be one that whoever names it cannot reach, and must
+not explore through us. The operator's log has the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import ssl
+import urllib.parse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-
-from prometheus_client.samples import Sample
 
 from heterotrain import contract
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.metrics.allowed import Server
+from heterotrain_operator.metrics.client import Answer, Client, UnreachableError, UntrustedError, WrongAnswerError
 from heterotrain_operator.metrics.credentials import Credentials
-from heterotrain_operator.metrics.fetch import MAX_BYTES, Fetcher, FetchError
-from heterotrain_operator.metrics.workers import PHASE_LABEL, worker_metrics
+from heterotrain_operator.metrics.matrix import NAME_LABEL, NotAMatrixError, Series, series_of
+from heterotrain_operator.metrics.workers import PHASE_LABEL, Sample, worker_metrics
+
+logger = logging.getLogger(__name__)
 
 QUERY_PATH = "/api/v1/query"
 TIMEOUT_SECONDS = 5.0
 
-_NAME_LABEL = "__name__"
+MAX_BYTES = 32 << 20
+BYTES_EACH = 1 << 16
+"""Of an answer: so much for each worker asked for, and once more, but never more than the first. A worker has some 25
+series of 400 bytes, and 25 bytes for each sample of them."""
 
-Series = tuple[Mapping[str, str], float, float]
-"""Labels with the name among them, and time (Unix seconds) and value of the newest sample."""
+SERIES_EACH = 256
+"""Series for each worker: of some plan versions and phases, perhaps from two servers."""
+
+QUICK_BYTES = 1 << 18
+"""Of an answer that is read in some milliseconds; a larger one is read beside the event loop."""
+
+UNREACHABLE = "the server cannot be reached"
+ANSWERS_WRONGLY = "the server answers, but not as Prometheus does"
+REFUSES = "the server does not accept the credentials, or asks for some"
+UNTRUSTED = "the server's certificate is not trusted"
+"""What a job's status may say of a server; the last two are wrong answers that a user can do something about."""
 
 Target = frozenset[tuple[str, str]]
 
@@ -49,24 +70,29 @@ class PrometheusSource:
 
     def __init__(
         self,
-        url: str,
+        client: Client,
+        server: Server,
         *,
         credentials: Credentials | None = None,
         ca_pem: str | None = None,
         max_age_seconds: int,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        max_bytes: int = MAX_BYTES,
     ) -> None:
         """`ca_pem` replaces the authorities that the system trusts; older samples than `max_age_seconds` do not count.
 
-        Raises ValueError if the URL, the credentials or the authority cannot be used.
+        Raises ValueError if the credentials or the authority cannot be used.
         """
+        self._client = client
+        self._server = server
         self._max_age_seconds = max_age_seconds
-        self._fetcher = Fetcher(
-            url, credentials=credentials, ca_pem=ca_pem, timeout_seconds=timeout_seconds, max_bytes=max_bytes
-        )
+        self._timeout_seconds = timeout_seconds
+        self._headers = {"Accept": "application/json"}
+        if credentials is not None:
+            self._headers["Authorization"] = credentials.header()
+        self._tls = None if ca_pem is None else _context(ca_pem)
+        self._said = ""
 
-    def read(
+    async def read(
         self,
         job: str,
         namespace: str,
@@ -81,14 +107,64 @@ class PrometheusSource:
         of the pod before.
         """
         query = query_of(job, namespace, self._max_age_seconds)
-        try:
-            series = list(series_of(self._fetcher.get(QUERY_PATH, {"query": query})))
-        except FetchError as error:
-            return Reading(dict.fromkeys(workers), problem=str(error))
+        problem, why, series = await self._ask(query, namespace, len(workers))
+        if problem:
+            if why != self._said:
+                logger.warning("job %s/%s: %s: %s", namespace, job, self._server.url, why)
+            self._said = why
+            return Reading(dict.fromkeys(workers), problem=problem)
+        self._said = ""
         oldest = now - self._max_age_seconds
         counts_from = {worker: max(oldest, since.get(worker, oldest)) for worker in workers}
         metrics = {worker: worker_metrics(samples) for worker, samples in newest_scrapes(series, counts_from).items()}
         return Reading(metrics, note=_note(metrics, known=bool(series), query=query))
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _ask(self, query: str, namespace: str, workers: int) -> tuple[str, str, list[Series]]:
+        """What is wrong for the user, why for the log (both empty if nothing is), and the series."""
+        try:
+            answer = await self._client.get(
+                f"{self._server.url}{QUERY_PATH}?{urllib.parse.urlencode({'query': query})}",
+                owner=namespace,
+                seconds=self._timeout_seconds,
+                max_bytes=min(MAX_BYTES, BYTES_EACH * (workers + 1)),
+                headers=self._headers,
+                tls=self._tls,
+                server_name=self._server.name if self._server.url.startswith("https:") else None,
+            )
+            return "", "", await _series_in(answer, SERIES_EACH * (workers + 1))
+        except UnreachableError as error:
+            return UNREACHABLE, str(error), []
+        except UntrustedError as error:
+            return UNTRUSTED, str(error), []
+        except _RefusedError as error:
+            return REFUSES, str(error), []
+        except (WrongAnswerError, NotAMatrixError) as error:
+            return ANSWERS_WRONGLY, str(error), []
+
+
+class _RefusedError(Exception):
+    """The server refuses the credentials, or that there are none."""
+
+
+async def _series_in(answer: Answer, most: int) -> list[Series]:
+    if answer.status in (401, 403):
+        raise _RefusedError(f"HTTP status {answer.status}")
+    if answer.status != 200:
+        raise WrongAnswerError(f"HTTP status {answer.status}")
+    if len(answer.body) <= QUICK_BYTES:
+        return list(series_of(answer.body, most))
+    return await asyncio.to_thread(lambda: list(series_of(answer.body, most)))
+
+
+def _context(ca_pem: str) -> ssl.SSLContext:
+    if "-----BEGIN CERTIFICATE-----" not in ca_pem:
+        raise ValueError("the authority is no PEM certificate")
+    try:
+        return ssl.create_default_context(cadata=ca_pem)
+    except ssl.SSLError as error:
+        raise ValueError(f"the authority is no PEM certificate: {error.reason or error}") from None
 
 
 def query_of(job: str, namespace: str, max_age_seconds: int) -> str:
@@ -97,27 +173,7 @@ def query_of(job: str, namespace: str, max_age_seconds: int) -> str:
     matchers = {"training_job": job, "namespace": namespace}
     # PromQL's strings are Go's, and JSON's escapes are among theirs.
     equal = ",".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in matchers.items())
-    return f'{{{_NAME_LABEL}=~"{names}",{equal}}}[{max_age_seconds}s]'
-
-
-def series_of(document: object) -> Iterator[Series]:
-    """The series of an answer, each with its newest sample.
-
-    Raises FetchError if the document is no answer of the query API with a matrix.
-    """
-    try:
-        if not isinstance(document, dict) or document["status"] != "success":
-            raise ValueError("status is not success")
-        data = document["data"]
-        if data["resultType"] != "matrix":
-            raise ValueError(f"resultType is {data['resultType']!r}, not 'matrix'")
-        for entry in data["result"]:
-            labels = {str(label): str(value) for label, value in entry["metric"].items()}
-            if entry.get("values"):
-                time, value = max((float(time), float(value)) for time, value in entry["values"])
-                yield labels, time, value
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise FetchError(f"the answer is not one of Prometheus' query API: {error!r}") from None
+    return f'{{{NAME_LABEL}=~"{names}",{equal}}}[{max_age_seconds}s]'
 
 
 def newest_scrapes(series: Sequence[Series], counts_from: Mapping[str, float]) -> dict[str, list[Sample]]:
@@ -130,9 +186,9 @@ def newest_scrapes(series: Sequence[Series], counts_from: Mapping[str, float]) -
     scrapes: dict[tuple[Target, float], list[Sample]] = {}
     newest: dict[str, tuple[float, float, Target]] = {}
     for labels, time, value in series:
-        name = labels.get(_NAME_LABEL, "")
-        target = frozenset(item for item in labels.items() if item[0] not in (_NAME_LABEL, PHASE_LABEL))
-        scrapes.setdefault((target, time), []).append(Sample(name, dict(labels), value))
+        name = labels.get(NAME_LABEL, "")
+        target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, PHASE_LABEL))
+        scrapes.setdefault((target, time), []).append(Sample(name, labels, value))
         worker = labels.get("worker", "")
         if name != contract.METRIC_PLAN_VERSION or worker not in counts_from or not math.isfinite(value):
             continue

@@ -1,12 +1,14 @@
-"""From the series that one worker exports to what decisions know of it; the same wherever the series were read."""
+"""From the series that one worker exports to what decisions know of it; the same wherever the series were read.
+
+A figure is believed only if it can be one: a single absurd number, such as a plan version of 300 digits, would
+otherwise stand in plans, status and metrics.
+"""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
-
-from prometheus_client.samples import Sample
+from typing import NamedTuple
 
 from heterotrain import contract
 from heterotrain_operator.core.model import WorkerMetrics
@@ -17,59 +19,95 @@ PHASE_LABEL = "phase"
 GREATEST_LEAST_BATCH = 1024
 """Samples; a worker that reports to need more than this is not believed."""
 
+GREATEST_FIGURE = 2.0**53
+"""Of any kind: steps, seconds, samples, bytes. Whole numbers beyond it are not told apart."""
+
+GREATEST_PHASE = 64
+"""Characters of a phase's name, which may be one that this version does not know."""
+
 _COUNTER_SUFFIX = "_total"  # prometheus_client appends it to the names of counters
+
+
+class Sample(NamedTuple):
+    """One series at one moment."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
 
 
 def worker_metrics(samples: Iterable[Sample]) -> WorkerMetrics | None:
     """What one worker exports of the plan version in force, the greatest that it names.
 
-    None if it names no version, or if a figure that must be whole is none.
+    None if it names no version, or if a figure cannot be one.
     """
     own = list(samples)
     versions = [sample.value for sample in own if sample.name == contract.METRIC_PLAN_VERSION]
-    if not versions or not math.isfinite(max(versions)):
+    try:
+        if not versions:
+            return None
+        version = _whole({contract.METRIC_PLAN_VERSION: max(versions)}, contract.METRIC_PLAN_VERSION)
+        return _metrics(version, *_of_version(own, str(version)))
+    except ValueError as error:
+        logger.debug("malformed metrics: %s", error)
         return None
-    version = int(max(versions))
+
+
+def _of_version(samples: Iterable[Sample], version: str) -> tuple[dict[str, float], str]:
+    """The figures, and the phase."""
     values: dict[str, float] = {}
     phase = ""
-    for sample in own:
-        if sample.labels.get("plan_version") != str(version):
+    for sample in samples:
+        if sample.labels.get("plan_version") != version:
             continue
         if sample.name == contract.METRIC_PHASE:
             phase = sample.labels.get(PHASE_LABEL, "") if sample.value else phase
         else:
             values[sample.name.removesuffix(_COUNTER_SUFFIX)] = sample.value
-    try:
-        return _metrics(version, values, phase)
-    except (ValueError, OverflowError) as error:
-        logger.debug("malformed metrics: %s", error)
-        return None
+    if len(phase) > GREATEST_PHASE or not (phase.isascii() and phase.isprintable()):
+        raise ValueError(f"the phase is {phase[:GREATEST_PHASE]!r}")
+    return values, phase
 
 
 def _metrics(version: int, values: Mapping[str, float], phase: str) -> WorkerMetrics:
     return WorkerMetrics(
         plan_version=version,
-        generation=int(values.get(contract.METRIC_GENERATION, 0)),
-        batch_size=int(values.get(contract.METRIC_BATCH_SIZE, 0)),
-        step=int(values.get(contract.METRIC_STEP, 0)),
-        total_steps=int(values.get(contract.METRIC_TOTAL_STEPS, 0)),
-        epoch=int(values.get(contract.METRIC_EPOCH, 0)),
+        generation=_whole(values, contract.METRIC_GENERATION),
+        batch_size=_whole(values, contract.METRIC_BATCH_SIZE),
+        step=_whole(values, contract.METRIC_STEP),
+        total_steps=_whole(values, contract.METRIC_TOTAL_STEPS),
+        epoch=_whole(values, contract.METRIC_EPOCH),
         phase=phase,
         in_collective=values.get(contract.METRIC_IN_COLLECTIVE, 0.0) > 0,
-        steps=values.get(contract.METRIC_STEPS, 0.0),
-        samples=values.get(contract.METRIC_SAMPLES, 0.0),
-        own_seconds=values.get(contract.METRIC_OWN_SECONDS, 0.0),
-        own_seconds_squared=values.get(contract.METRIC_OWN_SECONDS_SQUARED, 0.0),
-        wait_seconds=values.get(contract.METRIC_WAIT_SECONDS, 0.0),
-        own_seconds_ewma=values.get(contract.METRIC_OWN_SECONDS_EWMA),
+        steps=_figure(values, contract.METRIC_STEPS),
+        samples=_figure(values, contract.METRIC_SAMPLES),
+        own_seconds=_figure(values, contract.METRIC_OWN_SECONDS),
+        own_seconds_squared=_figure(values, contract.METRIC_OWN_SECONDS_SQUARED),
+        wait_seconds=_figure(values, contract.METRIC_WAIT_SECONDS),
+        own_seconds_ewma=_known(values, contract.METRIC_OWN_SECONDS_EWMA),
         loss=values.get(contract.METRIC_LOSS),
-        memory_bytes=values.get(contract.METRIC_MEMORY_BYTES),
-        cpu_limit=values.get(contract.METRIC_CPU_LIMIT),
-        memory_peak_bytes=values.get(contract.METRIC_MEMORY_PEAK_BYTES),
-        memory_limit_bytes=values.get(contract.METRIC_MEMORY_LIMIT_BYTES),
-        memory_batch_size=int(values.get(contract.METRIC_MEMORY_BATCH_SIZE, 0)),
+        memory_bytes=_known(values, contract.METRIC_MEMORY_BYTES),
+        cpu_limit=_known(values, contract.METRIC_CPU_LIMIT),
+        memory_peak_bytes=_known(values, contract.METRIC_MEMORY_PEAK_BYTES),
+        memory_limit_bytes=_known(values, contract.METRIC_MEMORY_LIMIT_BYTES),
+        memory_batch_size=_whole(values, contract.METRIC_MEMORY_BATCH_SIZE),
         least_batch_size=_least_batch(values.get(contract.METRIC_LEAST_BATCH_SIZE, 1.0)),
     )
+
+
+def _figure(values: Mapping[str, float], name: str) -> float:
+    value = values.get(name, 0.0)
+    if not 0 <= value <= GREATEST_FIGURE:
+        raise ValueError(f"{name} is {value:g}")
+    return value
+
+
+def _known(values: Mapping[str, float], name: str) -> float | None:
+    return _figure(values, name) if name in values else None
+
+
+def _whole(values: Mapping[str, float], name: str) -> int:
+    return int(_figure(values, name))
 
 
 def _least_batch(value: float) -> int:

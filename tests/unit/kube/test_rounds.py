@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,30 +24,44 @@ from heterotrain_operator.rounds import (
 )
 from unit.kube.worlds import NAMES, World
 
+T = TypeVar("T")
+
 LAST_WORDS = '{"finished": true, "step": 150, "message": ""}'
+
+
+async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+    return blocking(*arguments)
 
 
 class Steered:
     """A job's rounds over a world; `look` is one of them, some seconds later."""
 
-    def __init__(self, api: ApiServer, client: PatientClient, monkeypatch: pytest.MonkeyPatch, **spec: Any) -> None:
+    def __init__(self, api: ApiServer, client: PatientClient, **spec: Any) -> None:
         self.leading = True
         self.metrics = OperatorMetrics()
         gateway = Gateway(client, self._fence, lambda verb, kind: None)
         self.world = World(api, gateway, spec)
-        monkeypatch.setattr("heterotrain_operator.rounds.make_source", lambda *_: self.world.workers)
         self._gateway = gateway
         self.restart_operator()
 
     def restart_operator(self) -> None:
         """All that was not written is forgotten."""
         self.rounds = JobRounds(
-            self._gateway, Nodes(self._gateway), self.metrics, clock=self._seconds, monotonic=self._seconds
+            self._gateway,
+            Nodes(self._gateway),
+            self.metrics,
+            lambda job: self.world.workers,
+            clock=self._seconds,
+            monotonic=self._seconds,
         )
 
     def look(self, seconds: float = 1.0) -> float:
         self.world.now += seconds
-        return self.rounds.once(self.world.body, self.world.pods, self.world.versions)
+        return self.once(self.world.versions)
+
+    def once(self, versions: set[str]) -> float:
+        """One round; `versions` is what a late watch shows."""
+        return asyncio.run(self.rounds.once(self.world.body, self.world.pods, versions, in_this_thread))
 
     def train(self) -> float:
         """From nothing to a plan that has just been written."""
@@ -74,9 +89,9 @@ class Steered:
 
 
 @pytest.fixture
-def steer(api: ApiServer, client: PatientClient, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Steered]:
+def steer(api: ApiServer, client: PatientClient) -> Callable[..., Steered]:
     def make(**spec: Any) -> Steered:
-        return Steered(api, client, monkeypatch, **spec)
+        return Steered(api, client, **spec)
 
     return make
 
@@ -270,7 +285,7 @@ def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
     job.world.workers.follow(job.world.plan)
     job.world.workers.said.pop(NAMES[0])
     api.change("pods", NAMES[0], {"status": {"phase": "Failed"}})
-    assert job.rounds.once(job.world.body, job.world.pods, lagging) == BUSY_SECONDS
+    assert job.once(lagging) == BUSY_SECONDS
     assert job.world.status["phase"] == "Running"
     job.look()
     assert job.world.status["phase"] == "Restarting"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,14 +19,15 @@ from heterotrain_operator.clusters.kube.sources import (
     RENEWAL_SECONDS,
     FromPods,
     FromPrometheus,
-    Source,
-    make_source,
+    Sources,
 )
-from heterotrain_operator.metrics.prometheus import Reading
+from heterotrain_operator.metrics.client import Client
+from heterotrain_operator.metrics.prometheus import REFUSES, Reading
 from unit.kube.documents import Document, job
 from unit.metrics.servers import Script, serving
 
 NOW = 1_000_000.0
+ALLOWED = ("127.0.0.1",)
 POD = PodFacts("digits-small-0", "u", "team-a", "digits", "small", 0, ip="127.0.0.1", ready_to_scrape=True)
 EMPTY = {"status": "success", "data": {"resultType": "matrix", "result": []}}
 TOKEN = {"secretRef": {"name": "prometheus", "key": "token"}}
@@ -56,9 +58,25 @@ def prometheus(script: Script) -> Iterator[str]:
         yield address
 
 
+class Patient:
+    """A source, for tests that do nothing meanwhile; no connection outlives a look."""
+
+    def __init__(self, source: FromPrometheus) -> None:
+        self._source = source
+
+    def read(self, *asked: Any) -> Reading:
+        async def read() -> Reading:
+            try:
+                return await self._source.read(*asked)
+            finally:
+                await self._source._client.close()
+
+        return asyncio.run(read())
+
+
 @pytest.fixture
-def source(gateway: Gateway) -> Source:
-    return FromPrometheus(gateway)
+def source(gateway: Gateway) -> Patient:
+    return Patient(FromPrometheus(gateway, Client(), ALLOWED))
 
 
 def secret(api: ApiServer, **data: str) -> None:
@@ -66,7 +84,7 @@ def secret(api: ApiServer, **data: str) -> None:
     api.put("secrets", {"metadata": {"name": "prometheus"}, "data": encoded})
 
 
-def read(source: Source, url: str, settings: Document | None = None, *, later: float = 0.0) -> Reading:
+def read(source: Patient, url: str, settings: Document | None = None, *, later: float = 0.0) -> Reading:
     given = {"source": "Prometheus", "prometheus": {"url": url, **(settings or {})}}
     return source.read(job({"metrics": given}), "team-a", [POD], NOW + later)
 
@@ -78,19 +96,23 @@ def basic(user: str, password: str) -> str:
 @pytest.mark.parametrize(("spec", "kind"), [({}, FromPods), ({"source": "Prometheus"}, FromPrometheus)])
 def test_job_says_where_its_metrics_are(gateway: Gateway, spec: dict[str, Any], kind: type) -> None:
     given = spec | ({"prometheus": {"url": "http://p:9090"}} if spec else {})
-    assert isinstance(make_source(job({"metrics": given}), gateway), kind)
+    assert isinstance(Sources(gateway, ALLOWED).of(job({"metrics": given})), kind)
 
 
 def test_pod_that_does_not_answer_has_no_metrics() -> None:
-    assert FromPods().read(job(), "team-a", [replace(POD, ip="127.255.0.9")], NOW).metrics == {POD.name: None}
+    async def read() -> Reading:
+        async with Client() as client:
+            return await FromPods(client).read(job(), "team-a", [replace(POD, ip="127.255.0.9")], NOW)
+
+    assert asyncio.run(read()).metrics == {POD.name: None}
 
 
-def test_server_without_credentials_is_asked_without_any(source: Source, prometheus: str) -> None:
+def test_server_without_credentials_is_asked_without_any(source: Patient, prometheus: str) -> None:
     found = read(source, prometheus)
     assert (found.metrics, found.problem) == ({POD.name: None}, "")
 
 
-def test_server_is_not_asked_about_no_pods(source: Source) -> None:
+def test_server_is_not_asked_about_no_pods(source: Patient) -> None:
     away = job({"metrics": {"source": "Prometheus", "prometheus": {"url": "http://127.0.0.1:9"}}})
     assert source.read(away, "team-a", [], NOW) == Reading({})
 
@@ -103,7 +125,7 @@ def test_server_is_not_asked_about_no_pods(source: Source) -> None:
     ],
 )
 def test_credentials_come_from_the_secret(
-    source: Source, api: ApiServer, script: Script, prometheus: str, case: Case
+    source: Patient, api: ApiServer, script: Script, prometheus: str, case: Case
 ) -> None:
     settings, data, authorization = case
     assert data is not None
@@ -113,34 +135,34 @@ def test_credentials_come_from_the_secret(
 
 
 def test_secret_is_read_again_once_its_credentials_are_not_accepted(
-    source: Source, api: ApiServer, script: Script, prometheus: str
+    source: Patient, api: ApiServer, script: Script, prometheus: str
 ) -> None:
     secret(api, token="old")
     script.authorization = "Bearer old"
     assert read(source, prometheus, TOKEN).problem == ""
     script.authorization = "Bearer new"
     secret(api, token="new")
-    assert "401" in read(source, prometheus, TOKEN, later=1.0).problem
+    assert read(source, prometheus, TOKEN, later=1.0).problem == REFUSES
     for later in (2.0, RENEWAL_SECONDS - 1):
-        assert "401" in read(source, prometheus, TOKEN, later=later).problem
+        assert read(source, prometheus, TOKEN, later=later).problem == REFUSES
     assert len(api.reads) == 1
     assert read(source, prometheus, TOKEN, later=RENEWAL_SECONDS).problem == ""
 
 
-def test_secret_that_is_not_there_is_looked_for_now_and_then(source: Source, api: ApiServer, prometheus: str) -> None:
+def test_secret_that_is_not_there_is_looked_for_now_and_then(source: Patient, api: ApiServer, prometheus: str) -> None:
     for later in (0.0, 1.0, RENEWAL_SECONDS - 1, RENEWAL_SECONDS):
         assert "there is no Secret" in read(source, prometheus, TOKEN, later=later).problem
     assert api.reads == [("get", "secrets", "prometheus")] * 2
 
 
-def test_secret_is_read_again_now_and_then(source: Source, api: ApiServer, prometheus: str) -> None:
+def test_secret_is_read_again_now_and_then(source: Patient, api: ApiServer, prometheus: str) -> None:
     secret(api, token="old")
     for later in (0.0, 1.0, CREDENTIAL_SECONDS - 1, CREDENTIAL_SECONDS):
         read(source, prometheus, TOKEN, later=later)
     assert api.reads == [("get", "secrets", "prometheus")] * 2
 
 
-def test_settings_that_change_count_at_once(source: Source, api: ApiServer, script: Script, prometheus: str) -> None:
+def test_settings_that_change_count_at_once(source: Patient, api: ApiServer, script: Script, prometheus: str) -> None:
     secret(api, token="s3cret")
     read(source, prometheus)
     script.authorization = "Bearer s3cret"
@@ -157,7 +179,7 @@ def test_settings_that_change_count_at_once(source: Source, api: ApiServer, scri
         case({"caRef": {"name": "ca", "key": "ca.crt"}}, None, "there is no ConfigMap team-a/ca"),
     ],
 )
-def test_what_is_missing_is_named(source: Source, api: ApiServer, prometheus: str, case: Case) -> None:
+def test_what_is_missing_is_named(source: Patient, api: ApiServer, prometheus: str, case: Case) -> None:
     settings, data, problem = case
     if data is not None:
         secret(api, **data)
@@ -167,14 +189,14 @@ def test_what_is_missing_is_named(source: Source, api: ApiServer, prometheus: st
 
 @pytest.mark.parametrize("value", ["%%%", base64.b64encode(b"\xff\xfe").decode()])
 def test_value_that_is_no_text_is_named_and_not_shown(
-    source: Source, api: ApiServer, prometheus: str, value: str
+    source: Patient, api: ApiServer, prometheus: str, value: str
 ) -> None:
     api.put("secrets", {"metadata": {"name": "prometheus"}, "data": {"token": value}})
     problem = read(source, prometheus, TOKEN).problem
     assert problem == "spec.metrics.prometheus: Secret prometheus: token is no text"
 
 
-def test_secret_that_must_not_be_read_says_so(source: Source, api: ApiServer, prometheus: str) -> None:
+def test_secret_that_must_not_be_read_says_so(source: Patient, api: ApiServer, prometheus: str) -> None:
     def refuse(verb: str, plural: str, name: str) -> None:
         raise StatusError(403, "Forbidden", 'secrets "prometheus" is forbidden')
 
@@ -182,7 +204,7 @@ def test_secret_that_must_not_be_read_says_so(source: Source, api: ApiServer, pr
     assert 'secrets "prometheus" is forbidden' in read(source, prometheus, TOKEN).problem
 
 
-def test_authority_comes_from_the_config_map(source: Source, api: ApiServer, script: Script) -> None:
+def test_authority_comes_from_the_config_map(source: Patient, api: ApiServer, script: Script) -> None:
     authority = trustme.CA()
     pem = authority.cert_pem.bytes().decode()
     api.put("configmaps", {"metadata": {"name": "ca"}, "data": {"ca.crt": pem}})
@@ -191,7 +213,14 @@ def test_authority_comes_from_the_config_map(source: Source, api: ApiServer, scr
         assert read(source, url, {"caRef": {"name": "ca", "key": "ca.crt"}}).problem == ""
 
 
-def test_server_that_is_away_is_a_problem_until_it_is_back(source: Source, script: Script) -> None:
+def test_server_that_the_installation_does_not_allow_is_never_asked(gateway: Gateway, script: Script) -> None:
+    with serving(script) as url:
+        found = read(Patient(FromPrometheus(gateway, Client(), ("in-cluster",))), url)
+    assert found.problem == "spec.metrics.prometheus: the operator's settings allow in-cluster, and not 127.0.0.1"
+    assert script.asked == []
+
+
+def test_server_that_is_away_is_a_problem_until_it_is_back(source: Patient, script: Script) -> None:
     with serving(script) as url:
         assert read(source, url).problem == ""
     assert read(source, url).problem != ""

@@ -48,7 +48,10 @@ class Workers:
         self.said: dict[str, WorkerMetrics] = {}
         self.problem = ""
 
-    def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+    async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+        return self.reading(pods)
+
+    def reading(self, pods: Sequence[PodFacts]) -> Reading:
         return Reading({pod.name: self.said.get(pod.name) for pod in pods}, self.problem)
 
     def wait(self, *names: str) -> None:
@@ -164,8 +167,9 @@ class World:
     def look(self, pods: list[PodFacts] | None = None, versions: set[str] | None = None) -> tuple[Seen, Memory | None]:
         """Observe; `pods` and `versions` are what a late watch shows."""
         shown = self.versions if versions is None else versions
-        body = self.body
-        self.cluster.notice(body, self.parsed(body), self.pods if pods is None else pods, shown, self.workers)
+        body, pods = self.body, self.pods if pods is None else pods
+        reading = self.workers.reading(self.cluster.readable(pods))
+        self.cluster.notice(body, self.parsed(body), pods, shown, reading)
         return self.cluster.observe()
 
     def round(self, seconds: float = 1.0, **late: Any) -> Decision:

@@ -12,7 +12,7 @@ from unit.metrics.servers import Script
 
 
 def test_raw_samples_of_the_jobs_workers_are_asked_for(url: str, script: Script) -> None:
-    source(f"{url}/prometheus/", max_age_seconds=45).read("digits", "ml", [WORKER], NOW)
+    source(f"{url}/prometheus/", max_age_seconds=45).read()
     (asked,) = script.asked
     path, query = asked
     assert path == "/prometheus/api/v1/query"
@@ -118,8 +118,8 @@ def test_restarted_worker_counts_although_its_predecessor_followed_a_later_versi
 def test_samples_from_before_a_pod_was_created_are_not_its_own(url: str, script: Script) -> None:
     script.answer = matrix(*scrape(-9))
     asked = source(url)
-    assert asked.read("digits", "ml", [WORKER], NOW, since={WORKER: NOW - 10}).metrics[WORKER] is not None
-    assert asked.read("digits", "ml", [WORKER], NOW, since={WORKER: NOW - 8}).metrics[WORKER] is None
+    assert asked.read(since={WORKER: NOW - 10}).metrics[WORKER] is not None
+    assert asked.read(since={WORKER: NOW - 8}).metrics[WORKER] is None
 
 
 def test_two_servers_that_watch_one_worker_are_not_mixed(url: str, script: Script) -> None:
@@ -151,14 +151,14 @@ def test_worker_with_a_figure_that_must_be_whole_and_is_none_is_unreadable(url: 
 
 def test_only_the_workers_asked_for_are_told_and_all_of_them(url: str, script: Script) -> None:
     script.answer = matrix(*scrape(-1), *scrape(-1, worker="digits-old-0"))
-    reading = source(url).read("digits", "ml", [WORKER, "digits-cpu-1"], NOW)
+    reading = source(url).read(WORKER, "digits-cpu-1")
     assert set(reading.metrics) == {WORKER, "digits-cpu-1"}
     assert reading.metrics["digits-cpu-1"] is None
     assert reading.note == "the server holds no fresh samples of digits-cpu-1"
 
 
 def test_server_that_scrapes_no_worker_is_noted_with_what_was_asked(url: str) -> None:
-    reading = source(url).read("digits", "ml", [WORKER], NOW)
+    reading = source(url).read()
     assert reading.problem == ""
     assert "does it scrape them?" in reading.note
     assert 'namespace="ml"' in reading.note
@@ -166,4 +166,4 @@ def test_server_that_scrapes_no_worker_is_noted_with_what_was_asked(url: str) ->
 
 def test_nothing_is_noted_when_all_workers_are_known(url: str, script: Script) -> None:
     script.answer = matrix(*scrape(-1))
-    assert source(url).read("digits", "ml", [WORKER], NOW).note == ""
+    assert source(url).read().note == ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trustme
 
 from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials
+from heterotrain_operator.metrics.prometheus import ANSWERS_WRONGLY, REFUSES, UNTRUSTED
 from unit.metrics.samples import matrix, problem, read, scrape, source
 from unit.metrics.servers import Script, serving
 
@@ -29,35 +32,38 @@ def test_server_that_asks_for_credentials_gets_them(
     assert read(url, credentials=credentials) is not None
 
 
-def test_wrong_and_absent_credentials_are_told_apart(url: str, script: Script) -> None:
+@pytest.mark.parametrize("credentials", [None, BearerToken("wrong")])
+def test_credentials_that_are_wrong_or_absent_are_told_of(
+    url: str, script: Script, credentials: Credentials | None
+) -> None:
     script.authorization = f"Bearer {TOKEN}"
-    assert "asks for credentials, and none are given (401 Unauthorized)" in problem(url)
-    assert "refuses the credentials (401 Unauthorized)" in problem(url, credentials=BearerToken("wrong"))
+    assert problem(url, credentials=credentials) == REFUSES
 
 
-def test_no_secret_is_in_any_text(url: str, script: Script) -> None:
+def test_no_secret_is_in_any_text(url: str, script: Script, caplog: pytest.LogCaptureFixture) -> None:
     script.status = 403
+    caplog.set_level(logging.DEBUG)
     for credentials in (BearerToken(TOKEN), BasicAuth("me", TOKEN)):
         assert TOKEN not in repr(credentials)
         assert TOKEN not in problem(url, credentials=credentials)
     with pytest.raises(ValueError, match="bearer token") as caught:
         source(url, credentials=BearerToken(f"{TOKEN}\nX-Forged: 1"))
     assert TOKEN not in str(caught.value)
+    assert TOKEN not in caplog.text
+    assert "HTTP status 403" in caplog.text
 
 
 @pytest.mark.parametrize("credentials", [BearerToken(""), BearerToken("a b"), BearerToken("ü"), BasicAuth("a:b", "c")])
 def test_credentials_that_no_header_can_hold_are_refused(credentials: Credentials) -> None:
     with pytest.raises(ValueError, match=r"bearer token|colon"):
-        source("http://prometheus:9090", credentials=credentials)
+        source("http://127.0.0.1:9090", credentials=credentials)
 
 
-def test_redirects_do_not_carry_credentials_away(url: str, script: Script) -> None:
+def test_redirects_are_not_followed_and_not_told_of(url: str, script: Script) -> None:
     elsewhere = Script(answer=matrix())
     with serving(elsewhere) as other:
         script.status, script.headers = 307, {"Location": f"{other}/api/v1/query"}
-        said = problem(url, credentials=BearerToken(TOKEN))
-    assert "redirects" in said
-    assert other in said
+        assert problem(url, credentials=BearerToken(TOKEN)) == ANSWERS_WRONGLY
     assert elsewhere.asked == []
 
 
@@ -70,16 +76,16 @@ def test_certificate_of_the_given_authority_is_trusted_and_of_no_other(script: S
     script.answer = matrix(*scrape(-1))
     with serving(script, authority) as url:
         assert read(url, ca_pem=pem(authority)) is not None
-        assert "TLS: the server's certificate is not trusted" in problem(url, ca_pem=pem(trustme.CA()))
-        assert "TLS: the server's certificate is not trusted" in problem(url)
-        assert "TLS" in problem(url.replace("127.0.0.1", "localhost"), ca_pem=pem(authority))
+        assert problem(url, ca_pem=pem(trustme.CA())) == UNTRUSTED
+        assert problem(url) == UNTRUSTED
+        assert problem(url.replace("127.0.0.1", "localhost"), ca_pem=pem(authority)) == UNTRUSTED
 
 
-def test_https_to_a_server_without_it_is_a_problem_of_tls(url: str) -> None:
-    assert problem(url.replace("http:", "https:"), ca_pem=pem(trustme.CA())).startswith("TLS: ")
+def test_https_to_a_server_without_it_is_a_wrong_answer(url: str) -> None:
+    assert problem(url.replace("http:", "https:"), ca_pem=pem(trustme.CA())) == ANSWERS_WRONGLY
 
 
 @pytest.mark.parametrize("ca_pem", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_authority_that_is_none_is_refused(ca_pem: str) -> None:
     with pytest.raises(ValueError, match="no PEM certificate"):
-        source("https://prometheus", ca_pem=ca_pem)
+        source("https://127.0.0.1", ca_pem=ca_pem)

@@ -8,57 +8,63 @@ import threading
 
 import pytest
 
-from unit.metrics.samples import NOW, WORKER, matrix, problem, scrape, source
+from heterotrain_operator.metrics.prometheus import ANSWERS_WRONGLY, BYTES_EACH, REFUSES, UNREACHABLE
+from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, hostile
+from unit.metrics.samples import WORKER, matrix, problem, scrape, source
 from unit.metrics.servers import Script
 
 
-@pytest.mark.parametrize(
-    "url", ["", "prometheus:9090", "ftp://prometheus", "http://", "http://me:pw@host", "http://host/?a=b", "http://a:b"]
-)
-def test_address_that_is_none_is_refused_without_its_credentials(url: str) -> None:
-    with pytest.raises(ValueError, match=r"URL|[Pp]ort|query") as caught:
-        source(url)
-    assert "me:pw" not in str(caught.value)
-
-
-def test_server_that_does_not_listen_is_away() -> None:
+def closed() -> str:
+    """A server that refuses connections."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        assert problem(f"http://127.0.0.1:{unused.getsockname()[1]}") == "the server is away: Connection refused"
+        return f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
-def test_name_that_does_not_resolve_is_named_as_such() -> None:
-    assert "name is not known" in problem("http://prometheus.invalid:9090")
-
-
-def test_server_that_does_not_answer_is_not_waited_for(url: str, script: Script) -> None:
+def test_server_that_refuses_is_not_told_from_one_that_is_silent_or_unknown(
+    url: str, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
     script.silent = threading.Event()
-    assert problem(url, timeout_seconds=0.2) == "no answer within 0.2 s"
+    assert problem(url, timeout_seconds=0.2) == UNREACHABLE
+    assert "no answer within 0.2 s" in caplog.text
+    assert problem(closed()) == UNREACHABLE
+    assert "refused" in caplog.text or "Connect call failed" in caplog.text
+    assert problem("http://prometheus.invalid:9090", allowed=["*"]) == UNREACHABLE
+
+
+@pytest.mark.parametrize("behaviour", DAWDLERS)
+def test_server_that_never_ends_its_answer_is_left_in_time(behaviour: Behaviour) -> None:
+    with hostile(behaviour) as (one,):
+        assert problem(f"http://{one.address}", timeout_seconds=0.2) == UNREACHABLE
+
+
+@pytest.mark.parametrize("behaviour", FLOODERS)
+def test_server_that_answers_without_end_is_left(behaviour: Behaviour) -> None:
+    with hostile(behaviour) as (one,):
+        assert problem(f"http://{one.address}") == ANSWERS_WRONGLY
 
 
 @pytest.mark.parametrize(
-    ("status", "raw", "words"),
+    ("status", "raw", "told"),
     [
-        (503, b"upstream", "the server answers 503 Service Unavailable"),
-        (404, b"404 page not found", "the server answers 404 Not Found"),
-        (
-            422,
-            json.dumps({"status": "error", "errorType": "execution", "error": "query timed out"}).encode(),
-            "the server answers 422 Unprocessable Entity: query timed out",
-        ),
-        (403, b"{}", "forbids the query to these credentials (403 Forbidden)"),
-        (200, b"<html>log in</html>", "the answer is not JSON, and calls itself application/json"),
-        (500, json.dumps({"error": "internal: token abc"}).encode(), "the server answers 500 Internal Server Error"),
-        (200, b"", "the answer is not JSON"),
-        (200, b"\xff\xfe", "the answer is not JSON"),
-        (200, b"[" * 100_000, "the answer is not JSON"),
+        (503, b"upstream", ANSWERS_WRONGLY),
+        (404, b"404 page not found", ANSWERS_WRONGLY),
+        (422, b'{"status": "error", "errorType": "execution", "error": "secret of theirs"}', ANSWERS_WRONGLY),
+        (401, b"{}", REFUSES),
+        (403, b"{}", REFUSES),
+        (200, b"<html>log in</html>", ANSWERS_WRONGLY),
+        (200, b"", ANSWERS_WRONGLY),
+        (200, b"\xff\xfe", ANSWERS_WRONGLY),
+        (200, b"[" * 100_000, ANSWERS_WRONGLY),
+        (200, b'{"a":' * 10_000, ANSWERS_WRONGLY),
+        (200, b'{"status":"success","data":{"resultType":"matrix","result":[' + b"[" * 60_000, ANSWERS_WRONGLY),
     ],
 )
-def test_what_the_server_says_instead_of_an_answer_is_repeated(
-    url: str, script: Script, status: int, raw: bytes, words: str
+def test_what_the_server_says_instead_of_an_answer_is_not_repeated(
+    url: str, script: Script, status: int, raw: bytes, told: str
 ) -> None:
     script.status, script.raw = status, raw
-    assert words in problem(url)
+    assert problem(url) == told
 
 
 @pytest.mark.parametrize(
@@ -77,24 +83,37 @@ def test_what_the_server_says_instead_of_an_answer_is_repeated(
         {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [["x", "1"]]}]}},
         {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[1]]}]}},
         {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[1, None]]}]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[10**400, "1"]]}]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [["NaN", "1"]]}]}},
     ],
 )
 def test_json_that_is_no_answer_is_a_problem(url: str, script: Script, answer: object) -> None:
     script.answer = answer
-    assert "not one of Prometheus' query API" in problem(url)
+    assert problem(url) == ANSWERS_WRONGLY
 
 
-def test_answer_beyond_the_limit_is_not_read(url: str, script: Script) -> None:
-    script.raw = b" " * (2 << 20)
-    assert problem(url, max_bytes=1 << 20) == "the answer is larger than 1 MiB"
+def test_answer_beyond_what_the_workers_need_is_not_read(url: str, script: Script) -> None:
+    well = json.dumps(matrix(*scrape(-1))).encode()
+    script.raw = well.ljust(3 * BYTES_EACH)
+    assert problem(url) == ANSWERS_WRONGLY
+    assert source(url).read(WORKER, "digits-cpu-1").problem == ""
 
 
 def test_reading_resumes_by_itself_when_the_server_is_back(url: str, script: Script) -> None:
+    script.answer, script.status = matrix(*scrape(-1)), 503
     asked = source(url)
-    script.answer = matrix(*scrape(-1))
-    script.status = 503
-    assert asked.read("digits", "ml", [WORKER], NOW).problem
-    script.status = 200
-    reading = asked.read("digits", "ml", [WORKER], NOW)
+    assert asked.read().problem
+    reading = asked.read(times=[lambda: setattr(script, "status", 200)])
     assert reading.problem == ""
     assert reading.metrics[WORKER] is not None
+
+
+def test_what_is_wrong_is_logged_once_until_it_changes(
+    url: str, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    script.status = 503
+    source(url).read(times=[lambda: None, lambda: setattr(script, "status", 404), lambda: None])
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "HTTP status 503",
+        "HTTP status 404",
+    ]

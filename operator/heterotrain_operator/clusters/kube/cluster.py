@@ -24,10 +24,10 @@ from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
 from heterotrain_operator.clusters.kube.service import build_service
-from heterotrain_operator.clusters.kube.sources import Source
 from heterotrain_operator.clusters.kube.status import next_status, tolerated, worth_writing
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.metrics.prometheus import Reading
 
 logger = logging.getLogger(__name__)
 
@@ -58,18 +58,22 @@ class KubeCluster:
         self._known: Mapping[str, Any] | None = None  # as it was found last, worth a write or not
         self._status_at: float | None = None
 
+    def readable(self, pods: Sequence[PodFacts]) -> list[PodFacts]:
+        """The pods, of those that the watch events show, whose metrics are to be read before `notice`."""
+        return [pod for pod in self._ghosts.without(pods) if pod.ready_to_scrape and not pod.gone]
+
     def notice(
         self,
         body: Mapping[str, Any],
         job: HeteroTrainingJob,
         pods: Sequence[PodFacts],
         plan_versions: Collection[str],
-        source: Source,
+        reading: Reading,
     ) -> None:
         """What the watch events show of the job now: the object and its reading, its pods and those gone since the last
-        time, the resource version of the plan's ConfigMap (none: there is none); and where its metrics are.
+        time, the resource version of the plan's ConfigMap (none: there is none); and what its pods export.
         """
-        self._body, self._job, self._source = body, job, source
+        self._body, self._job, self._reading = body, job, reading
         self._departed |= {pod.uid: pod for pod in pods if pod.gone}
         self._pods = {pod.name: pod for pod in self._ghosts.without([pod for pod in pods if not pod.gone])}
         self._plans.notice(plan_versions)
@@ -100,8 +104,7 @@ class KubeCluster:
         stored = self._plans.read(self._job, self._uid)
         self._check_service()
         now = self._clock()
-        readable = [pod for pod in self._pods.values() if pod.ready_to_scrape]
-        reading = self._source.read(self._job, self._namespace, readable, now)
+        reading = self._reading
         self._look_for_ghosts({name for name, metrics in reading.metrics.items() if metrics is not None}, now)
         workers = []
         for pod in self._pods.values():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,11 +12,11 @@ from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.policies import Prometheus
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observed import PodFacts
+from heterotrain_operator.metrics.allowed import allowed_server
+from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials
 from heterotrain_operator.metrics.pods import scrape_pods
 from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
-
-logger = logging.getLogger(__name__)
 
 CREDENTIAL_SECONDS = 60.0
 """For so long a Secret or ConfigMap that was read is good; then it may have been rotated."""
@@ -24,46 +24,77 @@ CREDENTIAL_SECONDS = 60.0
 RENEWAL_SECONDS = 10.0
 """And for so long at least where the server cannot be asked, which may be for want of a rotated one."""
 
+QUERIES_EACH = 16
+"""Queries of one namespace under way at once."""
+
 
 class Source(Protocol):
     """Reads the metrics of a job's pods."""
 
-    def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+    async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
         """What the pods export, by name; never raises for what is not there. `now` in Unix seconds."""
         ...
+
+
+class Sources:
+    """The sources of all jobs, with what they share. For one event loop; `close` it there."""
+
+    def __init__(self, gateway: Gateway, allowed: Sequence[str]) -> None:
+        """`allowed` are the patterns of Prometheus servers that jobs may name."""
+        self._gateway = gateway
+        self._allowed = tuple(allowed)
+        self._to_pods = Client()  # a proxy for the outside world knows nothing of pods
+        self._to_servers = Client(proxies=True, each=QUERIES_EACH)
+
+    def of(self, job: HeteroTrainingJob) -> Source:
+        """What the job's manifest asks for."""
+        if job.spec.metrics.source == "Prometheus":
+            return FromPrometheus(self._gateway, self._to_servers, self._allowed)
+        return FromPods(self._to_pods)
+
+    async def close(self) -> None:
+        """Close what is connected."""
+        await self._to_pods.close()
+        await self._to_servers.close()
 
 
 class FromPods:
     """Asks every pod itself."""
 
-    def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
         """As Source."""
-        return Reading(scrape_pods({pod.name: pod.metrics_address for pod in pods}))
+        addresses = {pod.name: pod.metrics_address for pod in pods}
+        return Reading(await scrape_pods(self._client, addresses, owner=namespace))
 
 
 class FromPrometheus:
     """Asks the server that the job names, with the credentials that lie in the job's namespace."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, client: Client, allowed: Sequence[str]) -> None:
         self._gateway = gateway
+        self._client = client
+        self._allowed = allowed
         self._server: PrometheusSource | None = None
         self._settings: Prometheus | None = None
         self._problem = ""
         self._made_at = 0.0
         self._good_until = 0.0
 
-    def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+    async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
         """As Source; without pods nothing is asked, and so nothing is wrong."""
         if not pods:
             return Reading({})
         names = [pod.name for pod in pods]
         settings = job.spec.metrics.prometheus
         if settings != self._settings or not self._made_at <= now < self._good_until:
-            self._renew(settings, namespace, now)
+            await asyncio.to_thread(self._renew, settings, namespace, now)
         if self._server is None:
             return Reading(dict.fromkeys(names), problem=self._problem)
         since = {pod.name: pod.created_at for pod in pods if pod.created_at is not None}
-        reading = self._server.read(job.metadata.name, namespace, names, now, since=since)
+        reading = await self._server.read(job.metadata.name, namespace, names, now, since=since)
         if reading.problem:
             self._good_until = min(self._good_until, self._made_at + RENEWAL_SECONDS)
         return reading
@@ -77,8 +108,10 @@ class FromPrometheus:
         self._good_until = now + (RENEWAL_SECONDS if self._server is None else CREDENTIAL_SECONDS)
 
     def _connect(self, settings: Prometheus, namespace: str) -> PrometheusSource:
+        server = allowed_server(settings.url, namespace, self._allowed)
         return PrometheusSource(
-            settings.url,
+            self._client,
+            server,
             credentials=self._credentials(settings, namespace),
             ca_pem=None
             if settings.ca_ref is None
@@ -100,11 +133,6 @@ class FromPrometheus:
         if body is None:
             raise ValueError(f"there is no {kind} {namespace}/{name}")
         return body
-
-
-def make_source(job: HeteroTrainingJob, gateway: Gateway) -> Source:
-    """What the job's manifest asks for."""
-    return FromPrometheus(gateway) if job.spec.metrics.source == "Prometheus" else FromPods()
 
 
 def _entry(body: Mapping[str, Any], key: str) -> str:

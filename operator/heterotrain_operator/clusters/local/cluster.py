@@ -38,7 +38,7 @@ from heterotrain_operator.clusters.local.template import (
 from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import Decision, PodPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.metrics.pods import scrape_pods
+from heterotrain_operator.metrics.pods import PodReader
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +100,7 @@ class LocalCluster:
         self._job_uid = str(uuid.uuid4())
         self._token = leftovers.new_token()
         self._ports = Ports()
+        self._reader = PodReader()
         self._pods: dict[str, _Pod] = {}
         self._history: dict[str, list[WorkerFiles]] = {}
         self._reported: set[str] = set()
@@ -127,7 +128,7 @@ class LocalCluster:
         stored = self._volume.read()
         self._version = stored.version
         alive = {name: pod.metrics_address for name, pod in self._pods.items() if pod.process.exit_code() is None}
-        metrics = scrape_pods(alive)
+        metrics = self._reader.read(alive)
         workers = tuple(self._seen(pod, metrics.get(name)) for name, pod in self._pods.items())
         self._reported = {worker.uid for worker in workers if worker.exit_code is not None}
         return Seen(workers, stored.plan), _memory(stored.memory)
@@ -212,6 +213,7 @@ class LocalCluster:
         self._end_all()
         if not leftovers.sweep(self.mechanism.parents, self._token):
             logger.error("job %s: some processes or cgroups could not be removed", self.job.metadata.name)
+        self._reader.close()
         self._guardian.kill()
         self._guardian.wait()
         if self._guardian.stdin is not None:

@@ -1,0 +1,86 @@
+"""Which servers a job may have the operator ask: it reaches more than a tenant does, and must not do so in their name.
+
+Names of Services are completed up to `.svc`, so that none is looked up outside of the cluster, as `example.com` would
+be: `name` is of the job's namespace, `name.namespace` and `name.namespace.svc` of that one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heterotrain_operator.core.facts import listed
+
+IN_CLUSTER = "in-cluster"
+"""The pattern that stands for names of Services."""
+
+DEFAULT_ALLOWED = (IN_CLUSTER,)
+
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_SERVICE = re.compile(rf"(?P<name>(?=[a-z]){_LABEL})(\.(?P<namespace>{_LABEL})(?P<full>\.svc(\.cluster\.local)?)?)?")
+_PATTERN = re.compile(r"(?:[a-z0-9*.-]+|\[[0-9a-f:*.]+\])(?::(?:[0-9]{1,5}|\*))?")
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Whom to ask: the URL, with a Service's name completed and without a slash at its end, and the name that stood in
+    it, which is the one in the server's certificate."""
+
+    url: str
+    name: str
+
+
+class NotAllowedError(ValueError):
+    """The operator's settings do not allow the server."""
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises ValueError unless it is IN_CLUSTER, or a host, in which `*` may stand for anything, and perhaps a port."""
+    if pattern != IN_CLUSTER and not _PATTERN.fullmatch(pattern):
+        raise ValueError(f"{pattern!r} is neither {IN_CLUSTER} nor a host such as prometheus.example.com or *:9090")
+
+
+def checked_url(url: str) -> urllib.parse.SplitResult:
+    """The parts of the address of a server. Raises ValueError, without what may be secret, if it is none."""
+    parts = urllib.parse.urlsplit(url)
+    if "@" in parts.netloc:
+        raise ValueError("the URL holds credentials; put them into a Secret")
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"{url!r} is no URL such as http://prometheus.monitoring:9090")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{url!r} has a query or a fragment; leave them out")
+    _ = parts.port  # raises ValueError, naming it, if it is no port
+    return parts
+
+
+def allowed_server(url: str, namespace: str, allowed: Sequence[str]) -> Server:
+    """Whom to ask for a job of that namespace. A pattern without a port allows all of the host's.
+
+    Raises NotAllowedError if no pattern allows the server, ValueError if the URL is none.
+    """
+    parts = checked_url(url)
+    host, port = str(parts.hostname), parts.port or _PORTS[parts.scheme]
+    if any(_matches(pattern, host, port) for pattern in allowed if pattern != IN_CLUSTER):
+        return Server(url.rstrip("/"), host)
+    service = _SERVICE.fullmatch(host)
+    if IN_CLUSTER not in allowed or service is None or host == "localhost":
+        raise NotAllowedError(f"the operator's settings allow {listed(list(allowed)) or 'no server'}, and not {host}")
+    if not service["full"]:
+        host_there = f"{service['name']}.{service['namespace'] or namespace}.svc"
+        parts = parts._replace(netloc=host_there if parts.port is None else f"{host_there}:{parts.port}")
+    return Server(parts.geturl().rstrip("/"), host)
+
+
+def _matches(pattern: str, host: str, port: int) -> bool:
+    bare = f"[{host}]" if ":" in host else host
+    has_port = ":" in pattern.rpartition("]")[2]
+    return fnmatch.fnmatchcase(f"{bare}:{port}" if has_port else bare, _literal(pattern))
+
+
+def _literal(pattern: str) -> str:
+    """`fnmatch` takes brackets for a set of characters."""
+    return pattern.replace("[", "[[]")

@@ -1,0 +1,158 @@
+"""Read an answer of Prometheus' query API series by series: never more than one series of it is unfolded at once.
+
+A document of JSON takes up to 27 times its size once it is unfolded, and what is in it is the server's choice. So all
+but the series is passed over, and they are read one after the other, each of bounded size.
+
+Source of the format: https://prometheus.io/docs/prometheus/latest/querying/api/
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heterotrain.contract import METRIC_PREFIX
+
+NAME_LABEL = "__name__"
+
+Series = tuple[Mapping[str, str], float, float]
+"""Labels with the name among them, and time (Unix seconds) and value of the newest sample."""
+
+PART_BYTES = 1 << 12
+GREATEST_PART_BYTES = 1 << 18
+"""Of one series, or of anything else that is passed over: so much is looked at first, and so much at most."""
+
+MOST_MEMBERS = 100
+"""Of the answer, and of its data; there are a handful."""
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_decode = json.JSONDecoder().raw_decode
+
+
+class NotAMatrixError(ValueError):
+    """The document is no answer of the query API that holds a matrix; the text says why."""
+
+
+def series_of(body: bytes, most: int) -> Iterator[Series]:
+    """Our own series in an answer, each with its newest sample; those without one are left out.
+
+    Raises NotAMatrixError, after what was well, also if there are more than so many.
+    """
+    try:
+        yield from _series(body, most)
+    except NotAMatrixError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotAMatrixError(f"{type(error).__name__}: {error}") from None
+
+
+def _series(body: bytes, most: int) -> Iterator[Series]:
+    cursor = _Cursor(body)
+    status = kind = None
+    for key in cursor.members():
+        if key == "status":
+            status = cursor.value()
+        elif key == "data":
+            for inner in cursor.members():
+                if inner == "resultType":
+                    kind = cursor.value()
+                elif inner == "result":
+                    yield from _listed(cursor, most)
+                else:
+                    cursor.value()
+        else:
+            cursor.value()
+    if status != "success":
+        raise NotAMatrixError("status is not success")
+    if kind != "matrix":
+        raise NotAMatrixError(f"resultType is {str(kind)[:40]!r}, not 'matrix'")
+
+
+def _listed(cursor: _Cursor, most: int) -> Iterator[Series]:
+    for number, entry in enumerate(cursor.items()):
+        if number == most:
+            raise NotAMatrixError(f"more than {most} series")
+        labels = {str(label): str(value) for label, value in entry["metric"].items()}
+        if entry.get("values") and labels.get(NAME_LABEL, METRIC_PREFIX).startswith(METRIC_PREFIX):
+            time, value = max((float(time), float(value)) for time, value in entry["values"])
+            if not math.isfinite(time):
+                raise NotAMatrixError(f"a sample's time is {time:g}")
+            yield labels, time, value
+
+
+class _Cursor:
+    """A place in a document of JSON."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self._at = body, 0
+
+    def members(self) -> Iterator[str]:
+        """The names in the object that begins here; whoever asks for the next has read the value of the one before."""
+        if self._opened(b"{", b"}"):
+            return
+        for _ in range(MOST_MEMBERS):
+            name = self.value()
+            if not isinstance(name, str):
+                raise NotAMatrixError("an object's name is no text")
+            self._take(b":")
+            yield name
+            if self._take(b",", b"}") == b"}":
+                return
+        raise NotAMatrixError(f"an object has more than {MOST_MEMBERS} members")
+
+    def items(self) -> Iterator[Any]:
+        """The values in the array that begins here."""
+        if self._opened(b"[", b"]"):
+            return
+        while True:
+            yield self.value()
+            if self._take(b",", b"]") == b"]":
+                return
+
+    def value(self) -> Any:
+        """The value that begins here."""
+        self._skip()
+        size = PART_BYTES
+        while True:
+            part = self._body[self._at : self._at + size]
+            text = part.decode(errors="surrogateescape")
+            is_all = self._at + size >= len(self._body)
+            try:
+                value, end = _decode(text)
+            except ValueError:
+                if is_all or size >= GREATEST_PART_BYTES:
+                    raise NotAMatrixError("it is no JSON, or a part of it is absurdly large") from None
+                size *= 4
+                continue
+            if end == len(text) and not is_all and size < GREATEST_PART_BYTES:
+                size *= 4  # a number may go on
+                continue
+            self._at += end if text.isascii() else len(text[:end].encode(errors="surrogateescape"))
+            return value
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _opened(self, begin: bytes, end: bytes) -> bool:
+        """Step into what begins here. Returns whether it is empty, and then left again."""
+        self._take(begin)
+        self._skip()
+        if self._body[self._at : self._at + 1] != end:
+            return False
+        self._at += 1
+        return True
+
+    def _take(self, *expected: bytes) -> bytes:
+        self._skip()
+        found = self._body[self._at : self._at + 1]
+        if found not in expected:
+            raise NotAMatrixError(f"{found!r} stands where {b' or '.join(expected).decode()} belongs")
+        self._at += 1
+        return found
+
+    def _skip(self) -> None:
+        space = _SPACE.match(self._body, self._at)
+        assert space is not None  # it may be empty
+        self._at = space.end()

@@ -1,0 +1,170 @@
+"""Servers that want to harm who asks them: real sockets, served from an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+DRIP_SECONDS = 0.02
+
+Behaviour = Callable[[], AsyncIterator[bytes]]
+
+
+async def dripping_headers() -> AsyncIterator[bytes]:
+    """Headers without end, a byte at a time."""
+    yield HEAD + b"X-More: "
+    while True:
+        await asyncio.sleep(DRIP_SECONDS)
+        yield b"a"
+
+
+async def dripping_status() -> AsyncIterator[bytes]:
+    """Not even the first line ends."""
+    for byte in HEAD * 1000:
+        yield bytes([byte]) if byte not in b"\r\n" else b" "
+        await asyncio.sleep(DRIP_SECONDS)
+
+
+async def dripping_body() -> AsyncIterator[bytes]:
+    """A body that is never complete."""
+    yield HEAD + b"Content-Length: 100000\r\n\r\n"
+    while True:
+        await asyncio.sleep(DRIP_SECONDS)
+        yield b"#"
+
+
+async def dripping_chunks() -> AsyncIterator[bytes]:
+    """Chunks without end."""
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    while True:
+        await asyncio.sleep(DRIP_SECONDS)
+        yield b"1\r\n#\r\n"
+
+
+async def silent() -> AsyncIterator[bytes]:
+    """Takes the question, and says nothing."""
+    await asyncio.sleep(3600)
+    yield b""
+
+
+async def informing() -> AsyncIterator[bytes]:
+    """Asks to go on, for ever."""
+    while True:
+        yield b"HTTP/1.1 100 Continue\r\n\r\n"
+        await asyncio.sleep(DRIP_SECONDS)
+
+
+async def many_headers() -> AsyncIterator[bytes]:
+    """Headers as fast as they are read."""
+    yield HEAD
+    while True:
+        yield b"X-More: " + b"a" * 1000 + b"\r\n"
+
+
+async def long_header() -> AsyncIterator[bytes]:
+    """One header as fast as it is read."""
+    yield HEAD + b"X-More: "
+    while True:
+        yield b"a" * 10_000
+
+
+async def endless_body() -> AsyncIterator[bytes]:
+    """A body as fast as it is read."""
+    yield HEAD + b"\r\n"
+    while True:
+        yield b"# nothing\n" * 1000
+
+
+DAWDLERS: tuple[Behaviour, ...] = (
+    dripping_headers,
+    dripping_status,
+    dripping_body,
+    dripping_chunks,
+    silent,
+    informing,
+)
+FLOODERS: tuple[Behaviour, ...] = (many_headers, long_header, endless_body)
+
+
+@dataclass
+class Hostile:
+    """One such server: how many connections were made to it, how many there are, and were at most."""
+
+    address: str = ""
+    connections: int = 0
+    open: int = 0
+    most_open: int = 0
+
+
+async def _serve(
+    served: Iterable[tuple[Hostile, Behaviour, str]], port: int, ready: threading.Event, stop: asyncio.Event
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for one, behaviour, host in served:
+            server = await asyncio.start_server(partial(_handle, one, behaviour), host, port)
+            stack.callback(server.close)
+            address = server.sockets[0].getsockname()
+            one.address = f"{address[0]}:{address[1]}"
+        ready.set()
+        await stop.wait()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _handle(
+    one: Hostile, behaviour: Behaviour, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """One connection, until whoever asks goes away."""
+    one.connections += 1
+    one.open += 1
+    one.most_open = max(one.most_open, one.open)
+    tasks = [asyncio.ensure_future(_left(reader)), asyncio.ensure_future(_say(behaviour, writer))]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        one.open -= 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        writer.close()
+
+
+async def _left(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(OSError):
+        while await reader.read(1 << 16):
+            pass
+
+
+async def _say(behaviour: Behaviour, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        async for part in behaviour():
+            writer.write(part)
+            await writer.drain()
+
+
+@contextlib.contextmanager
+def hostile(*behaviours: Behaviour, hosts: Sequence[str] = (), port: int = 0) -> Iterator[list[Hostile]]:
+    """Serve so as long as the block lasts, each at an address of its own; any free one if none are given."""
+    found = [Hostile() for _ in behaviours]
+    served = zip(found, behaviours, hosts or ["127.0.0.1"] * len(behaviours), strict=True)
+    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+
+    def run() -> None:
+        with contextlib.closing(loop):
+            loop.run_until_complete(_serve(served, port, ready, stop))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield found
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()

@@ -1,0 +1,337 @@
+"""Workers' metrics, read from real servers of prometheus_client and from some that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
+
+from heterotrain import contract
+from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.metrics import pods
+from heterotrain_operator.metrics.client import CONNECTIONS_EACH, Client
+from heterotrain_operator.metrics.exposition import MAX_LINE, MAX_SERIES, own_samples
+from heterotrain_operator.metrics.pods import AT_ONCE, MAX_BYTES, PodReader, parse_metrics, scrape_pods
+from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, dripping_headers, hostile
+from unit.metrics.servers import Script, serving
+
+LABELS = {"training_job": "job", "worker": "job-cpu-0", "group": "cpu"}
+
+
+def registry(version: int, **extra: float) -> CollectorRegistry:
+    own = CollectorRegistry()
+    labels = {**LABELS, "plan_version": str(version)}
+    gauges = {
+        contract.METRIC_PLAN_VERSION: version,
+        contract.METRIC_GENERATION: 2,
+        contract.METRIC_BATCH_SIZE: 32,
+        contract.METRIC_STEP: 120,
+        contract.METRIC_TOTAL_STEPS: 500,
+        contract.METRIC_EPOCH: 3,
+        contract.METRIC_IN_COLLECTIVE: 1,
+        contract.METRIC_OWN_SECONDS_EWMA: 0.25,
+        contract.METRIC_LOSS: 1.5,
+        contract.METRIC_MEMORY_BYTES: 1e8,
+        contract.METRIC_CPU_LIMIT: 0.5,
+        contract.METRIC_MEMORY_PEAK_BYTES: 2e8,
+        contract.METRIC_MEMORY_LIMIT_BYTES: 1e9,
+        contract.METRIC_MEMORY_BATCH_SIZE: 16,
+        contract.METRIC_LEAST_BATCH_SIZE: 8,
+        **extra,
+    }
+    for name, value in gauges.items():
+        Gauge(name, "x", contract.LABELS, registry=own).labels(**labels).set(value)
+    for name, value in {
+        contract.METRIC_STEPS: 10,
+        contract.METRIC_SAMPLES: 320,
+        contract.METRIC_OWN_SECONDS: 2.5,
+        contract.METRIC_OWN_SECONDS_SQUARED: 0.7,
+        contract.METRIC_WAIT_SECONDS: 1.25,
+        contract.METRIC_CPU_THROTTLED_SECONDS: 4.0,
+    }.items():
+        Counter(name, "x", contract.LABELS, registry=own).labels(**labels).inc(value)
+    phases = Gauge(contract.METRIC_PHASE, "x", (*contract.LABELS, "phase"), registry=own)
+    for phase in contract.PHASES:
+        phases.labels(**labels, phase=phase).set(phase == contract.PHASE_TRAINING)
+    return own
+
+
+EXPECTED = WorkerMetrics(
+    plan_version=7,
+    generation=2,
+    batch_size=32,
+    step=120,
+    total_steps=500,
+    epoch=3,
+    phase=contract.PHASE_TRAINING,
+    in_collective=True,
+    steps=10.0,
+    samples=320.0,
+    own_seconds=2.5,
+    own_seconds_squared=0.7,
+    wait_seconds=1.25,
+    own_seconds_ewma=0.25,
+    loss=1.5,
+    memory_bytes=1e8,
+    cpu_limit=0.5,
+    memory_peak_bytes=2e8,
+    memory_limit_bytes=1e9,
+    memory_batch_size=16,
+    least_batch_size=8,
+)
+
+
+@contextlib.contextmanager
+def a_worker() -> Iterator[str]:
+    """The address of a worker that answers as it should."""
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry(7))
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def scraped(
+    addresses: Mapping[str, str], timeout_seconds: float = 1.0, looks: int = 1
+) -> dict[str, WorkerMetrics | None]:
+    """What the last of so many looks finds."""
+
+    async def look() -> dict[str, WorkerMetrics | None]:
+        async with Client() as client:
+            for _ in range(looks):
+                found = await scrape_pods(client, addresses, owner="ml", timeout_seconds=timeout_seconds)
+                await asyncio.sleep(0.05)  # servers learn that their connections are closed
+            return found
+
+    return asyncio.run(look())
+
+
+def test_metrics_of_a_real_server_are_read() -> None:
+    with a_worker() as address:
+        assert scraped({"a": address, "b": address}) == {"a": EXPECTED, "b": EXPECTED}
+
+
+def test_no_worker_has_no_metrics() -> None:
+    assert scraped({}) == {}
+
+
+def test_who_has_no_event_loop_reads_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = PodReader()
+    with a_worker() as address:
+        for _ in range(2):
+            assert reader.read({"a": address}) == {"a": EXPECTED}
+    reader.close()
+    reader.close()
+
+
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    test_metrics_of_a_real_server_are_read()
+
+
+def test_an_absent_worker_is_none_and_does_not_hold_up_the_others() -> None:
+    with socket.socket() as absent, a_worker() as address:
+        absent.bind(("127.0.0.1", 0))
+        found = scraped({"absent": f"127.0.0.1:{absent.getsockname()[1]}", "well": address})
+    assert found == {"absent": None, "well": EXPECTED}
+
+
+@pytest.mark.parametrize("behaviour", [*DAWDLERS, *FLOODERS])
+def test_a_worker_that_never_ends_its_answer_is_left_in_time_and_the_others_are_read(behaviour: Behaviour) -> None:
+    with a_worker() as address, hostile(behaviour) as (one,):
+        began = time.monotonic()
+        found = scraped({"hostile": one.address, "well": address}, timeout_seconds=0.3)
+        assert time.monotonic() - began < 5.0
+    assert found == {"hostile": None, "well": EXPECTED}
+    assert one.connections == 1
+
+
+def test_a_worker_is_asked_once_at_a_time_and_costs_no_thread() -> None:
+    with hostile(dripping_headers) as (one,):
+        threads = threading.active_count()
+        scraped({"hostile": one.address}, timeout_seconds=0.1, looks=5)
+        assert threading.active_count() == threads
+    assert (one.connections, one.most_open, one.open) == (5, 1, 0)
+
+
+def test_silent_workers_in_any_number_do_not_make_a_look_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pods, "AT_ONCE", 8)
+    with hostile(dripping_headers) as (one,):
+        began = time.monotonic()
+        found = scraped({str(number): one.address for number in range(40 * pods.AT_ONCE)}, timeout_seconds=0.2)
+        assert time.monotonic() - began < 6.0  # forty times in a row would take eight
+    assert set(found.values()) == {None}
+    assert one.open == 0
+
+
+def test_one_namespaces_silent_workers_keep_no_other_waiting() -> None:
+    async def both() -> None:
+        async with Client() as client:
+            addresses = {str(number): one.address for number in range(AT_ONCE)}
+            looks = [asyncio.ensure_future(scrape_pods(client, addresses, owner="theirs")) for _ in range(10)]
+            await asyncio.sleep(0.1)
+            assert await scrape_pods(client, {"well": address}, owner="ours") == {"well": EXPECTED}
+            assert not any(look.done() for look in looks)
+            for look in looks:
+                look.cancel()
+            await asyncio.gather(*looks, return_exceptions=True)
+
+    with a_worker() as address, hostile(dripping_headers) as (one,):
+        asyncio.run(both())
+    assert one.most_open <= CONNECTIONS_EACH
+
+
+def test_redirects_are_not_followed() -> None:
+    elsewhere = Script(raw=text_of(registry(7)))
+    with serving(elsewhere) as other:
+        moved = Script(status=302, headers={"Location": f"{other}/metrics"}, raw=text_of(registry(7)))
+        with serving(moved) as url:
+            assert scraped({"moved": url.removeprefix("http://")}) == {"moved": None}
+    assert (len(moved.asked), elsewhere.asked) == (1, [])
+
+
+def test_an_answer_that_is_larger_than_any_workers_is_not_read() -> None:
+    text = text_of(registry(7))
+    for size, found in ((MAX_BYTES, EXPECTED), (MAX_BYTES + 1, None)):
+        with serving(Script(raw=text.ljust(size, b"#"))) as url:
+            assert scraped({"a": url.removeprefix("http://")}) == {"a": found}
+
+
+def text_of(own: CollectorRegistry) -> bytes:
+    return generate_latest(own)
+
+
+def lines(*samples: str) -> str:
+    return "\n".join(samples) + "\n"
+
+
+def sample(name: str, value: float | str, version: int | str, suffix: str = "") -> str:
+    return f'{name}{suffix}{{worker="w",plan_version="{version}"}} {value}'
+
+
+def test_only_series_of_the_version_in_force_count() -> None:
+    metrics = parse_metrics(
+        lines(
+            sample(contract.METRIC_PLAN_VERSION, 4, 4),
+            sample(contract.METRIC_STEPS, 90, 3, "_total"),
+            sample(contract.METRIC_STEPS, 5, 4, "_total"),
+            sample(contract.METRIC_OWN_SECONDS, 9, 3, "_total"),
+        )
+    )
+    assert metrics is not None
+    assert (metrics.plan_version, metrics.steps, metrics.own_seconds) == (4, 5.0, 0.0)
+
+
+def test_what_a_worker_does_not_know_is_none() -> None:
+    metrics = parse_metrics(lines(sample(contract.METRIC_PLAN_VERSION, 1, 1)))
+    assert metrics == WorkerMetrics(plan_version=1)
+
+
+@pytest.mark.parametrize(
+    ("reported", "believed"),
+    [
+        (1, 1),
+        (8, 8),
+        (1024, 1024),
+        (1025, 1),
+        (0, 1),
+        (-8, 1),
+        (7.5, 1),
+        ("1e300", 1),
+        ("NaN", 1),
+        ("+Inf", 1),
+        ("-Inf", 1),
+    ],
+)
+def test_an_absurd_number_of_samples_needed_is_none(reported: float | str, believed: int) -> None:
+    metrics = parse_metrics(
+        lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(contract.METRIC_LEAST_BATCH_SIZE, reported, 1))
+    )
+    assert metrics == WorkerMetrics(plan_version=1, least_batch_size=believed)
+
+
+def test_a_loss_that_is_no_number_arrives_as_such() -> None:
+    metrics = parse_metrics(lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(contract.METRIC_LOSS, "NaN", 1)))
+    assert metrics is not None
+    assert metrics.loss is not None
+    assert math.isnan(metrics.loss)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>404</html>",
+        "heterotrain_worker_plan_version{",
+        lines(sample(contract.METRIC_PLAN_VERSION, "NaN", 1)),
+        lines(sample(contract.METRIC_PLAN_VERSION, "+Inf", 1)),
+        lines(sample(contract.METRIC_PLAN_VERSION, "1e300", 1)),
+        lines(sample(contract.METRIC_PLAN_VERSION, -1, 1)),
+        lines(sample(contract.METRIC_STEPS, 5, 1, "_total")),
+        lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(contract.METRIC_STEP, "NaN", 1)),
+        lines(sample(contract.METRIC_PLAN_VERSION, "one", 1)),
+    ],
+)
+def test_malformed_metrics_are_none(text: str) -> None:
+    assert parse_metrics(text) is None
+
+
+def test_series_that_are_not_ours_are_not_even_parsed() -> None:
+    theirs = 'their_series{a="b} no number\nheterotrain_other 1\n'
+    assert parse_metrics(theirs + lines(sample(contract.METRIC_PLAN_VERSION, 1, 1))) == WorkerMetrics(plan_version=1)
+
+
+def test_labels_may_hold_whatever_the_format_can_escape() -> None:
+    (found,) = own_samples('heterotrain_worker_x{a="\\\\n\\n\\"},b=1",plan_version="7"} 2.5 1700000000000\n')
+    assert found == ("heterotrain_worker_x", {"a": '\\n\n"},b=1', "plan_version": "7"}, 2.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "heterotrain_worker_x{" + "\\" * 900_000,
+        'heterotrain_worker_x{a="' + "\\" * 900_000 + '"} 1',
+        'heterotrain_worker_x{a="' + "\\n" * 2000 + "} 1",
+        "heterotrain_worker_x{" + "} " * 2000,
+        "heterotrain_worker_x{" + 'a="' * 1300 + "} 1",
+        "heterotrain_worker_x" + " 1" * 450_000,
+        "heterotrain_worker_x 1\n" * (MAX_SERIES + 1),
+        'heterotrain_worker_x{a="' + "b" * MAX_LINE + '"} 1',
+        "heterotrain_worker_x 1_000_000e\n",
+    ],
+)
+def test_text_that_is_made_to_be_costly_costs_little(text: str) -> None:
+    spent = time.process_time()
+    assert parse_metrics(text) is None
+    assert time.process_time() - spent < 0.5
+
+
+@pytest.mark.parametrize("name", [contract.METRIC_STEP, contract.METRIC_BATCH_SIZE, contract.METRIC_OWN_SECONDS])
+@pytest.mark.parametrize("value", ["1e300", "-1", "NaN", "+Inf"])
+def test_a_figure_that_cannot_be_one_makes_a_worker_unreadable(name: str, value: str) -> None:
+    text = lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(name, value, 1))
+    assert parse_metrics(text) is None
+
+
+@pytest.mark.parametrize("phase", ["a" * 65, "\ud800", "new\\nline"])
+def test_a_phase_that_no_status_could_hold_makes_a_worker_unreadable(phase: str) -> None:
+    labels = f'worker="w",plan_version="1",phase="{phase}"'
+    text = lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), f"{contract.METRIC_PHASE}{{{labels}}} 1")
+    assert parse_metrics(text) is None
+
+
+@given(st.text(alphabet=st.sampled_from('heterotrain_worker_plan_version{}=",\\ \n1.e+-#'), max_size=300))
+def test_no_text_is_too_odd(text: str) -> None:
+    parse_metrics("heterotrain_worker_" + text)
