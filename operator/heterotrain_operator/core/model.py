@@ -89,11 +89,12 @@ class WorkerSeen:
 
     `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
     once it ended; `finished`, `step` and `message` are its last words, and so are `script_error` (the script itself
-    raised, after `step` committed steps) and `fatal` (no other try may be made). `disrupted`: its end is not its fault
-    (preemption, eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its
-    grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does
-    not answer, so nothing the worker last said can be relied on. `lingering`: the worker has ended, but its pod
-    has not, for a container beside it goes on.
+    raised, after `step` committed steps), `fatal` (no other try may be made) and `asked_to_stop` (it left in order,
+    since it or another was sent SIGTERM). `disrupted`: somebody else shows that its end is not its fault (preemption,
+    eviction, a lost node), so it does not count as a restart; its own words show nothing. `deleting_since`: it is being
+    deleted, and its grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`:
+    that node does not answer, so nothing the worker last said can be relied on. `lingering`: the worker has ended, but
+    its pod has not, for a container beside it goes on.
     """
 
     name: str
@@ -111,6 +112,7 @@ class WorkerSeen:
     out_of_memory: bool = False
     script_error: bool = False
     fatal: bool = False
+    asked_to_stop: bool = False
     deleting_since: float | None = None
     node: str = ""
     node_lost: bool = False

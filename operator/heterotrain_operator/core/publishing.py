@@ -102,6 +102,7 @@ def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float, l
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
+        generation_at=now,
         starting_at=None,
         pods_created_at=None,
         progress_step=-1,

@@ -103,9 +103,11 @@ _WORKER_FLOATS = tuple(field.name for field in _WORKER_FIELDS if isinstance(fiel
 class Memory:
     """What is remembered of one job. Moments are Unix seconds; None: has not happened.
 
-    `workers` are the members of plan `plan_version`, by rank. `draining`: all pods are being deleted, and
-    none is created before `restart_at`. `outcome`, once set, is final; `reason` and `message` say why (or why
-    it restarts). `script_error_step`: the script raised, and training had come so far by then (-1: it has not, or
+    `workers` are the members of plan `plan_version`, by rank. `interruptions` are the restarts that did not count, one
+    soon after the other, and `generation_at` is when the present workers got their first plan; `unexplained_at`: since
+    then workers have ended who say that they were asked to stop, and nobody else does. `draining`: all pods are being
+    deleted, and none is created before `restart_at`. `outcome`, once set, is final; `reason` and `message` say why (or
+    why it restarts). `script_error_step`: the script raised, and training had come so far by then (-1: it has not, or
     training has got past it since). `stepped`: this generation of workers has committed a step. `stage` counts the
     plans of the Profile policy, `adjustments` the plans that changed batches only. What the plan in force promised,
     what the one before it took, and what one took that was taken back by half (own seconds of a step), and the `doubt`
@@ -120,6 +122,9 @@ class Memory:
     pods_created_at: float | None = None
     published_at: float | None = None
     restarts: int = 0
+    interruptions: int = 0
+    unexplained_at: float | None = None
+    generation_at: float | None = None
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1

@@ -131,6 +131,84 @@ def test_disrupted_workers_do_not_count() -> None:
     assert world.memory.restarts == 0
 
 
+def leave_in_order(world: World) -> None:
+    for worker in world.workers.values():
+        worker.end_asked()
+
+
+def test_workers_that_alone_say_that_they_were_asked_to_stop_count() -> None:
+    world = hetero_world(backoff_limit=1)
+    world.run(1)
+    leave_in_order(world)
+    waiting = world.tick()
+    assert (waiting.phase, waiting.delete) == ("Running", ())
+    assert "waiting 60 s for a sign of who asked" in waiting.reason
+    world.tick(59)
+    assert world.memory.restarts == 0
+    assert world.tick(1).phase == "Restarting"
+    assert world.memory.restarts == 1
+    restart_fully(world)
+    leave_in_order(world)
+    world.tick()
+    assert world.tick(60).phase == "Failed"
+    assert failure(world)[0] == "BackoffLimitExceeded"
+
+
+def test_restarts_by_word_of_the_workers_alone_come_to_an_end_soon() -> None:
+    world = hetero_world(backoff_limit=3)
+    while world.decisions[-1].phase != "Failed":
+        if world.decisions[-1].phase == "Running":
+            leave_in_order(world)
+        world.tick()
+        assert world.created <= 3 * 4
+
+
+@pytest.mark.parametrize("sign", ["condition", "deletion", "node"])
+def test_sign_of_who_asked_the_workers_to_stop_is_waited_for(sign: str) -> None:
+    world = hetero_world(backoff_limit=0)
+    world.run(1)
+    leave_in_order(world)
+    world.tick()
+    world.tick(50)
+    one, *others = world.seen().workers
+    shown = {
+        "condition": {"disrupted": True},
+        "deletion": {"deleting_since": world.now + 30, "disrupted": True},
+        "node": {"node_lost": True, "disrupted": True},
+    }[sign]
+    decision, memory = decide(
+        world.job, replace(world.seen(), workers=(replace(one, **shown), *others)), world.memory, world.now
+    )
+    assert decision.phase == "Restarting"
+    assert [event.reason for event in decision.events] == ["WorkerDisrupted", "RestartingWorkers"]
+    assert memory.restarts == 0
+
+
+def test_worker_that_was_killed_is_no_one_to_wait_for_a_sign_of() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end_asked()
+    world.workers["job-g1-0"].end(137)
+    decision = world.tick()
+    assert decision.phase == "Restarting"
+    assert decision.reason.startswith("job-g1-0 was killed by SIGKILL; job-g0-0")
+    assert world.memory.restarts == 1
+
+
+def test_restarts_that_do_not_count_are_later_each_time_and_at_once_after_a_long_time() -> None:
+    world = hetero_world(backoff_limit=0)
+    delays = []
+    for steady in (1, 1, 1, 1, 1, 1, 1, 1, 1, 700, 1):
+        world.tick(steady)
+        world.workers["job-g0-0"].end(143, disrupted=True)
+        world.tick()
+        assert world.memory.restart_at is not None
+        delays.append(world.memory.restart_at - world.now)
+        restart_fully(world)
+    assert delays == [0, 1, 2, 4, 8, 16, 32, 60, 60, 0, 1]
+    assert world.memory.restarts == 0
+
+
 def test_vanished_worker_does_not_count() -> None:
     world = hetero_world(backoff_limit=0)
     world.run(1)

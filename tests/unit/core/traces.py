@@ -36,6 +36,7 @@ class SimulatedWorker:
     out_of_memory: bool = False
     script_error: bool = False
     fatal: bool = False
+    asked_to_stop: bool = False
     last_step: int = 0
     answers: bool = True
     least_batch: int = 1
@@ -58,6 +59,7 @@ class SimulatedWorker:
             out_of_memory=self.out_of_memory,
             script_error=self.script_error,
             fatal=self.fatal,
+            asked_to_stop=self.asked_to_stop,
             metrics=(
                 replace(self.metrics, least_batch_size=self.least_batch)
                 if self.answers and self.exit_code is None
@@ -73,6 +75,11 @@ class SimulatedWorker:
         """The script raised, after so many committed steps."""
         self.end(1, message=message)
         self.script_error, self.last_step = True, step
+
+    def end_asked(self) -> None:
+        """As it says, because somebody asked it to stop."""
+        self.end(143, message="was asked to stop")
+        self.asked_to_stop = True
 
     def end_for_good(self, message: str) -> None:
         """With an error after which no other try may be made."""

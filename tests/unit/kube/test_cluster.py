@@ -235,6 +235,22 @@ def test_pod_on_a_lost_node_is_deleted_without_it(world: World, api: ApiServer) 
     assert [body["gracePeriodSeconds"] for verb, kind, _, body in api.writes[-6:] if verb == "delete"] == [0, 0, 0]
 
 
+def test_node_of_a_worker_that_was_asked_to_stop_is_looked_at(world: World, api: ApiServer) -> None:
+    world.train()
+    words = '{"finished": false, "step": 7, "message": "was asked to stop", "askedToStop": true}'
+    state = {"terminated": {"exitCode": 143, "reason": "Error", "message": words}}
+    for name in NAMES:
+        status = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": state}]}
+        api.change("pods", name, {"status": status})
+    world.round()
+    assert world.status["phase"] == "Running"
+    assert "a sign of who asked" in world.status["reason"]
+    api.change("nodes", "node-1", {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "")
+    world.round(40)
+    assert (world.status["phase"], world.status["restarts"]) == ("Restarting", 0)
+    assert "WorkerDisrupted" in world.events
+
+
 def test_pod_that_went_while_the_watch_was_away_is_missed_in_the_end(world: World, api: ApiServer) -> None:
     world.train()
     ghosts = [pod for pod in world.pods if pod.name == LEADER]

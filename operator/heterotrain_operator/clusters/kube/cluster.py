@@ -108,7 +108,7 @@ class KubeCluster:
             # A node is asked about only where something is wrong, since every question is a request.
             overdue = pod.deleting_since is not None and now >= pod.deleting_since
             silent = pod.ready_to_scrape and metrics is None
-            lost = bool(pod.node) and (overdue or silent) and self._nodes.lost(pod.node, now)
+            lost = bool(pod.node) and (overdue or silent or pod.asked_to_stop) and self._nodes.lost(pod.node, now)
             workers.append(worker_seen(pod, metrics, lost))
         if stored.plan is not None and stored.plan.version != self._delivering:
             # Whoever wrote this plan may not have lived to deliver it.
