@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from handlers.api_server import ApiServer
+from heterotrain.contract import Member
 from heterotrain_operator.api import Problem
+from heterotrain_operator.clusters.kube.absences import Absences
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN
+from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, PLAN_KEY
 from heterotrain_operator.clusters.kube.owned import NameTakenError
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
@@ -208,6 +210,7 @@ def test_member_that_is_gone_is_seen_as_it_was_last_until_the_plan_names_it_no_m
     leader = next(pod for pod in world.pods if pod.name == LEADER)
     others = [pod for pod in world.pods if pod.name != LEADER]
     stranger = replace(leader, name="digits-old-0", uid="of an earlier plan", gone=True)
+    world.api.remove("pods", LEADER)
     seen, _ = world.look(pods=[*others, replace(leader, gone=True, message="preempted"), stranger])
     assert LEADER not in {worker.name for worker in seen.workers}
     assert [(worker.name, worker.message) for worker in seen.departed] == [(LEADER, "preempted")]
@@ -221,7 +224,7 @@ def test_pod_of_another_identity_is_not_deleted(world: World, api: ApiServer) ->
     world.cluster.act(Decision("Restarting", "why", delete=(LEADER,)), Memory.initial())
     assert LEADER in api.names("pods")
     seen, _ = world.look(pods=shown)
-    assert LEADER not in {worker.name for worker in seen.workers}
+    assert "an earlier one" not in {worker.uid for worker in seen.workers if worker.name == LEADER}
 
 
 def test_pod_on_a_lost_node_is_deleted_without_it(world: World, api: ApiServer) -> None:
@@ -274,6 +277,76 @@ def test_pods_that_answer_are_never_asked_for(world: World, api: ApiServer) -> N
         world.workers.train()
         world.round(10)
     assert [read for read in api.reads if read[1] == "pods"] == []
+
+
+# --- what a watch does not show ---------------------------------------------------------------------------------
+
+
+def test_member_that_an_index_lacks_after_a_takeover_costs_nobody_anything(world: World, api: ApiServer) -> None:
+    world.train()
+    lacking = [pod for pod in world.pods if pod.name != LEADER]
+    for takeover in (True, False, True):
+        if takeover:
+            world.restart_operator()
+        world.workers.train()
+        decision = world.round(pods=lacking)
+        assert (decision.phase, decision.delete, decision.create) == ("Running", (), ())
+    assert written(api, "pods") == []
+    assert len(world.status["workers"]) == 3
+
+
+def test_members_that_are_gone_are_asked_for_once(world: World, api: ApiServer) -> None:
+    world.train()
+    api.remove("pods", LEADER, told=False)
+    api.reads.clear()
+    assert world.round().phase == "Restarting"
+    for _ in range(5):
+        world.end_pods()
+        world.round(0.1)
+    assert sorted(name for _, kind, name in api.reads if kind == "pods") == sorted(NAMES)
+
+
+def test_pod_of_another_identity_is_not_taken_for_the_member(world: World, api: ApiServer) -> None:
+    world.train()
+    api.remove("pods", LEADER, told=False)
+    api.put("pods", {"metadata": {"name": LEADER}})
+    assert world.round(pods=[pod for pod in world.pods if pod.name != LEADER]).phase == "Restarting"
+
+
+def test_pod_that_lost_its_label_is_still_there(world: World) -> None:
+    world.train()
+    others = [pod for pod in world.pods if pod.name != LEADER]
+    leader = next(pod for pod in world.pods if pod.name == LEADER)
+    world.workers.train()
+    assert world.round(pods=[*others, replace(leader, gone=True)]).phase == "Running"
+    assert world.round(pods=others).phase == "Running"
+
+
+def test_worker_that_an_index_lacks_is_no_reason_to_give_up_a_lost_plan(world: World, api: ApiServer) -> None:
+    world.train()
+    api.remove("configmaps", "digits-plan")
+    decision = world.round(20, pods=[pod for pod in world.pods if pod.name != LEADER])
+    assert (decision.phase, decision.delete) == ("Running", ())
+    assert decision.plan is not None
+    assert len(decision.plan.members) == 3
+
+
+def test_plan_that_names_what_is_no_pod_asks_for_nothing(world: World, api: ApiServer) -> None:
+    world.train()
+    stranger = replace(world.plan.members[0], name="../secrets/token", uid="none")
+    forged = replace(world.plan, members=(*world.plan.members, stranger))
+    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: forged.to_json()}})
+    api.reads.clear()
+    world.round()
+    assert {kind for _, kind, _ in api.reads} <= {"configmaps", "heterotrainingjobs"}
+
+
+def test_many_absent_members_are_asked_for_at_once(gateway: Gateway, api: ApiServer) -> None:
+    members = [Member(f"digits-small-{rank}", f"uid-{rank}", "", "small", 1) for rank in range(40)]
+    absences = Absences(gateway, "team-a", "digits", "the job")
+    assert absences.members(members, {}) == []
+    assert absences.members(members, {}) == []
+    assert [verb for verb, _, _ in api.reads] == ["list"]
 
 
 def test_finished_job_is_deleted_when_its_time_is_over(world: World, api: ApiServer) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem
+from heterotrain_operator.clusters.kube.absences import Absences
 from heterotrain_operator.clusters.kube.events import build_event
 from heterotrain_operator.clusters.kube.gateway import JOB_KIND, ConflictError, Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.ghosts import Ghosts
@@ -26,6 +27,7 @@ from heterotrain_operator.clusters.kube.pods import build_pod
 from heterotrain_operator.clusters.kube.service import build_service
 from heterotrain_operator.clusters.kube.sources import Source
 from heterotrain_operator.clusters.kube.status import next_status, worth_writing
+from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
 
@@ -47,6 +49,7 @@ class KubeCluster:
         self._clock = clock
         self._plans = PlanStore(gateway)
         self._ghosts = Ghosts(gateway)
+        self._absences: Absences | None = None
         self._undelivered: dict[str, int] = {}
         self._delivering: int | None = None
         self._deleted: set[str] = set()
@@ -99,6 +102,7 @@ class KubeCluster:
         stored = self._plans.read(self._job, self._uid)
         self._check_service()
         now = self._clock()
+        self._pods |= {pod.name: pod for pod in self._not_shown(stored.plan)}
         readable = [pod for pod in self._pods.values() if pod.ready_to_scrape]
         reading = self._source.read(self._job, self._namespace, readable, now)
         self._look_for_ghosts({name for name, metrics in reading.metrics.items() if metrics is not None}, now)
@@ -114,6 +118,7 @@ class KubeCluster:
             # Whoever wrote this plan may not have lived to deliver it.
             self._undelivered, self._delivering = _behind(stored.plan, workers), stored.plan.version
         members = set() if stored.plan is None else {member.uid for member in stored.plan.members}
+        members -= {pod.uid for pod in self._pods.values()}
         self._departed = {uid: pod for uid, pod in self._departed.items() if uid in members}
         self._seen = Seen(
             tuple(workers),
@@ -182,6 +187,24 @@ class KubeCluster:
             if not error.earlier:  # that of an earlier job is the same, and may be taken over
                 raise
         self._service_checked = True
+
+    def _not_shown(self, plan: Plan | None) -> list[PodFacts]:
+        """Pods that the watch lacks, of those whose absence would be acted on."""
+        memory = self._plans.memory or Memory.initial()
+        if memory.draining or memory.outcome:
+            return []
+        absences = self._absences
+        if absences is None:
+            absences = self._absences = Absences(self._gateway, self._namespace, self._name, self._uid)
+        # What only ceases to bear the label is told of as deleted too.
+        absences.gone(uid for uid, pod in self._departed.items() if pod.deleting_since is not None)
+        if plan is not None:
+            return absences.members(plan.members, self._pods)
+        if memory.generation == 0:
+            return []
+        groups = self._job.spec.worker_groups
+        names = [worker_name(self._name, group.name, index) for group in groups for index in range(group.replicas)]
+        return absences.workers(names, self._pods) if self._pods else []
 
     def _look_for_ghosts(self, answering: Collection[str], now: float) -> None:
         """Doubt pods that neither answer nor have ended, and those that were deleted and do not go."""
