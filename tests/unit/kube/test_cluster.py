@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from handlers.api_server import ApiServer
+from handlers.api_server import ApiServer, StatusError
 from heterotrain.contract import Member
 from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.absences import Absences
@@ -15,7 +15,7 @@ from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, PLAN_KEY
 from heterotrain_operator.clusters.kube.owned import NameTakenError
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
-from unit.kube.worlds import NAMES, World, owner, rebalance, refusing, written
+from unit.kube.worlds import JOB, NAMES, World, owner, rebalance, refusing, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
 LEADER = NAMES[0]
@@ -38,7 +38,7 @@ def test_job_gets_plan_map_service_and_pods_in_this_order(world: World, api: Api
         "events",
         "heterotrainingjobs",
     ]
-    assert written(api, "pods") == [("create", "pods", name) for name in NAMES]
+    assert sorted(written(api, "pods")) == sorted(("create", "pods", name) for name in NAMES)
     assert world.status["phase"] == "Created"
 
 
@@ -79,16 +79,66 @@ def test_pods_that_a_late_watch_does_not_show_are_not_refused(world: World, api:
     assert world.events == ["SuccessfulCreatePod"]
 
 
-def test_pod_that_is_refused_is_told_of_once(world: World, api: ApiServer) -> None:
-    api.refuse = refusing("create", "pods", 403, "exceeded quota")
+def quota(api: ApiServer, most: int) -> list[str]:
+    """Admit so many pods to the namespace. Returns the names of those refused, which grow."""
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        used = len(api.names("pods"))
+        if (verb, kind) == ("create", "pods") and used >= most:
+            tries.append(name)
+            raise StatusError(403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota, used: pods={used}')
+
+    tries: list[str] = []
+    api.refuse = refuse
+    return tries
+
+
+def test_refused_pods_are_told_of_in_one_event_and_tried_one_at_a_time(world: World, api: ApiServer) -> None:
+    tries = quota(api, 0)
     for _ in range(3):
         world.round(11)
-    assert world.events == ["FailedCreatePod"] * 3
-    assert "exceeded quota: digits-large-0" in world.status["reason"]
+    assert tries == [NAMES[0]] * 3
+    assert world.events == ["FailedCreatePod"]
+    (event,) = (api.get("events", name) for name in api.names("events"))
+    assert event is not None
+    assert event["message"].startswith("3 of 3 pods are not created: create Pod digits-small-0: ")
+    assert "exceeded quota" in world.status["reason"]
+    assert f"{NAMES[2]} (not tried after the refusal of {NAMES[0]})" in world.status["reason"]
     assert len(written(api, "heterotrainingjobs")) == 2
     api.refuse = lambda *_: None
     world.round(11)
     assert api.names("pods") == sorted(NAMES)
+
+
+def test_thousand_workers_under_a_quota_cost_a_handful_of_refusals_and_one_event(
+    api: ApiServer, gateway: Gateway
+) -> None:
+    template = JOB["spec"]["workerGroups"][0]["template"]
+    groups = [{"name": "small", "replicas": 1000, "template": template}]
+    world = World(api, gateway, {"workerGroups": groups, "training": {"globalBatchSize": 2000}})
+    tries = quota(api, 100)
+    world.round()
+    assert len(api.names("pods")) == 100
+    assert len(tries) <= 64, "those of one doubling batch"
+    assert sorted(world.events) == ["FailedCreatePod", "SuccessfulCreatePod"]
+    for _ in range(5):
+        tries.clear()
+        world.round(11)
+        assert len(tries) == 1
+    assert len(world.events) == 2
+
+
+def test_group_whose_template_is_refused_keeps_no_other_from_being_tried(world: World, api: ApiServer) -> None:
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if (verb, kind) == ("create", "pods") and "small" in name:
+            tries.append(name)
+            raise StatusError(422, "Invalid", "spec.containers[0].image: Required value")
+
+    tries: list[str] = []
+    api.refuse = refuse
+    world.round()
+    assert tries == [NAMES[0]]
+    assert api.names("pods") == [NAMES[2]]
 
 
 def test_api_server_in_trouble_refuses_no_pods(world: World, api: ApiServer) -> None:

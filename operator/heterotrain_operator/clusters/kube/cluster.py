@@ -7,6 +7,7 @@ picture does no harm: names are deterministic, and plan and memory are written u
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,14 @@ from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem
 from heterotrain_operator.clusters.kube.absences import Absences
 from heterotrain_operator.clusters.kube.events import build_event
-from heterotrain_operator.clusters.kube.gateway import JOB_KIND, ConflictError, Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.gateway import (
+    FORBIDDEN,
+    JOB_KIND,
+    ConflictError,
+    Gateway,
+    GatewayError,
+    JobGoneError,
+)
 from heterotrain_operator.clusters.kube.ghosts import Ghosts
 from heterotrain_operator.clusters.kube.invalid import invalid_status
 from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, service_name
@@ -25,6 +33,7 @@ from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
 from heterotrain_operator.clusters.kube.service import build_service
+from heterotrain_operator.clusters.kube.slow_start import Refusal, create_slowly
 from heterotrain_operator.clusters.kube.sources import Source
 from heterotrain_operator.clusters.kube.status import next_status, worth_writing
 from heterotrain_operator.core.facts import worker_name
@@ -37,6 +46,9 @@ REFUSALS = frozenset({400, 403, 404, 409, 422})
 """HTTP statuses with which the API server refuses a pod for what it is, and will again."""
 
 CREATED = "SuccessfulCreatePod"
+
+_FIGURE = re.compile(r"\d+")
+"""What differs between two refusals of the same kind, as by how much a quota is exceeded."""
 
 
 class KubeCluster:
@@ -55,6 +67,7 @@ class KubeCluster:
         self._deleted: set[str] = set()
         self._forced: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._refusals_told: frozenset[str] = frozenset()
         self._departed: dict[str, PodFacts] = {}  # by UID
         self._service_checked = False
         self._status: Mapping[str, Any] | None = None  # as it was written last
@@ -146,8 +159,7 @@ class KubeCluster:
         self._deliver()
         self._delete(decision)
         refusals = self._create(decision)
-        in_vain = bool(decision.create) and len(self._refused) == len(decision.create)
-        self._tell([event for event in decision.events if not (in_vain and event.reason == CREATED)] + refusals, now)
+        self._tell([*self._as_done(decision), *refusals], now)
         self._report(decision, memory, now)
         if decision.remove_job and not self._gateway.delete(JOB_KIND, self._namespace, self._name, uid=self._uid):
             raise JobGoneError(f"job {self._namespace}/{self._name} is gone")
@@ -242,19 +254,34 @@ class KubeCluster:
         if not self._gateway.delete("Pod", self._namespace, pod.name, uid=pod.uid, grace_seconds=grace_seconds):
             self._ghosts.gone(pod.uid)
 
+    def _as_done(self, decision: Decision) -> list[Event]:
+        """The decision's events; of pods that were to be created only what was."""
+        done = len(decision.create) - len(self._refused)
+        if not decision.create or not self._refused:
+            return list(decision.events)
+        others = [event for event in decision.events if event.reason != CREATED]
+        told = len(others) < len(decision.events) and done > 0
+        return [*others, Event("Normal", CREATED, f"created {done} of {len(decision.create)} pods")] if told else others
+
     def _create(self, decision: Decision) -> list[Event]:
-        """Create what is missing. Returns an event for each pod that is refused for a new reason."""
+        """Create what is missing. Returns an event for each new reason for which pods are refused."""
         if not decision.create:
             return []
-        before, self._refused = self._refused, {}
-        no_service = self._apply_service()
-        for key in decision.create:
-            if key.name not in self._pods and (why_not := no_service or self._create_pod(key)):
-                self._refused[key.name] = why_not
+        absent = [key for key in decision.create if key.name not in self._pods]
+        no_service, skipped = self._apply_service(), tuple[str, ...]()
+        if no_service:
+            refused = {key.name: Refusal(no_service, "all") for key in absent}
+        else:
+            refused, skipped = create_slowly(absent, self._create_pod)
+        after = f"not tried after the refusal of {next(iter(refused), '')}"
+        self._refused = {name: refusal.why for name, refusal in refused.items()} | dict.fromkeys(skipped, after)
+        reasons: dict[str, str] = {}
+        for name, refusal in refused.items():
+            reasons.setdefault(_FIGURE.sub("#", refusal.why.replace(name, "")), refusal.why)
+        told, self._refusals_told = self._refusals_told, frozenset(reasons)
+        count = f"{len(self._refused)} of {len(absent)} pods are not created: " if len(self._refused) > 1 else ""
         return [
-            Event("Warning", "FailedCreatePod", why_not)
-            for name, why_not in self._refused.items()
-            if before.get(name) != why_not
+            Event("Warning", "FailedCreatePod", f"{count}{why}") for kind, why in reasons.items() if kind not in told
         ]
 
     def _apply_service(self) -> str:
@@ -267,8 +294,8 @@ class KubeCluster:
             return str(error)
         return ""
 
-    def _create_pod(self, key: WorkerKey) -> str:
-        """Why the pod is refused; empty if it is there now.
+    def _create_pod(self, key: WorkerKey) -> Refusal | None:
+        """Why the pod is refused; None if it is there now. For several threads.
 
         It is not applied: a pod of an earlier job, which still trains or ends, would become this job's worker.
         """
@@ -276,12 +303,13 @@ class KubeCluster:
             self._gateway.create(build_pod(self._job, self._uid, key))
         except ConflictError as error:
             found = self._gateway.read("Pod", self._namespace, key.name)
-            return str(error) if found is None else self._why_taken(found)
+            taken = str(error) if found is None else self._why_taken(found)
+            return Refusal(taken, "pod") if taken else None
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise
-            return str(error)
-        return ""
+            return Refusal(str(error), "all" if error.status == FORBIDDEN else "group")
+        return None
 
     def _why_taken(self, body: Mapping[str, Any]) -> str:
         try:
