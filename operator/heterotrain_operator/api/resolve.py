@@ -61,6 +61,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         clean_pod_policy=spec.run_policy.clean_pod_policy,
         ttl_seconds=None if ttl is None else float(ttl),
+        uid=job.metadata.uid or "",
     )
 
 

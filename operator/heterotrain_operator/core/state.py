@@ -105,13 +105,15 @@ class Memory:
 
     `workers` are the members of plan `plan_version`, by rank. `interruptions` are the restarts that did not count, one
     soon after the other, and `generation_at` is when the present workers got their first plan; `unexplained_at`: since
-    then workers have ended who say that they were asked to stop, and nobody else does. `draining`: all pods are being
-    deleted, and none is created before `restart_at`. `outcome`, once set, is final; `reason` and `message` say why (or
-    why it restarts). `script_error_step`: the script raised, and training had come so far by then (-1: it has not, or
-    training has got past it since). `stepped`: this generation of workers has committed a step. `stage` counts the
-    plans of the Profile policy, `adjustments` the plans that changed batches only. What the plan in force promised,
-    what the one before it took, and what one took that was taken back by half (own seconds of a step), and the `doubt`
-    about such promises (a share of the step) after `missed_promises` of them are those of `trust.py`.
+    then workers have ended who say that they were asked to stop, and nobody else does. `placements` are the tries to
+    place all workers that were given up; since `half_placed_at` only some have places, at most `most_placed`.
+    `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is final;
+    `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had come
+    so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
+    committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches only.
+    What the plan in force promised, what the one before it took, and what one took that was taken back by half (own
+    seconds of a step), and the `doubt` about such promises (a share of the step) after `missed_promises` of them are
+    those of `trust.py`.
     """
 
     plan_version: int = 0
@@ -125,6 +127,9 @@ class Memory:
     interruptions: int = 0
     unexplained_at: float | None = None
     generation_at: float | None = None
+    placements: int = 0
+    half_placed_at: float | None = None
+    most_placed: int = 0
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1
@@ -225,6 +230,8 @@ _MEASURED = frozenset(
         "between_steps",
         "stepped",
         "slow_step_seconds",
+        "half_placed_at",
+        "most_placed",
         "promised_seconds",
         "replaced_seconds",
         "retreated_seconds",

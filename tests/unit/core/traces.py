@@ -36,6 +36,8 @@ class SimulatedWorker:
     out_of_memory: bool = False
     script_error: bool = False
     fatal: bool = False
+    gated: bool = False
+    node: str = ""
     asked_to_stop: bool = False
     last_step: int = 0
     answers: bool = True
@@ -59,6 +61,8 @@ class SimulatedWorker:
             out_of_memory=self.out_of_memory,
             script_error=self.script_error,
             fatal=self.fatal,
+            gated=self.gated,
+            node=self.node,
             asked_to_stop=self.asked_to_stop,
             metrics=(
                 replace(self.metrics, least_batch_size=self.least_batch)

@@ -15,7 +15,7 @@ from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, PLAN_KEY
 from heterotrain_operator.clusters.kube.owned import NameTakenError
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
-from unit.kube.worlds import JOB, NAMES, World, owner, rebalance, refusing, written
+from unit.kube.worlds import JOB, NAMES, NOW, World, owner, rebalance, refusing, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
 LEADER = NAMES[0]
@@ -327,6 +327,42 @@ def test_pods_that_answer_are_never_asked_for(world: World, api: ApiServer) -> N
         world.workers.train()
         world.round(10)
     assert [read for read in api.reads if read[1] == "pods"] == []
+
+
+# --- places -----------------------------------------------------------------------------------------------------
+
+
+def test_pods_that_have_places_go_with_those_that_find_none_and_come_back_together(
+    world: World, api: ApiServer
+) -> None:
+    world.round()
+    for name in NAMES[:2]:
+        api.change("pods", name, {"spec": {"nodeName": "node-1"}, "status": {"phase": "Running", "podIP": "10.0.0.1"}})
+    uids = {pod.uid for pod in world.pods}
+    while world.now < NOW + 310 and "WorkersLetGo" not in world.events:
+        world.round(5)
+    assert world.now >= NOW + 150
+    for _ in range(8):
+        world.end_pods()
+        world.round(5)
+    assert sorted(pod.name for pod in world.pods) == sorted(NAMES)
+    assert not {pod.uid for pod in world.pods} & uids
+    assert world.status["restarts"] == 0
+
+
+def test_pods_that_a_queue_holds_back_do_not_fail_the_job(world: World, api: ApiServer) -> None:
+    world.round()
+    for name in NAMES:
+        api.change("pods", name, {"spec": {"schedulingGates": [{"name": "queue"}]}, "status": {"phase": "Pending"}})
+    for _ in range(4):
+        world.round(600)
+    assert world.status["phase"] == "Created"
+    for name in NAMES:
+        api.change("pods", name, {"spec": {"schedulingGates": None}, "status": {"phase": ""}})
+    world.run_pods()
+    world.workers.wait(*NAMES)
+    world.round()
+    assert world.status["phase"] == "Running"
 
 
 # --- what a watch does not show ---------------------------------------------------------------------------------

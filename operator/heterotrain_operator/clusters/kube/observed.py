@@ -17,6 +17,7 @@ from heterotrain_operator.clusters.kube.endings import (
     disruption,
     how_it_ended,
     is_disrupted,
+    is_gated,
     why_it_waits,
 )
 from heterotrain_operator.clusters.kube.moments import unix_seconds
@@ -76,6 +77,7 @@ class PodFacts:
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
+    gated: bool = False
     lingering: bool = False
     gone: bool = False
 
@@ -136,6 +138,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
+        gated=not spec.get("nodeName") and is_gated(spec, status),
         lingering=ending.over and _anything_runs(status),
         gone=gone,
     )
@@ -163,6 +166,7 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         deleting_since=facts.deleting_since,
         node=facts.node,
         node_lost=node_lost,
+        gated=facts.gated,
         lingering=facts.lingering,
         metrics=metrics if facts.ready_to_scrape else None,
     )
