@@ -208,9 +208,9 @@ class RunPolicy(Model):
     startup_deadline_seconds: PositiveSeconds = Field(
         default=600,
         description="The job fails if its workers are not all at their loops after so long. One that has trained "
-        "before waits on for pods that find no place, and is Degraded meanwhile. Pods behind a scheduling gate are waited "
-        "for before that. If only some find places, they let them go after a quarter to half of it (at least 1 to 2 "
-        "minutes) and try again.",
+        "before waits on for pods that find no place, and is Degraded meanwhile. Pods behind a scheduling gate are "
+        "waited for before that. If only some find places, they let them go after a quarter to half of it (at least 1 "
+        "to 2 minutes) and try again.",
     )
     scheduling_policy: SchedulingPolicy | None = Field(
         default=None, description="Hints for a gang scheduler or queue. Absent: pods are placed one by one."

@@ -157,6 +157,18 @@ class Memory:
         """Of a job that nothing was decided about yet."""
         return cls()
 
+    def moved(self, seconds: float) -> Memory:
+        """With all moments so much later, as after the clock has leapt."""
+        moments = {name: getattr(self, name) for name in _MOMENTS}
+        return replace(
+            self,
+            workers=tuple(
+                replace(worker, silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
+                for worker in self.workers
+            ),
+            **{name: moment + seconds for name, moment in moments.items() if moment is not None},
+        )
+
     def same_but_measurements(self, other: Memory) -> bool:
         """Whether losing the difference would cost only measurements, which can be taken again.
 
@@ -238,6 +250,7 @@ _MEASURED = frozenset(
         "doubt",
     }
 )
+_MOMENTS = tuple(field.name for field in fields(Memory) if field.name.endswith("_at"))
 _JOB_FIELDS = tuple(field for field in fields(Memory) if field.name != "workers")
 
 

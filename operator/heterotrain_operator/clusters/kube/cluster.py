@@ -330,7 +330,8 @@ class KubeCluster:
 
     def _report(self, decision: Decision, memory: Memory, now: float) -> None:
         self._known = status = next_status(self._known, self._job, self._seen, decision, memory, now)
-        if worth_writing(self._status, status, None if self._status_at is None else now - self._status_at):
+        since = None if self._status_at is None or now < self._status_at else now - self._status_at
+        if worth_writing(self._status, status, since):
             self._gateway.write_status(self._namespace, self._name, self._uid, status)
             self._status, self._status_at = status, now
 
