@@ -21,6 +21,7 @@ from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, Work
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.passes import in_passes, with_passes
 from heterotrain_operator.core.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
+from heterotrain_operator.core.prior import first_split, placed_anew
 from heterotrain_operator.core.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.safe import bounds_at_once, safe_bounds
 from heterotrain_operator.core.state import Memory, WorkerMemory
@@ -125,13 +126,18 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
     known = known_workers(memory, facts.plan)
-    knowledge = [with_least_batch(known.get(worker.name, WorkerMemory()), worker.metrics) for worker in workers]
+    knowledge = [
+        placed_anew(with_least_batch(known.get(worker.name, WorkerMemory()), worker.metrics), worker)
+        for worker in workers
+    ]
     groups = [worker.group for worker in workers]
     bounds = safe_bounds(job, groups, knowledge)
     seats = [
         Seat(worker.name, group_of(job, worker.group), 0, pair) for worker, pair in zip(workers, bounds, strict=True)
     ]
     split = _first_split(job, facts.plan, seats)
+    seats = [replace(seat, batch=batch) for seat, batch in zip(seats, split.batches, strict=True)]
+    split = first_split(job, facts.plan, workers, known, seats) or split
     generations = [memory.generation, *(w.metrics.generation for w in workers if w.metrics is not None)]
     if facts.plan is not None:
         generations.append(facts.plan.generation)
@@ -148,7 +154,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     plural = "" if len(workers) == 1 else "s"
     reason = f"plan {plan.version} starts generation {plan.generation} of {len(workers)} worker{plural}: {split.reason}"
     event = Event("Normal", "PlanPublished", reason)
-    memory = started_plan(memory, facts.plan, plan, now, [worker.least_batch for worker in knowledge])
+    memory = started_plan(memory, plan, now, knowledge)
     return decision(job, "Running", "PlanPublished", reason, plan=plan, events=(event,)), memory
 
 

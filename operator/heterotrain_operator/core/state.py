@@ -30,8 +30,8 @@ class WorkerMemory:
     and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
     one (`safe.py`); its batch before the plan in force (`trust.py`); its peak memory at the smallest and the greatest
     batch seen, and its limit (`memory_model.py`); whether its speed is what a new CPU limit lets expect, and not yet
-    measured (`foretold`, 1 if so); the fewest samples that its model trains well with (`least.py`); and small
-    bookkeeping.
+    measured (`foretold`, 1 if so); the fewest samples that its model trains well with (`least.py`); where it runs
+    (`prior.py`); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -64,6 +64,7 @@ class WorkerMemory:
     failed_batch: int = 0
     foretold: int = 0
     least_batch: int = 0
+    place: int = 0
 
     @property
     def learned_bounds(self) -> tuple[int, int]:

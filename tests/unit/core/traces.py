@@ -113,6 +113,7 @@ class World:
         self.scales = dict(scales or {})
         self.limits: dict[str, float] = {}
         self.leasts: dict[str, int] = {}
+        self.nodes: dict[str, str] = {}
         self.fixed, self.per_sample, self.noise = fixed, per_sample, noise
         self.random = random.Random(seed)
         self.forgetful = forgetful
@@ -149,6 +150,7 @@ class World:
                 scale=self.scales.get(key.name, 1.0),
                 cpu_limit=self.limits.get(key.name),
                 least_batch=self.leasts.get(key.name, 1),
+                node=self.nodes.get(key.name, ""),
             )
         if decision.plan is not None:
             assert parse_plan(decision.plan.to_json()) == decision.plan
