@@ -90,6 +90,8 @@ class WorkerMetrics:
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0
     least_batch_size: int = 1  # with fewer samples its model trains badly
+    resumed_step: int | None = None  # of an earlier job's checkpoint, which training went on from
+    resumed_from: str = ""  # that job's UID, if it is known
 
 
 @dataclass(frozen=True, slots=True)

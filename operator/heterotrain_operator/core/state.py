@@ -112,9 +112,10 @@ class Memory:
     `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had come
     so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
     committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches only.
-    What the plan in force promised, what the one before it took, and what one took that was taken back by half (own
-    seconds of a step), and the `doubt` about such promises (a share of the step) after `missed_promises` of them are
-    those of `trust.py`.
+    Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did not), whose UID was
+    `resumed_from`. What the plan in force promised, what the one before it took, and what one took that was taken back
+    by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after `missed_promises`
+    of them are those of `trust.py`.
     """
 
     plan_version: int = 0
@@ -146,6 +147,8 @@ class Memory:
     message: str = ""
     stage: int = 0
     adjustments: int = 0
+    resumed_step: int = -1
+    resumed_from: str = ""
     promised_seconds: float = 0.0
     replaced_seconds: float = 0.0
     retreated_seconds: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from prometheus_client.samples import Sample
 
@@ -14,6 +15,10 @@ from heterotrain_operator.core.model import WorkerMetrics
 logger = logging.getLogger(__name__)
 
 PHASE_LABEL = "phase"
+OWN_LABELS = frozenset({PHASE_LABEL, contract.LABEL_RESUMED_FROM})
+"""Of single series of a worker, beside those that all of them have."""
+
+LONGEST_UID = 64
 GREATEST_LEAST_BATCH = 1024
 """Samples; a worker that reports to need more than this is not believed."""
 
@@ -31,16 +36,18 @@ def worker_metrics(samples: Iterable[Sample]) -> WorkerMetrics | None:
         return None
     version = int(max(versions))
     values: dict[str, float] = {}
-    phase = ""
+    phase = resumed_from = ""
     for sample in own:
         if sample.labels.get("plan_version") != str(version):
             continue
         if sample.name == contract.METRIC_PHASE:
             phase = sample.labels.get(PHASE_LABEL, "") if sample.value else phase
         else:
+            if sample.name == contract.METRIC_RESUMED_STEP:
+                resumed_from = sample.labels.get(contract.LABEL_RESUMED_FROM, "")[:LONGEST_UID]
             values[sample.name.removesuffix(_COUNTER_SUFFIX)] = sample.value
     try:
-        return _metrics(version, values, phase)
+        return replace(_metrics(version, values, phase), resumed_from=resumed_from)
     except (ValueError, OverflowError) as error:
         logger.debug("malformed metrics: %s", error)
         return None
@@ -68,8 +75,13 @@ def _metrics(version: int, values: Mapping[str, float], phase: str) -> WorkerMet
         memory_peak_bytes=values.get(contract.METRIC_MEMORY_PEAK_BYTES),
         memory_limit_bytes=values.get(contract.METRIC_MEMORY_LIMIT_BYTES),
         memory_batch_size=int(values.get(contract.METRIC_MEMORY_BATCH_SIZE, 0)),
+        resumed_step=_step(values.get(contract.METRIC_RESUMED_STEP)),
         least_batch_size=_least_batch(values.get(contract.METRIC_LEAST_BATCH_SIZE, 1.0)),
     )
+
+
+def _step(value: float | None) -> int | None:
+    return int(value) if value is not None and 0 <= value < 2**53 else None
 
 
 def _least_batch(value: float) -> int:
