@@ -15,15 +15,16 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import heterotrain
+from heterotrain import contract
 from heterotrain.accumulation import Accumulator
 from heterotrain.batch_norm import has_batch_norm
 from heterotrain.buffers import SharedBuffers
 from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain.counting import checked_count
-from heterotrain.generation import Generation
+from heterotrain.generation import CollectiveError, Generation
 from heterotrain.hyperparameters import Hyperparameters
-from heterotrain.membership import Rendezvous
+from heterotrain.membership import MembershipError, Rendezvous
 from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep
@@ -31,7 +32,7 @@ from heterotrain.sampler import Position, Rules, Share, epoch_order
 from heterotrain.split import Split
 from heterotrain.training_state import Origin, TrainingState
 from heterotrain.wire import StagedWire
-from heterotrain.worker import choose_device
+from heterotrain.worker import MissingDeviceError, choose_device
 from trainer.gang import free_port
 
 CPU = torch.device("cpu")
@@ -357,3 +358,8 @@ def test_joining_seeds_the_first_weights() -> None:
         return nn.Linear(3, 1).weight.flatten().tolist()
 
     assert weights(5) == weights(5) != weights(6)
+
+
+def test_errors_bear_the_names_that_the_contract_gives_them() -> None:
+    assert MissingDeviceError.__name__ == contract.ERROR_MISSING_DEVICE
+    assert {each.__name__ for each in (MembershipError, CollectiveError, CheckpointError)} == contract.ERRORS_THAT_PASS

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heterotrain_operator.core import hopeless
 from heterotrain_operator.core.facts import Facts, ended, failed, listed, vanished
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
@@ -97,17 +98,22 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
         message = f"{_departures(facts, gone)}; {message}"
     external = bool(gone) or _external(causes[0])
     if not external and causes[0].asked_to_stop:
-        since = now if memory.unexplained_at is None else memory.unexplained_at
-        if now - since < EVIDENCE_SECONDS:
-            reason = f"{message}; waiting {EVIDENCE_SECONDS:g} s for a sign of who asked"
-            phase: JobPhase = "Running" if any(facts.members) else "Restarting" if memory.generation > 0 else "Created"
-            return decision(job, phase, "AskedToStop", reason), replace(memory, unexplained_at=since)
+        reason = f"{message}; waiting {EVIDENCE_SECONDS:g} s for a sign of who asked"
+        waiting = _waited(job, facts, memory, now, EVIDENCE_SECONDS, "AskedToStop", reason)
+        if waiting is not None:
+            return waiting
     if not external:
         raised = _script_error_step(failures)
-        hopeless = _never_joined(facts, memory) or _script_failed(job, memory, raised, message)
-        if hopeless is not None:
-            code, why = hopeless
+        certain = _never_joined(facts, memory) or _script_failed(job, memory, raised, message)
+        certain = certain or _no_other_end(job, facts, memory)
+        if certain is not None:
+            code, why = certain
             return ending(job, facts, memory, now, outcome="Failed", code=code, message=why)
+        if hopeless.may_be_all(facts, memory):
+            reason = f"{message}; waiting whether the others end alike"
+            waiting = _waited(job, facts, memory, now, hopeless.WITNESS_SECONDS, "WorkerFailed", reason)
+            if waiting is not None:
+                return waiting
         if raised is not None:
             memory = replace(memory, script_error_step=max(raised, memory.progress_step))
     code = "WorkerDisrupted" if external else "WorkerFailed"
@@ -194,6 +200,30 @@ def _unlikeliness(worker: WorkerSeen) -> tuple[bool, bool, bool, bool]:
     """
     killed = _signal_name(worker.exit_code) is not None and not worker.asked_to_stop
     return not _external(worker), not killed, not worker.asked_to_stop, not worker.script_error
+
+
+def _waited(  # noqa: PLR0917 - as all of a decision
+    job: Job, facts: Facts, memory: Memory, now: float, patience_seconds: float, code: str, reason: str
+) -> tuple[Decision, Memory] | None:
+    """Do nothing yet about workers that ended; None once the patience since the first of them is over."""
+    since = now if memory.unexplained_at is None else memory.unexplained_at
+    if now - since >= patience_seconds:
+        return None
+    phase: JobPhase = "Running" if any(facts.members) else "Restarting" if memory.generation > 0 else "Created"
+    return decision(job, phase, code, reason), replace(memory, unexplained_at=since)
+
+
+def _no_other_end(job: Job, facts: Facts, memory: Memory) -> tuple[str, str] | None:
+    """Code and message if workers that have never trained ended as they would at every try."""
+    if not hopeless.never_trained(memory):
+        return None
+    lacking = hopeless.without_device(facts.failed)
+    if lacking:
+        return "DeviceMissing", lacking
+    if not (hopeless.alike(facts.failed, memory) and hopeless.is_proof(job, facts.failed)):
+        return None
+    who = "the only worker" if len(facts.failed) == 1 else f"all {len(facts.failed)} workers"
+    return "WorkersFailedAlike", f"{who} ended in the same way before the first step: {how_it_ended(facts.failed[0])}"
 
 
 def _never_joined(facts: Facts, memory: Memory) -> tuple[str, str] | None:
