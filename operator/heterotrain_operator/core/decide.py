@@ -174,6 +174,7 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
         started_at=None,
         starting_at=now,
         pods_created_at=None,
+        unexplained_at=None,
         reason="Suspended",
         message="the job was suspended",
     )

@@ -101,6 +101,7 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
         generation=after.generation,
         published_at=now,
         generation_at=now,
+        unexplained_at=None,
         starting_at=None,
         restart_at=None,
         placements=0,

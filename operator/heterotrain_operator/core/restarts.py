@@ -25,9 +25,9 @@ STEADY_SECONDS = 600.0
 Source: the kubelet's, for containers that crash.
 """
 
-EVIDENCE_SECONDS = 60.0
+EVIDENCE_SECONDS = 90.0
 """So long it may take until somebody shows who asked a worker to stop. A node that shuts down is `NotReady` only after
-`node-monitor-grace-period`, 50 s.
+`node-monitor-grace-period`, 50 s, and whatever it takes to notice that.
 """
 
 DESCRIBED = 3

@@ -143,15 +143,15 @@ def test_workers_that_alone_say_that_they_were_asked_to_stop_count() -> None:
     leave_in_order(world)
     waiting = world.tick()
     assert (waiting.phase, waiting.delete) == ("Running", ())
-    assert "waiting 60 s for a sign of who asked" in waiting.reason
-    world.tick(59)
+    assert "waiting 90 s for a sign of who asked" in waiting.reason
+    world.tick(89)
     assert world.memory.restarts == 0
     assert world.tick(1).phase == "Restarting"
     assert world.memory.restarts == 1
     restart_fully(world)
     leave_in_order(world)
     world.tick()
-    assert world.tick(60).phase == "Failed"
+    assert world.tick(90).phase == "Failed"
     assert failure(world)[0] == "BackoffLimitExceeded"
 
 
@@ -170,7 +170,7 @@ def test_sign_of_who_asked_the_workers_to_stop_is_waited_for(sign: str) -> None:
     world.run(1)
     leave_in_order(world)
     world.tick()
-    world.tick(50)
+    world.tick(80)
     one, *others = world.seen().workers
     shown = {
         "condition": {"disrupted": True},
