@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -83,12 +84,18 @@ def quota(api: ApiServer, most: int) -> list[str]:
     """Admit so many pods to the namespace. Returns the names of those refused, which grow."""
 
     def refuse(verb: str, kind: str, name: str) -> None:
-        used = len(api.names("pods"))
-        if (verb, kind) == ("create", "pods") and used >= most:
+        if (verb, kind) != ("create", "pods"):
+            return
+        with lock:  # several are created at once
+            if len(admitted) < most:
+                admitted.append(name)
+                return
             tries.append(name)
-            raise StatusError(403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota, used: pods={used}')
+        raise StatusError(403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota, used: pods={most}')
 
     tries: list[str] = []
+    admitted: list[str] = []
+    lock = threading.Lock()
     api.refuse = refuse
     return tries
 
