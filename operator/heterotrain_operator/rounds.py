@@ -18,6 +18,7 @@ from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.leaps import Leaps
 from heterotrain_operator.metrics.own import OperatorMetrics
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class JobRounds:
         """`clock` gives Unix seconds, `monotonic` seconds that never jump."""
         self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
         self._source_of, self._clock, self._monotonic = source_of, clock, monotonic
+        self._leaps = Leaps(clock, monotonic)
         self._read_as: tuple[str, int] | None = None
         self._job: HeteroTrainingJob | None = None
         self._problems: Sequence[Problem] = ()
@@ -74,6 +76,7 @@ class JobRounds:
     def forget(self) -> None:
         """Start from what the cluster says: another replica may have acted meanwhile."""
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock)
+        self._leaps.settle()
         self._written: tuple[int, float] | None = None
 
     def close(self, namespace: str, name: str) -> None:
@@ -147,8 +150,14 @@ class JobRounds:
 
     def _round(self, job: HeteroTrainingJob, core: Job) -> float:
         seen, memory = self._cluster.observe()
-        decision, memory = decide(core, seen, memory or Memory.initial(), self._clock())
+        memory = memory or Memory.initial()
+        if leapt := self._leaps.seconds():
+            logger.warning("job %s/%s: the clock has leapt by %.0f s", job.metadata.namespace, core.name, leapt)
+            memory = memory.moved(leapt)
+        decision, memory = decide(core, seen, memory, self._clock())
         self._cluster.act(decision, memory)
+        if leapt:
+            self._leaps.settle()
         self._gateway.check()  # what another replica steers by now is not ours to export
         namespace = str(job.metadata.namespace)
         self._metrics.observe_job(namespace, core, seen, decision, memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from heterotrain import contract
@@ -10,6 +11,7 @@ from heterotrain_operator.clusters.port import Cluster, PlanConflictError
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.leaps import Leaps
 
 logger = logging.getLogger(__name__)
 
@@ -31,21 +33,26 @@ def steer(
     pause: Callable[[float], None],
     on_round: Callable[[Seen, Decision], None],
     until: Callable[[Seen, Decision], bool] | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Decision:
     """Steer a job to its end, or until `until` is true, and return the last decision, which was acted on.
 
-    `now` gives Unix seconds; `pause` waits for at most so many seconds, less where the world has news.
-    `on_round` is called after every round.
+    `now` gives Unix seconds, `monotonic` seconds that never leap; `pause` waits for at most so many seconds, less where
+    the world has news. `on_round` is called after every round.
     """
+    leaps = Leaps(now, monotonic)
     while True:
         seen, memory = cluster.observe()
-        decision, memory = decide(job, seen, memory or Memory.initial(), now())
+        leapt = leaps.seconds()
+        decision, memory = decide(job, seen, (memory or Memory.initial()).moved(leapt), now())
         try:
             cluster.act(decision, memory)
         except PlanConflictError as error:
             logger.warning("job %s: %s; observing again", job.name, error)
             pause(BUSY_PERIOD_SECONDS)
             continue
+        if leapt:
+            leaps.settle()
         on_round(seen, decision)
         if decision.phase in FINAL_PHASES or (until is not None and until(seen, decision)):
             return decision

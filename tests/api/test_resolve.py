@@ -159,6 +159,21 @@ def test_workers_of_a_job_with_a_checkpoint_path_go_on_from_there(
     assert to_core(parse_manifest(changed({"spec.checkpoint": {"path": path}}))).resumable is resumable
 
 
+UID = "7e9b8a30-52a6-4b5f-8f0f-0c2a3a3b7d11"
+
+
+@pytest.mark.parametrize(
+    ("resume", "uid", "folder"),
+    [("Auto", UID, ""), ("Never", UID, f"/{UID}"), ("Never", None, "")],
+    ids=["auto", "never", "never on one machine"],
+)
+def test_job_that_is_not_to_resume_keeps_its_checkpoints_where_no_earlier_one_has(
+    changed: Change, resume: str, uid: str | None, folder: str
+) -> None:
+    job = parse_manifest(changed({"spec.checkpoint": {"path": "/saved", "resume": resume}, "metadata.uid": uid}))
+    assert training_config(job, "fast").checkpoint_path == f"/saved/{job.metadata.name}{folder}"
+
+
 def test_unknown_group_is_named(good: Document) -> None:
     with pytest.raises(ValueError, match="no worker group 'gpu'; it has fast, slow"):
         training_config(parse_manifest(good), "gpu")

@@ -77,12 +77,13 @@ def test_cpu_and_gpu_workers_train_together(apply: Apply, cluster: Cluster) -> N
 
 
 def test_missing_gpu_ends_a_job_that_insists_on_it(apply: Apply) -> None:
-    insisting = apply(job("insisting", gpu_group("Fail"), group("cpu", "300m"), runPolicy={"backoffLimit": 0}))
+    insisting = apply(job("insisting", gpu_group("Fail"), group("cpu", "300m"), runPolicy={"backoffLimit": 3}))
     status = insisting.wait_for_phase("Failed")
     assert "torch finds no GPU" in status["reason"]
     assert insisting.pod_name("gpu") in status["reason"]
-    assert insisting.condition("Failed")["reason"] == "BackoffLimitExceeded"
-    assert "onMissingDevice" in insisting.wait_for_event("WorkerFailed", 10)["message"]
+    assert insisting.condition("Failed")["reason"] == "DeviceMissing"
+    assert "onMissingDevice" in insisting.wait_for_event("DeviceMissing", 10)["message"]
+    assert status["restarts"] == 0
 
 
 def test_preempted_gpu_worker_waits_for_a_gpu_without_counting(apply: Apply, cluster: Cluster, priority: str) -> None:

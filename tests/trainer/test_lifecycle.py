@@ -65,6 +65,26 @@ def test_after_a_kill_the_job_resumes_from_its_checkpoint(tmp_path: Path) -> Non
     assert len(list((tmp_path / "checkpoints").glob("step-*.pt"))) == 2
 
 
+def test_a_job_that_was_created_again_says_what_it_went_on_from_or_why_it_cannot(tmp_path: Path) -> None:
+    config = TrainingConfig(steps=60, seed=3, checkpoint_path=str(tmp_path / "checkpoints"), checkpoint_every_steps=5)
+    command = [SCRIPT, "--out", str(tmp_path)]
+    with Gang(tmp_path, command, (32, 32), config, environment={contract.ENV_JOB_UID: "one"}) as gang:
+        gang.await_step(10)
+        gang.stop()
+        gang.wait()
+    again = {contract.ENV_JOB_UID: "another"}
+    with Gang(tmp_path, command, (32, 32), config, generation=2, environment=again) as gang:
+        gang.await_metric(0, contract.METRIC_RESUMED_STEP, 10)
+        assert gang.metric(1, contract.METRIC_RESUMED_STEP) is None
+        gang.succeed()
+    wider = [*command, "--width", "40"]
+    with Gang(tmp_path, wider, (32, 32), config, generation=3, environment=again) as gang:
+        assert gang.processes[0].wait(timeout=60) == 1
+        assert gang.ending(0).fatal
+        assert "does not fit" in gang.ending(0).message
+        assert "spec.checkpoint.resume: Never" in gang.ending(0).message
+
+
 def test_asked_to_stop_all_leave_at_one_step_with_a_checkpoint(tmp_path: Path) -> None:
     config = TrainingConfig(epochs=50, seed=3, checkpoint_path=str(tmp_path / "checkpoints"))
     with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 30, 4), config) as gang:

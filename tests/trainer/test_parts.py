@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 
 import numpy
 import pytest
@@ -13,24 +15,24 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import heterotrain
-from heterotrain import checkpoint
+from heterotrain import checkpoint, contract
 from heterotrain.accumulation import Accumulator
 from heterotrain.batch_norm import has_batch_norm
 from heterotrain.buffers import SharedBuffers
 from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain.counting import checked_count
-from heterotrain.generation import Generation
+from heterotrain.generation import CollectiveError, Generation
 from heterotrain.hyperparameters import Hyperparameters
-from heterotrain.membership import Rendezvous
+from heterotrain.membership import MembershipError, Rendezvous
 from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep
 from heterotrain.sampler import Position, Rules, Share, epoch_order
 from heterotrain.split import Split
-from heterotrain.training_state import TrainingState
+from heterotrain.training_state import Origin, TrainingState
 from heterotrain.wire import StagedWire
-from heterotrain.worker import choose_device
+from heterotrain.worker import MissingDeviceError, choose_device
 from trainer.gang import free_port
 
 CPU = torch.device("cpu")
@@ -271,6 +273,48 @@ def test_a_schedule_that_computes_with_numpy_can_be_resumed_from() -> None:
     assert optimizer.param_groups[0]["lr"] == rate
 
 
+def state_of(job_uid: str, folder: Path, width: int = 1) -> TrainingState:
+    model = nn.Linear(width, 1)
+    config = TrainingConfig(steps=9, checkpoint_path=str(folder))
+    return TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.5), 8, config, job_uid)
+
+
+def saved_by(job_uid: str, folder: Path) -> None:
+    state = state_of(job_uid, folder)
+    state.position = state.position._replace(step=5)
+    state.save(writes=True)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "reads", "taken_over"),
+    [
+        ("one", "another", Origin(5, "one")),
+        ("", "another", Origin(5, "")),
+        ("one", "one", None),
+        ("one", "", None),
+    ],
+    ids=["earlier job", "older library", "its own", "on one machine"],
+)
+def test_checkpoint_of_an_earlier_job_is_known_as_such(
+    tmp_path: Path, wrote: str, reads: str, taken_over: Origin | None
+) -> None:
+    saved_by(wrote, tmp_path)
+    state = state_of(reads, tmp_path)
+    state.resume()
+    assert state.position.step == 5
+    assert state.taken_over == taken_over
+
+
+def test_checkpoint_of_another_model_is_no_failure_to_try_again(tmp_path: Path) -> None:
+    saved_by("one", tmp_path)
+    state = state_of("another", tmp_path, width=2)
+    with pytest.raises(CheckpointError, match="step 5 does not fit") as caught:
+        state.resume()
+    assert getattr(caught.value, "fatal", False) is True
+    assert "spec.checkpoint.resume: Never" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("kept", "word"), [(deque([1]), "collections.deque"), (numpy.zeros(2), "numpy"), (lambda: 0, "cannot be stored")]
 )
@@ -314,3 +358,8 @@ def test_joining_seeds_the_first_weights() -> None:
         return nn.Linear(3, 1).weight.flatten().tolist()
 
     assert weights(5) == weights(5) != weights(6)
+
+
+def test_errors_bear_the_names_that_the_contract_gives_them() -> None:
+    assert MissingDeviceError.__name__ == contract.ERROR_MISSING_DEVICE
+    assert {each.__name__ for each in (MembershipError, CollectiveError, CheckpointError)} == contract.ERRORS_THAT_PASS

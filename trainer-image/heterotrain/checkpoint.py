@@ -34,6 +34,12 @@ class CheckpointError(Exception):
     """A checkpoint could not be written or does not fit the job; the text says which and why."""
 
 
+class MisfitError(CheckpointError):
+    """The checkpoint that is to be resumed from is another training's: so it is at every try."""
+
+    fatal = True
+
+
 def pack(state: dict[str, Any]) -> bytes:
     """Serialise a state of tensors and plain values; NumPy's numbers become plain ones."""
     buffer = io.BytesIO()

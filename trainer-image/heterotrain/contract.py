@@ -24,6 +24,7 @@ PLAN_FILE = "plan.json"
 # --- environment of a worker -----------------------------------------------------------------------------------
 
 ENV_JOB = "HETEROTRAIN_JOB"
+ENV_JOB_UID = "HETEROTRAIN_JOB_UID"  # tells a job from an earlier one of its name; not there on one machine
 ENV_WORKER = "HETEROTRAIN_WORKER"  # the pod's name
 ENV_UID = "HETEROTRAIN_UID"  # the pod's UID; tells a re-created pod from its predecessor
 ENV_GROUP = "HETEROTRAIN_GROUP"
@@ -69,6 +70,7 @@ METRIC_MEMORY_BATCH_SIZE = "heterotrain_worker_memory_batch_size"  # samples at 
 METRIC_LEAST_BATCH_SIZE = "heterotrain_worker_least_batch_size"  # with fewer samples the model trains badly
 METRIC_MEMORY_LIMIT_BYTES = "heterotrain_worker_memory_limit_bytes"
 METRIC_CPU_LIMIT = "heterotrain_worker_cpu_limit_cores"
+METRIC_RESUMED_STEP = "heterotrain_worker_resumed_step"  # of an earlier job's checkpoint, and with its UID as a label
 # Counters of the worker.
 METRIC_CPU_THROTTLED_SECONDS = "heterotrain_worker_cpu_throttled_seconds"
 METRIC_PLANS_REJECTED = "heterotrain_worker_plans_rejected"
@@ -77,6 +79,9 @@ METRIC_STEPS_NONFINITE = "heterotrain_worker_steps_nonfinite"
 
 LABELS = ("training_job", "worker", "group", "plan_version")
 """Labels of every series. `training_job`, because Prometheus claims `job` for itself."""
+
+LABEL_RESUMED_FROM = "resumed_from"
+"""Of `METRIC_RESUMED_STEP`: the UID of the job that wrote the checkpoint; empty if the checkpoint does not say."""
 
 PHASE_PREPARING = "preparing"  # joined, but its script is not at its loop yet
 PHASE_WAITING = "waiting"  # at its loop, in no plan yet: ready to be a member
@@ -377,6 +382,12 @@ def _fits(value: object, kind: object) -> bool:
 
 
 _TERMINATION_BYTES = 4096
+
+ERROR_MISSING_DEVICE = "MissingDeviceError"
+ERRORS_THAT_PASS = frozenset({"MembershipError", "CollectiveError", "CheckpointError"})
+"""Last words of a worker that an error ended begin with the name of its class, and a colon. The first of these stays as
+long as the worker's place has no such device, the others speak of other workers, the network and storage.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,9 @@ class Engine:
         stop: StopRequest,
     ) -> None:
         """Without a `worker` it is a run alone. `handle` is what the script holds of the model."""
-        self.state = TrainingState(subject.module, subject.optimizer, subject.order.length, config)
+        self.state = TrainingState(
+            subject.module, subject.optimizer, subject.order.length, config, "" if worker is None else worker.job_uid
+        )
         self.evaluation = Evaluation(config)
         self.schedules = Schedules()
         self.after_step: list[Callable[[], object]] = []
@@ -175,6 +177,7 @@ class Engine:
         self._stop.deferred = True
         if self._worker is not None:
             self._await_membership(self._worker)
+        self._metrics.state.taken_over = self.state.taken_over
         for remark in self._division.remarks():
             log.warning("%s", remark)
         for remark in self.schedules.remarks(self.progress.total_steps, self._config.epochs):

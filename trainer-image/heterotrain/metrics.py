@@ -25,6 +25,7 @@ from heterotrain import contract, resources, sampler
 from heterotrain.peak import PeakMemory
 from heterotrain.serving import MetricsServer
 from heterotrain.timing import StepTimes
+from heterotrain.training_state import Origin
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class WorkerState:
     plans_rejected: int = 0
     steps_replayed: int = 0
     steps_nonfinite: int = 0
+    taken_over: Origin | None = None
 
 
 class WorkerMetrics(Collector):
@@ -168,6 +170,14 @@ class WorkerMetrics(Collector):
                 counter = CounterMetricFamily(name, text, labels=contract.LABELS)
                 counter.add_metric(labels, value)
                 yield counter
+        if state.taken_over is not None:
+            resumed = GaugeMetricFamily(
+                contract.METRIC_RESUMED_STEP,
+                "Step of an earlier job's checkpoint that training went on from.",
+                labels=(*contract.LABELS, contract.LABEL_RESUMED_FROM),
+            )
+            resumed.add_metric((*labels, state.taken_over.job_uid), state.taken_over.step)
+            yield resumed
         phase = GaugeMetricFamily(
             contract.METRIC_PHASE, "1 for the phase the worker is in.", labels=(*contract.LABELS, "phase")
         )

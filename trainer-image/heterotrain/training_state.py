@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,33 @@ import torch
 from torch import nn
 
 from heterotrain import checkpoint
-from heterotrain.checkpoint import CheckpointError
+from heterotrain.checkpoint import CheckpointError, MisfitError
 from heterotrain.contract import TrainingConfig
 from heterotrain.sampler import Position
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The checkpoint of an earlier job: its step, and the UID of that job, empty if it does not say."""
+
+    step: int
+    job_uid: str
+
+
 class TrainingState:
     """Position, model, optimizer and whatever else the user registered; nothing of a rank."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, dataset_length: int, config: TrainingConfig
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset_length: int,
+        config: TrainingConfig,
+        job_uid: str = "",
     ) -> None:
+        """Without a `job_uid` nothing is known of who wrote which checkpoint."""
         self.position = Position()
         self.registered: dict[str, Any] = {}
         self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
@@ -30,6 +45,8 @@ class TrainingState:
         self._optimizer = optimizer
         self._dataset_length = dataset_length
         self._config = config
+        self._job_uid = job_uid
+        self.taken_over: Origin | None = None  # what another job has trained, and this one goes on from
         self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
     def checked(self) -> dict[str, Any]:
@@ -54,11 +71,12 @@ class TrainingState:
             "reached_in": self.position.reached_in,
             "seed": self._config.seed,
             "dataset_length": self._dataset_length,
+            "job_uid": self._job_uid,
             **self.checked(),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over another rank's, or that of a run before.
+    def load(self, state: dict[str, Any]) -> str:
+        """Take over another rank's, or that of a run before. Returns the UID of its job, empty if it has none.
 
         Raises CheckpointError if it does not fit this job, model or optimizer.
         """
@@ -71,6 +89,8 @@ class TrainingState:
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"the checkpoint of step {position.step} does not fit: {error}") from error
         self.position = position
+        wrote = state.get("job_uid")
+        return wrote if isinstance(wrote, str) else ""
 
     @property
     def checkpoint_is_due(self) -> bool:
@@ -98,8 +118,18 @@ class TrainingState:
         CheckpointError."""
         folder = self._config.checkpoint_path
         state = checkpoint.read_newest(Path(folder)) if folder else None
-        if state is not None:
-            self.load(state)
-            self.saved_step = self.position.step
-            self.saved_steps = [self.saved_step]
-            log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)
+        if state is None:
+            return
+        try:
+            wrote = self.load(state)
+        except CheckpointError as error:
+            raise MisfitError(
+                f"{error}; it is the newest in {self._config.checkpoint_path} (spec.checkpoint.path): to begin anew, "
+                "set spec.checkpoint.resume: Never or move it away"
+            ) from error
+        self.saved_step = self.position.step
+        self.saved_steps = [self.saved_step]
+        log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)
+        if self._job_uid and wrote != self._job_uid:
+            self.taken_over = Origin(self.position.step, wrote)
+            log.warning("that checkpoint is an earlier job's, of the UID %s", wrote or "that it does not say")

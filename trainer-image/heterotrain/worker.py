@@ -42,6 +42,7 @@ class Worker:
     metrics_port: int
     series: Path | None
     termination_log: Path
+    job_uid: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Worker | None:
@@ -72,6 +73,7 @@ class Worker:
             metrics_port=int(environment.get(contract.ENV_METRICS_PORT, contract.DEFAULT_METRICS_PORT)),
             series=Path(series) if series else None,
             termination_log=Path(environment.get(contract.ENV_TERMINATION_LOG, contract.DEFAULT_TERMINATION_LOG)),
+            job_uid=environment.get(contract.ENV_JOB_UID, ""),
         )
 
 

@@ -118,6 +118,12 @@ class Checkpoint(Model):
         description="Folder of checkpoints as the workers see it, on storage that they share; the job's are in a "
         "folder of its name in it. Absent: the job has no checkpoint that outlives it.",
     )
+    resume: Literal["Auto", "Never"] = Field(
+        default="Auto",
+        description="Whether a job goes on from the checkpoints of an earlier one of its name. Never: it begins at "
+        "step 0, and keeps its own, from which its restarts go on, in a folder of its UID. On one machine "
+        "`heterotrain run` asks for --resume or --fresh instead.",
+    )
     persistent_volume_claim: ObjectName | None = Field(
         default=None,
         description="Claim that a cluster mounts at path, which it needs. Absent: the template provides the storage.",
@@ -208,7 +214,9 @@ class RunPolicy(Model):
     startup_deadline_seconds: PositiveSeconds = Field(
         default=600,
         description="The job fails if its workers are not all at their loops after so long. One that has trained "
-        "before waits on for pods that find no place, and is Degraded meanwhile.",
+        "before waits on for pods that find no place, and is Degraded meanwhile. Pods behind a scheduling gate are "
+        "waited for before that. If only some find places, they let them go after a quarter to half of it (at least 1 "
+        "to 2 minutes) and try again.",
     )
     scheduling_policy: SchedulingPolicy | None = Field(
         default=None, description="Hints for a gang scheduler or queue. Absent: pods are placed one by one."

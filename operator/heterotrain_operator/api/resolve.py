@@ -61,16 +61,21 @@ def to_core(job: HeteroTrainingJob) -> Job:
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         clean_pod_policy=spec.run_policy.clean_pod_policy,
         ttl_seconds=None if ttl is None else float(ttl),
+        uid=job.metadata.uid or "",
     )
 
 
 def checkpoint_folder(job: HeteroTrainingJob) -> str | None:
     """Where its workers keep the job's checkpoints; None if it has none.
 
-    A folder of the job's own: jobs that share a volume would go on from each other's.
+    A folder of the job's own: jobs that share a volume would go on from each other's. One that is not to go on from an
+    earlier job of its name has a folder of its UID in it, where there is a cluster that gave it one.
     """
-    path = job.spec.checkpoint.path
-    return None if path is None else str(PurePosixPath(path) / job.metadata.name)
+    path, uid = job.spec.checkpoint.path, job.metadata.uid
+    if path is None:
+        return None
+    own = PurePosixPath(path) / job.metadata.name
+    return str(own / uid if job.spec.checkpoint.resume == "Never" and uid else own)
 
 
 def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:

@@ -70,6 +70,15 @@ class WorkerStatus(Model):
     message: Text = Field(default="", description="Why it waits or how it ended.")
 
 
+class ResumedFrom(Model):
+    """The checkpoint of an earlier job of the same name that training went on from."""
+
+    step: Number = Field(description="Its committed steps.")
+    job_uid: Annotated[str, Field(max_length=MAX_NAME)] = Field(
+        default="", description="UID of the job that wrote it. Empty: it does not say."
+    )
+
+
 class JobStatus(Model):
     """What the operator reports of a job."""
 
@@ -98,6 +107,11 @@ class JobStatus(Model):
     )
     global_batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
         default=None, description="Samples per step in the plan in force."
+    )
+    resumed_from: ResumedFrom | None = Field(
+        default=None,
+        description="What an earlier job of this name has trained. Absent: training began at step 0, or at a "
+        "checkpoint of this very job.",
     )
     restarts: Count | None = Field(
         default=None, description="Restarts after a worker's own fault, counted against backoffLimit."

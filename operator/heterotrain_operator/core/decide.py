@@ -33,7 +33,10 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     facts = survey(job, seen)
     if memory.created_at is None:
         memory = replace(memory, created_at=now)
+    memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
     decided, memory = _decide(job, facts, memory, now)
+    if news is not None:
+        decided = replace(decided, events=(news, *decided.events))
     safe = _safe_batches(decided.plan or seen.plan, memory)
     return replace(decided, force_delete=stuck(seen, now), safe_batches=safe), memory.rounded()
 
@@ -171,6 +174,7 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
         started_at=None,
         starting_at=now,
         pods_created_at=None,
+        unexplained_at=None,
         reason="Suspended",
         message="the job was suspended",
     )

@@ -123,6 +123,11 @@ def stuck(seen: Seen, now: float) -> tuple[str, ...]:
     )
 
 
+def worker_name(job: str, group: str, index: int) -> str:
+    """The name of a worker, and of its pod, from its identity."""
+    return f"{job}-{group}-{index}"
+
+
 def missing(job: Job, facts: Facts) -> tuple[WorkerKey, ...]:
     """Workers to create so that every group has its replicas: the smallest indices with no pod."""
     keys = []
@@ -131,7 +136,7 @@ def missing(job: Job, facts: Facts) -> tuple[WorkerKey, ...]:
         there = sum(worker.group == group.name for worker in facts.workers)
         index = 0
         while there < group.replicas:
-            name = f"{job.name}-{group.name}-{index}"
+            name = worker_name(job.name, group.name, index)
             if name not in names:
                 keys.append(WorkerKey(group.name, index, name))
                 there += 1

@@ -32,7 +32,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the user wants, resolved: defaults filled in, the global batch a number."""
+    """What the user wants, resolved: defaults filled in, the global batch a number.
+
+    `uid` tells it from another one of its name, where there is a cluster that says so.
+    """
 
     name: str
     groups: tuple[Group, ...]
@@ -54,6 +57,12 @@ class Job:
     progress_timeout_seconds: float = 60.0
     clean_pod_policy: str = "Running"  # All | Running | None: which pods go when the job ends
     ttl_seconds: float | None = None  # a finished job is removed after so long
+    uid: str = ""
+
+    @property
+    def seed(self) -> str:
+        """Of what is left to chance."""
+        return self.uid or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,8 @@ class WorkerMetrics:
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0
     least_batch_size: int = 1  # with fewer samples its model trains badly
+    resumed_step: int | None = None  # of an earlier job's checkpoint, which training went on from
+    resumed_from: str = ""  # that job's UID, if it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +100,12 @@ class WorkerSeen:
 
     `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
     once it ended; `finished`, `step` and `message` are its last words, and so are `script_error` (the script itself
-    raised, after `step` committed steps) and `fatal` (no other try may be made). `disrupted`: its end is not its fault
-    (preemption, eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its
-    grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does
-    not answer, so nothing the worker last said can be relied on. `lingering`: the worker has ended, but its pod
-    has not, for a container beside it goes on.
+    raised, after `step` committed steps), `fatal` (no other try may be made) and `asked_to_stop` (it left in order,
+    since it or another was sent SIGTERM). `disrupted`: somebody else shows that its end is not its fault (preemption,
+    eviction, a lost node), so it does not count as a restart; its own words show nothing. `deleting_since`: it is being
+    deleted, and its grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`:
+    that node does not answer, so nothing the worker last said can be relied on. `gated`: it may not be placed yet, by
+    somebody's decision. `lingering`: the worker has ended, but its pod has not, for a container beside it goes on.
     """
 
     name: str
@@ -111,9 +123,11 @@ class WorkerSeen:
     out_of_memory: bool = False
     script_error: bool = False
     fatal: bool = False
+    asked_to_stop: bool = False
     deleting_since: float | None = None
     node: str = ""
     node_lost: bool = False
+    gated: bool = False
     lingering: bool = False
     metrics: WorkerMetrics | None = None
 

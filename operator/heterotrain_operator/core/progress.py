@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
 from heterotrain_operator.core.facts import ended, listed
-from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.speed import ABSURD_SECONDS
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
@@ -56,6 +56,20 @@ def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memor
         stepped=memory.stepped or advanced or measured,
         slow_step_seconds=slow or memory.slow_step_seconds,
     )
+
+
+def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, Event | None]:
+    """Remember, and tell once, that training has gone on from what an earlier job of this name left."""
+    found = [m.metrics for m in members if m.metrics is not None and m.metrics.resumed_step is not None]
+    if not found or found[0].resumed_step is None or memory.resumed_step >= 0:
+        return memory, None
+    step, uid = found[0].resumed_step, found[0].resumed_from
+    whose = f"of the UID {uid}" if uid else "which does not say its UID"
+    message = (
+        f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin anew under this name, "
+        "set spec.checkpoint.resume: Never"
+    )
+    return replace(memory, resumed_step=step, resumed_from=uid), Event("Normal", "ResumedFromEarlierJob", message)
 
 
 def all_silent(members: Sequence[WorkerSeen]) -> str:

@@ -92,18 +92,22 @@ def known_workers(memory: Memory, plan: Plan | None) -> dict[str, WorkerMemory]:
     }
 
 
-def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float, leasts: Sequence[int]) -> Memory:
-    """Memory once a new generation starts: knowledge of workers of the same name stays, measurements begin
-    again. `leasts` are the fewest samples that the models of `after`'s members train well with, by rank.
-    """
-    known = known_workers(memory, before)
+def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[WorkerMemory]) -> Memory:
+    """Memory once a new generation starts, with what is known of `after`'s members, by rank; measurements begin
+    again."""
     passed = memory.progress_step > memory.script_error_step
     return replace(
         trusted_anew(memory),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
+        generation_at=now,
+        unexplained_at=None,
         starting_at=None,
+        restart_at=None,
+        placements=0,
+        half_placed_at=None,
+        most_placed=0,
         pods_created_at=None,
         progress_step=-1,
         progress_at=now,
@@ -113,10 +117,7 @@ def started_plan(memory: Memory, before: Plan | None, after: Plan, now: float, l
         script_error_step=-1 if passed else memory.script_error_step,
         reason="",
         message="",
-        workers=tuple(
-            replace(known.get(member.name, WorkerMemory()), least_batch=least)
-            for member, least in zip(after.members, leasts, strict=True)
-        ),
+        workers=tuple(knowledge),
     )
 
 

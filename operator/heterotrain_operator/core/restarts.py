@@ -10,14 +10,25 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heterotrain_operator.core import hopeless
 from heterotrain_operator.core.facts import Facts, ended, failed, listed, vanished
-from heterotrain_operator.core.model import Decision, Event, Job, WorkerSeen
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
 from heterotrain_operator.core.safe import after_out_of_memory
 from heterotrain_operator.core.state import Memory
 
 GREATEST_DELAY_SECONDS = 60.0
 """Longest wait before workers are created anew."""
+
+STEADY_SECONDS = 600.0
+"""After so long a generation has outlived what interrupted the ones before it, and the next interruption is a new one.
+Source: the kubelet's, for containers that crash.
+"""
+
+EVIDENCE_SECONDS = 90.0
+"""So long it may take until somebody shows who asked a worker to stop. A node that shuts down is `NotReady` only after
+`node-monitor-grace-period`, 50 s, and whatever it takes to notice that.
+"""
 
 DESCRIBED = 3
 """Workers' ends that a message tells before it only counts them."""
@@ -53,7 +64,7 @@ def how_it_left(worker: WorkerSeen) -> str:
 
 
 def delay_seconds(restarts: int) -> float:
-    """Wait before the workers of the n-th restart are created: 0, 1, 2, 4, ... s, at most a minute."""
+    """Wait before the workers of the n-th restart, whosever fault, are created: 0, 1, 2, 4, ... s, at most a minute."""
     if restarts <= 1:
         return 0.0
     return min(2.0 ** min(restarts - 2, 10), GREATEST_DELAY_SECONDS)
@@ -86,12 +97,23 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
     if gone := vanished(facts):
         message = f"{_departures(facts, gone)}; {message}"
     external = bool(gone) or _external(causes[0])
+    if not external and causes[0].asked_to_stop:
+        reason = f"{message}; waiting {EVIDENCE_SECONDS:g} s for a sign of who asked"
+        waiting = _waited(job, facts, memory, now, EVIDENCE_SECONDS, "AskedToStop", reason)
+        if waiting is not None:
+            return waiting
     if not external:
         raised = _script_error_step(failures)
-        hopeless = _never_joined(facts, memory) or _script_failed(job, memory, raised, message)
-        if hopeless is not None:
-            code, why = hopeless
+        certain = _never_joined(facts, memory) or _script_failed(job, memory, raised, message)
+        certain = certain or _no_other_end(job, facts, memory)
+        if certain is not None:
+            code, why = certain
             return ending(job, facts, memory, now, outcome="Failed", code=code, message=why)
+        if hopeless.may_be_all(facts, memory):
+            reason = f"{message}; waiting whether the others end alike"
+            waiting = _waited(job, facts, memory, now, hopeless.WITNESS_SECONDS, "WorkerFailed", reason)
+            if waiting is not None:
+                return waiting
         if raised is not None:
             memory = replace(memory, script_error_step=max(raised, memory.progress_step))
     code = "WorkerDisrupted" if external else "WorkerFailed"
@@ -119,12 +141,16 @@ def restart(
         final, memory = ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=why)
         return replace(final, events=(cause, *final.events)), memory
     restarts = memory.restarts + counts
-    delay = delay_seconds(restarts) if counts else 0.0
+    interruptions = (0 if _was_steady(memory, now) else memory.interruptions) + (not counts)
+    delay = delay_seconds(restarts + interruptions)
     number = f"restart {restarts} of {job.backoff_limit}" if counts else "not counted as a restart"
     reason = f"{message}; all workers start anew in {delay:g} s ({number})"
     memory = replace(
         memory,
         restarts=restarts,
+        interruptions=interruptions,
+        unexplained_at=None,
+        generation_at=None,
         draining=True,
         restart_at=now + delay,
         starting_at=now + delay,
@@ -168,11 +194,36 @@ def _told(descriptions: Sequence[str]) -> str:
     return "; ".join(descriptions[:DESCRIBED]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _unlikeliness(worker: WorkerSeen) -> tuple[bool, bool, bool]:
-    """Sorts ends so that the likeliest cause is first: a signal is likelier than an exit, and of exits the script's own
-    error, since any other may be a survivor's of a broken collective.
+def _unlikeliness(worker: WorkerSeen) -> tuple[bool, bool, bool, bool]:
+    """Sorts ends so that the likeliest cause is first: a signal is likelier than leaving in order, that than an exit,
+    and of exits the script's own error, since any other may be a survivor's of a broken collective.
     """
-    return not _external(worker), _signal_name(worker.exit_code) is None, not worker.script_error
+    killed = _signal_name(worker.exit_code) is not None and not worker.asked_to_stop
+    return not _external(worker), not killed, not worker.asked_to_stop, not worker.script_error
+
+
+def _waited(  # noqa: PLR0917 - as all of a decision
+    job: Job, facts: Facts, memory: Memory, now: float, patience_seconds: float, code: str, reason: str
+) -> tuple[Decision, Memory] | None:
+    """Do nothing yet about workers that ended; None once the patience since the first of them is over."""
+    since = now if memory.unexplained_at is None else memory.unexplained_at
+    if now - since >= patience_seconds:
+        return None
+    phase: JobPhase = "Running" if any(facts.members) else "Restarting" if memory.generation > 0 else "Created"
+    return decision(job, phase, code, reason), replace(memory, unexplained_at=since)
+
+
+def _no_other_end(job: Job, facts: Facts, memory: Memory) -> tuple[str, str] | None:
+    """Code and message if workers that have never trained ended as they would at every try."""
+    if not hopeless.never_trained(memory):
+        return None
+    lacking = hopeless.without_device(facts.failed)
+    if lacking:
+        return "DeviceMissing", lacking
+    if not (hopeless.alike(facts.failed, memory) and hopeless.is_proof(job, facts.failed)):
+        return None
+    who = "the only worker" if len(facts.failed) == 1 else f"all {len(facts.failed)} workers"
+    return "WorkersFailedAlike", f"{who} ended in the same way before the first step: {how_it_ended(facts.failed[0])}"
 
 
 def _never_joined(facts: Facts, memory: Memory) -> tuple[str, str] | None:
@@ -210,6 +261,11 @@ def _script_failed(job: Job, memory: Memory, step: int | None, message: str) -> 
     else:
         return None
     return "ScriptFailed", f"{why}: {message}"
+
+
+def _was_steady(memory: Memory, now: float) -> bool:
+    """Whether the generation that ends has trained for so long that what ended the one before is no matter any more."""
+    return memory.generation_at is not None and now - memory.generation_at >= STEADY_SECONDS
 
 
 def _external(worker: WorkerSeen) -> bool:

@@ -20,26 +20,26 @@ from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.passes import in_passes, with_passes
+from heterotrain_operator.core.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
+from heterotrain_operator.core.prior import first_split, placed_anew
 from heterotrain_operator.core.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.safe import bounds_at_once, safe_bounds
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.core.steering import SETTLE_SECONDS
 
-INSUFFICIENT_CAPACITY = "InsufficientCapacity"
-"""Why a job that has trained is Degraded, when its workers have found no place for as long as they may take to start.
-"""
-
 
 def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """Bring the job from whatever is there to the first plan of its next generation."""
     phase: JobPhase = "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
-    if memory.starting_at is None:
-        memory = replace(memory, starting_at=now)
     keys = missing(job, facts)
     excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers)
     leaving = frozenset(excess)  # of a job that shrinks, thousands may be
     awaited = [worker for worker in facts.workers if worker.name not in leaving]
     turned_away = [worker for worker in awaited if rejected(worker)]
+    gated = any(worker.gated for worker in awaited)
+    if gated or memory.starting_at is None:
+        # Who has closed a gate, as a queue does, decides how long: the deadline begins when all are open.
+        memory = replace(memory, starting_at=None if gated else now)
     unwanted = (*excess, *(worker.name for worker in turned_away))
     why_not = _infeasible(job)
     unready = [*(f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys), *_unready(awaited)]
@@ -49,9 +49,13 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     source = facts.metrics_problem or facts.metrics_note
     blind = f"; {source}" if source else ""
     waited = now - (memory.starting_at if memory.starting_at is not None else now)
+    wanted = sum(group.replicas for group in job.groups)
+    holding = 0 if gated else held(awaited, refused=any(key.name in facts.refused for key in keys))
+    memory = watched(holding, wanted, memory, now)
     told = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
     if waited > job.startup_deadline_seconds:
-        what = why_not or f"not ready: {listed(unready or list(unwanted))}{blind}"
+        before = f"; {memory.message}" if memory.reason == LET_GO else ""
+        what = why_not or f"not ready: {listed(unready or list(unwanted))}{before}{blind}"
         message = f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
         lacking = bool(keys or turned_away) or any(worker.phase == "Pending" for worker in awaited)
         if why_not or memory.generation == 0 or not (lacking or memory.reason == INSUFFICIENT_CAPACITY):
@@ -63,6 +67,12 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
     if memory.reason == INSUFFICIENT_CAPACITY:
         health = Health(degraded=memory.message, degraded_code=INSUFFICIENT_CAPACITY)
+    alone = let_go(job, facts, memory, now, phase=phase, health=health, unready=unready)
+    if alone is not None:
+        return alone
+    if keys and memory.restart_at is not None and now < memory.restart_at:
+        reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
+        return decision(job, phase, LET_GO, reason, health=health, delete=unwanted, events=told), memory
     if turned_away:
         memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
@@ -116,13 +126,18 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
     known = known_workers(memory, facts.plan)
-    knowledge = [with_least_batch(known.get(worker.name, WorkerMemory()), worker.metrics) for worker in workers]
+    knowledge = [
+        placed_anew(with_least_batch(known.get(worker.name, WorkerMemory()), worker.metrics), worker)
+        for worker in workers
+    ]
     groups = [worker.group for worker in workers]
     bounds = safe_bounds(job, groups, knowledge)
     seats = [
         Seat(worker.name, group_of(job, worker.group), 0, pair) for worker, pair in zip(workers, bounds, strict=True)
     ]
     split = _first_split(job, facts.plan, seats)
+    seats = [replace(seat, batch=batch) for seat, batch in zip(seats, split.batches, strict=True)]
+    split = first_split(job, facts.plan, workers, known, seats) or split
     generations = [memory.generation, *(w.metrics.generation for w in workers if w.metrics is not None)]
     if facts.plan is not None:
         generations.append(facts.plan.generation)
@@ -139,7 +154,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     plural = "" if len(workers) == 1 else "s"
     reason = f"plan {plan.version} starts generation {plan.generation} of {len(workers)} worker{plural}: {split.reason}"
     event = Event("Normal", "PlanPublished", reason)
-    memory = started_plan(memory, facts.plan, plan, now, [worker.least_batch for worker in knowledge])
+    memory = started_plan(memory, plan, now, knowledge)
     return decision(job, "Running", "PlanPublished", reason, plan=plan, events=(event,)), memory
 
 

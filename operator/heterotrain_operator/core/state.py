@@ -37,8 +37,8 @@ class WorkerMemory:
     and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
     one (`safe.py`); its batch before the plan in force (`trust.py`); its peak memory at the smallest and the greatest
     batch seen, and its limit (`memory_model.py`); whether its speed is what a new CPU limit lets expect, and not yet
-    measured (`foretold`, 1 if so); the fewest samples that its model trains well with (`least.py`); and small
-    bookkeeping.
+    measured (`foretold`, 1 if so); the fewest samples that its model trains well with (`least.py`); where it runs
+    (`prior.py`); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -71,6 +71,7 @@ class WorkerMemory:
     failed_batch: int = 0
     foretold: int = 0
     least_batch: int = 0
+    place: int = 0
 
     @property
     def learned_bounds(self) -> tuple[int, int]:
@@ -110,13 +111,18 @@ _WORKER_FLOATS = tuple(field.name for field in _WORKER_FIELDS if isinstance(fiel
 class Memory:
     """What is remembered of one job. Moments are Unix seconds; None: has not happened.
 
-    `workers` are the members of plan `plan_version`, by rank. `draining`: all pods are being deleted, and
-    none is created before `restart_at`. `outcome`, once set, is final; `reason` and `message` say why (or why
-    it restarts). `script_error_step`: the script raised, and training had come so far by then (-1: it has not, or
-    training has got past it since). `stepped`: this generation of workers has committed a step. `stage` counts the
-    plans of the Profile policy, `adjustments` the plans that changed batches only. What the plan in force promised,
-    what the one before it took, and what one took that was taken back by half (own seconds of a step), and the `doubt`
-    about such promises (a share of the step) after `missed_promises` of them are those of `trust.py`.
+    `workers` are the members of plan `plan_version`, by rank. `interruptions` are the restarts that did not count, one
+    soon after the other, and `generation_at` is when the present workers got their first plan; `unexplained_at`: since
+    then workers have ended who say that they were asked to stop, and nobody else does. `placements` are the tries to
+    place all workers that were given up; since `half_placed_at` only some have places, at most `most_placed`.
+    `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is final;
+    `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had come
+    so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
+    committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches only.
+    Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did not), whose UID was
+    `resumed_from`. What the plan in force promised, what the one before it took, and what one took that was taken back
+    by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after `missed_promises`
+    of them are those of `trust.py`.
     """
 
     plan_version: int = 0
@@ -127,6 +133,12 @@ class Memory:
     pods_created_at: float | None = None
     published_at: float | None = None
     restarts: int = 0
+    interruptions: int = 0
+    unexplained_at: float | None = None
+    generation_at: float | None = None
+    placements: int = 0
+    half_placed_at: float | None = None
+    most_placed: int = 0
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1
@@ -142,6 +154,8 @@ class Memory:
     message: str = ""
     stage: int = 0
     adjustments: int = 0
+    resumed_step: int = -1
+    resumed_from: str = ""
     promised_seconds: float = 0.0
     replaced_seconds: float = 0.0
     retreated_seconds: float = 0.0
@@ -153,6 +167,18 @@ class Memory:
     def initial(cls) -> Memory:
         """Of a job that nothing was decided about yet."""
         return cls()
+
+    def moved(self, seconds: float) -> Memory:
+        """With all moments so much later, as after the clock has leapt."""
+        moments = {name: getattr(self, name) for name in _MOMENTS}
+        return replace(
+            self,
+            workers=tuple(
+                replace(worker, silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
+                for worker in self.workers
+            ),
+            **{name: moment + seconds for name, moment in moments.items() if moment is not None},
+        )
 
     def same_but_measurements(self, other: Memory) -> bool:
         """Whether losing the difference would cost only measurements, which can be taken again.
@@ -227,12 +253,15 @@ _MEASURED = frozenset(
         "between_steps",
         "stepped",
         "slow_step_seconds",
+        "half_placed_at",
+        "most_placed",
         "promised_seconds",
         "replaced_seconds",
         "retreated_seconds",
         "doubt",
     }
 )
+_MOMENTS = tuple(field.name for field in fields(Memory) if field.name.endswith("_at"))
 _JOB_FIELDS = tuple(field for field in fields(Memory) if field.name != "workers")
 
 

@@ -26,7 +26,7 @@ from heterotrain_operator.metrics.allowed import Server
 from heterotrain_operator.metrics.client import Answer, Client, UnreachableError, UntrustedError, WrongAnswerError
 from heterotrain_operator.metrics.credentials import Credentials
 from heterotrain_operator.metrics.matrix import NAME_LABEL, NotAMatrixError, Series, series_of
-from heterotrain_operator.metrics.workers import PHASE_LABEL, Sample, worker_metrics
+from heterotrain_operator.metrics.workers import OWN_LABELS, Sample, worker_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def newest_scrapes(series: Sequence[Series], counts_from: Mapping[str, float]) -
     newest: dict[str, tuple[float, float, Target]] = {}
     for labels, time, value in series:
         name = labels.get(NAME_LABEL, "")
-        target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, PHASE_LABEL))
+        target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, *OWN_LABELS))
         scrapes.setdefault((target, time), []).append(Sample(name, labels, value))
         worker = labels.get("worker", "")
         if name != contract.METRIC_PLAN_VERSION or worker not in counts_from or not math.isfinite(value):

@@ -16,6 +16,10 @@ from heterotrain_operator.core.model import WorkerMetrics
 logger = logging.getLogger(__name__)
 
 PHASE_LABEL = "phase"
+OWN_LABELS = frozenset({PHASE_LABEL, contract.LABEL_RESUMED_FROM})
+"""Of single series of a worker, beside those that all of them have."""
+
+LONGEST_UID = 64
 GREATEST_LEAST_BATCH = 1024
 """Samples; a worker that reports to need more than this is not believed."""
 
@@ -53,23 +57,25 @@ def worker_metrics(samples: Iterable[Sample]) -> WorkerMetrics | None:
         return None
 
 
-def _of_version(samples: Iterable[Sample], version: str) -> tuple[dict[str, float], str]:
-    """The figures, and the phase."""
+def _of_version(samples: Iterable[Sample], version: str) -> tuple[dict[str, float], str, str]:
+    """The figures, the phase, and of which job the checkpoint was that it resumed from."""
     values: dict[str, float] = {}
-    phase = ""
+    phase = resumed_from = ""
     for sample in samples:
         if sample.labels.get("plan_version") != version:
             continue
         if sample.name == contract.METRIC_PHASE:
             phase = sample.labels.get(PHASE_LABEL, "") if sample.value else phase
         else:
+            if sample.name == contract.METRIC_RESUMED_STEP:
+                resumed_from = sample.labels.get(contract.LABEL_RESUMED_FROM, "")[:LONGEST_UID]
             values[sample.name.removesuffix(_COUNTER_SUFFIX)] = sample.value
     if len(phase) > GREATEST_PHASE or not (phase.isascii() and phase.isprintable()):
         raise ValueError(f"the phase is {phase[:GREATEST_PHASE]!r}")
-    return values, phase
+    return values, phase, resumed_from
 
 
-def _metrics(version: int, values: Mapping[str, float], phase: str) -> WorkerMetrics:
+def _metrics(version: int, values: Mapping[str, float], phase: str, resumed_from: str) -> WorkerMetrics:
     return WorkerMetrics(
         plan_version=version,
         generation=_whole(values, contract.METRIC_GENERATION),
@@ -91,6 +97,8 @@ def _metrics(version: int, values: Mapping[str, float], phase: str) -> WorkerMet
         memory_peak_bytes=_known(values, contract.METRIC_MEMORY_PEAK_BYTES),
         memory_limit_bytes=_known(values, contract.METRIC_MEMORY_LIMIT_BYTES),
         memory_batch_size=_whole(values, contract.METRIC_MEMORY_BATCH_SIZE),
+        resumed_step=_step(values.get(contract.METRIC_RESUMED_STEP)),
+        resumed_from=resumed_from,
         least_batch_size=_least_batch(values.get(contract.METRIC_LEAST_BATCH_SIZE, 1.0)),
     )
 
@@ -108,6 +116,8 @@ def _known(values: Mapping[str, float], name: str) -> float | None:
 
 def _whole(values: Mapping[str, float], name: str) -> int:
     return int(_figure(values, name))
+def _step(value: float | None) -> int | None:
+    return int(value) if value is not None and 0 <= value < 2**53 else None
 
 
 def _least_batch(value: float) -> int:

@@ -86,7 +86,8 @@ def test_job_that_has_trained_waits_on_for_capacity_and_says_so() -> None:
     world.workers["job-gpu-0"].end(143, disrupted=True)
     world.tick()
     world.tick()
-    world.workers["job-gpu-1"].phase, world.workers["job-gpu-1"].message = "Pending", "no node fits"
+    for worker in world.workers.values():
+        worker.phase, worker.message = "Pending", "no node fits"
     assert not condition(world.tick(590), "Degraded").status
     late = world.tick(20)
     assert (late.phase, events(late)) == ("Restarting", ["InsufficientCapacity"])
@@ -95,7 +96,8 @@ def test_job_that_has_trained_waits_on_for_capacity_and_says_so() -> None:
         assert "job-gpu-1 (Pending: no node fits)" in condition(decision, "Degraded").message
     assert events(world.decisions[-1]) == []
     assert events(world.tick(301)) == ["InsufficientCapacity"]
-    world.workers["job-gpu-1"].phase = "Running"
+    for worker in world.workers.values():
+        worker.phase = "Running"
     started = world.tick()
     assert started.plan is not None
     assert not condition(started, "Degraded").status
@@ -106,10 +108,12 @@ def test_worker_that_found_its_place_late_has_as_long_to_start_as_any() -> None:
     world.workers["job-gpu-0"].end(143, disrupted=True)
     world.tick()
     world.tick()
-    world.workers["job-gpu-1"].phase = "Pending"
+    for worker in world.workers.values():
+        worker.phase = "Pending"
     world.tick(601)
     world.tick(590)
-    world.workers["job-gpu-1"].phase, world.workers["job-gpu-1"].answers = "Running", False
+    for worker in world.workers.values():
+        worker.phase, worker.answers = "Running", False
     assert world.tick(20).phase == "Restarting"
     assert not condition(world.tick(590), "Degraded").status
     assert world.tick(20).phase == "Failed"

@@ -239,3 +239,35 @@ def test_workers_that_form_new_groups_have_the_whole_patience_from_then_on(scale
     assert world.tick(1).phase == "Running"
     assert world.tick(patience - 1).phase == "Running"
     assert world.tick(2).phase == "Restarting"
+
+
+# --- what an earlier job has trained ----------------------------------------------------------------------------
+
+
+def take_over(world: World, step: int = 40, uid: str = "earlier") -> None:
+    """The leader says that it went on from an earlier job's checkpoint."""
+    leader = world.workers["job-g0-0"]
+    leader.metrics = replace(leader.metrics, resumed_step=step, resumed_from=uid)
+
+
+@pytest.mark.parametrize(("uid", "said"), [("earlier", "of the UID earlier"), ("", "which does not say its UID")])
+def test_job_that_goes_on_from_an_earlier_ones_checkpoint_says_so_once(uid: str, said: str) -> None:
+    world = hetero_world()
+    world.forgetful = True
+    world.train(1)
+    take_over(world, uid=uid)
+    first = world.tick()
+    assert [event.reason for event in first.events] == ["ResumedFromEarlierJob"]
+    assert f"at step 40, from a checkpoint of an earlier job {said}" in first.events[0].message
+    assert (world.memory.resumed_step, world.memory.resumed_from) == (40, uid)
+    for _ in range(3):
+        world.train(1)
+        take_over(world, uid=uid)
+        assert not any(event.reason == "ResumedFromEarlierJob" for event in world.tick().events)
+
+
+def test_job_that_begins_anew_has_taken_nothing_over() -> None:
+    world = hetero_world()
+    world.run(3)
+    assert world.memory.resumed_step == -1
+    assert all(event.reason != "ResumedFromEarlierJob" for decision in world.decisions for event in decision.events)

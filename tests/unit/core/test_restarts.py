@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.restarts import delay_seconds
 from unit.core.traces import World, hetero_world
 
@@ -131,6 +132,84 @@ def test_disrupted_workers_do_not_count() -> None:
     assert world.memory.restarts == 0
 
 
+def leave_in_order(world: World) -> None:
+    for worker in world.workers.values():
+        worker.end_asked()
+
+
+def test_workers_that_alone_say_that_they_were_asked_to_stop_count() -> None:
+    world = hetero_world(backoff_limit=1)
+    world.run(1)
+    leave_in_order(world)
+    waiting = world.tick()
+    assert (waiting.phase, waiting.delete) == ("Running", ())
+    assert "waiting 90 s for a sign of who asked" in waiting.reason
+    world.tick(89)
+    assert world.memory.restarts == 0
+    assert world.tick(1).phase == "Restarting"
+    assert world.memory.restarts == 1
+    restart_fully(world)
+    leave_in_order(world)
+    world.tick()
+    assert world.tick(90).phase == "Failed"
+    assert failure(world)[0] == "BackoffLimitExceeded"
+
+
+def test_restarts_by_word_of_the_workers_alone_come_to_an_end_soon() -> None:
+    world = hetero_world(backoff_limit=3)
+    while world.decisions[-1].phase != "Failed":
+        if world.decisions[-1].phase == "Running":
+            leave_in_order(world)
+        world.tick()
+        assert world.created <= 3 * 4
+
+
+@pytest.mark.parametrize("sign", ["condition", "deletion", "node"])
+def test_sign_of_who_asked_the_workers_to_stop_is_waited_for(sign: str) -> None:
+    world = hetero_world(backoff_limit=0)
+    world.run(1)
+    leave_in_order(world)
+    world.tick()
+    world.tick(80)
+    one, *others = world.seen().workers
+    shown = {
+        "condition": {"disrupted": True},
+        "deletion": {"deleting_since": world.now + 30, "disrupted": True},
+        "node": {"node_lost": True, "disrupted": True},
+    }[sign]
+    decision, memory = decide(
+        world.job, replace(world.seen(), workers=(replace(one, **shown), *others)), world.memory, world.now
+    )
+    assert decision.phase == "Restarting"
+    assert [event.reason for event in decision.events] == ["WorkerDisrupted", "RestartingWorkers"]
+    assert memory.restarts == 0
+
+
+def test_worker_that_was_killed_is_no_one_to_wait_for_a_sign_of() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g0-0"].end_asked()
+    world.workers["job-g1-0"].end(137)
+    decision = world.tick()
+    assert decision.phase == "Restarting"
+    assert decision.reason.startswith("job-g1-0 was killed by SIGKILL; job-g0-0")
+    assert world.memory.restarts == 1
+
+
+def test_restarts_that_do_not_count_are_later_each_time_and_at_once_after_a_long_time() -> None:
+    world = hetero_world(backoff_limit=0)
+    delays = []
+    for steady in (1, 1, 1, 1, 1, 1, 1, 1, 1, 700, 1):
+        world.tick(steady)
+        world.workers["job-g0-0"].end(143, disrupted=True)
+        world.tick()
+        assert world.memory.restart_at is not None
+        delays.append(world.memory.restart_at - world.now)
+        restart_fully(world)
+    assert delays == [0, 1, 2, 4, 8, 16, 32, 60, 60, 0, 1]
+    assert world.memory.restarts == 0
+
+
 def test_vanished_worker_does_not_count() -> None:
     world = hetero_world(backoff_limit=0)
     world.run(1)
@@ -178,7 +257,9 @@ def test_worker_that_fails_before_the_first_plan_counts() -> None:
     world = World(hetero_world().job)
     world.tick()
     world.workers["job-g0-0"].end(1, message="no module named torch")
-    assert "no module named torch" in world.tick().reason
+    assert "no module named torch; waiting whether the others end alike" in world.tick().reason
+    assert world.memory.restarts == 0
+    assert "no module named torch" in world.tick(10).reason
     assert world.memory.restarts == 1
 
 
@@ -413,6 +494,109 @@ def test_script_that_runs_out_of_memory_is_none_that_raised() -> None:
     world.run(1)
     world.workers["job-g0-0"].end_by_script(10, "OutOfMemoryError: tried to allocate 2 GiB")
     world.workers["job-g0-0"].out_of_memory = True
+    assert world.tick().phase == "Restarting"
+
+
+NO_SCRIPT = "python: can't open file '/workspace/train.py': [Errno 2] No such file or directory"
+
+
+def start_and_end(world: World, *ends: tuple[int, str]) -> None:
+    """Workers are created, and end with these codes and words before there is a plan."""
+    world.tick()
+    for worker, (code, message) in zip(world.workers.values(), ends, strict=False):
+        worker.end(code, message=message)
+
+
+def test_workers_that_all_fail_alike_before_the_first_step_fail_the_job_at_once() -> None:
+    world = World(hetero_world(backoff_limit=9, resumable=True).job)
+    start_and_end(world, *[(2, NO_SCRIPT)] * 3)
+    assert world.tick().phase == "Failed"
+    code, message = failure(world)
+    assert code == "WorkersFailedAlike"
+    assert message == (
+        f"all 3 workers ended in the same way before the first step: job-g0-0 exited with code 2: {NO_SCRIPT}"
+    )
+    assert events(world) == ["WorkersFailedAlike"]
+    assert world.memory.restarts == 0
+
+
+def test_workers_that_fail_one_after_the_other_are_waited_for() -> None:
+    world = World(hetero_world(backoff_limit=9).job)
+    start_and_end(world, (2, NO_SCRIPT))
+    assert world.tick().phase == "Created"
+    start_and_end(world, *[(2, NO_SCRIPT)] * 2)
+    assert world.tick(5).phase == "Created"
+    start_and_end(world, *[(2, NO_SCRIPT)] * 3)
+    assert world.tick().phase == "Failed"
+    assert failure(world)[0] == "WorkersFailedAlike"
+
+
+def test_names_and_numbers_make_no_difference_between_ends() -> None:
+    world = World(hetero_world(backoff_limit=9).job)
+    world.tick()
+    for number, worker in enumerate(world.workers.values()):
+        worker.end(1, message=f"{worker.name}: process {1000 + number}: no such device at 0x7f{number}")
+    assert world.tick().phase == "Failed"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [(1, "a"), (1, "b"), (1, "a")],
+        [(1, "a"), (2, "a"), (1, "a")],
+        [(137, "")] * 3,
+        [(1, "MembershipError: not all members came in time")] * 3,
+        [(1, "CollectiveError: peer closed")] * 3,
+    ],
+    ids=["other words", "other codes", "killed", "others are missing", "the network"],
+)
+def test_ends_that_another_try_may_not_have_are_tried_again(ends: list[tuple[int, str]]) -> None:
+    world = World(hetero_world().job)
+    start_and_end(world, *ends)
+    assert world.tick().phase == "Restarting"
+    assert world.memory.restarts == 1
+
+
+def test_workers_that_ran_out_of_memory_alike_are_tried_again() -> None:
+    world = World(hetero_world().job)
+    start_and_end(world, *[(1, "OutOfMemoryError: tried to allocate")] * 3)
+    for worker in world.workers.values():
+        worker.out_of_memory = True
+    assert world.tick().phase == "Restarting"
+
+
+def test_workers_that_fail_alike_after_steps_were_made_are_tried_again() -> None:
+    world = hetero_world(resumable=True)
+    world.run(1)
+    for worker in world.workers.values():
+        worker.end(1, message="the file system is away")
+    assert world.tick().phase == "Restarting"
+    restart_fully(world)
+    for worker in world.workers.values():
+        worker.end(1, message="the file system is away")
+    assert world.tick().phase == "Restarting"
+
+
+@pytest.mark.parametrize(("code", "phase"), [(2, "Failed"), (127, "Failed"), (128, "Failed"), (1, "Restarting")])
+def test_the_only_worker_proves_by_its_code_alone_that_its_command_is_wrong(code: int, phase: str) -> None:
+    world = World(Job("job", (Group("a", 1),), 8))
+    start_and_end(world, (code, "no"))
+    assert world.tick().phase == phase
+
+
+def test_worker_without_the_promised_device_fails_the_job_at_once() -> None:
+    world = World(hetero_world(backoff_limit=9).job)
+    start_and_end(world, (1, "MissingDeviceError: torch finds no GPU here; set onMissingDevice: UseCPU"))
+    assert world.tick().phase == "Failed"
+    code, message = failure(world)
+    assert code == "DeviceMissing"
+    assert message == "job-g0-0: MissingDeviceError: torch finds no GPU here; set onMissingDevice: UseCPU"
+
+
+def test_device_that_is_missing_after_training_may_be_there_on_another_node() -> None:
+    world = hetero_world()
+    world.run(1)
+    world.workers["job-g1-0"].end(1, message="MissingDeviceError: torch finds no GPU here")
     assert world.tick().phase == "Restarting"
 
 

@@ -75,10 +75,13 @@ def workers(draw: st.DrawFn) -> WorkerSeen:
         phase=draw(st.sampled_from(["Running", "Running", "Running", "Pending", "Succeeded", "Failed"])),
         address=draw(st.sampled_from(["10.0.0.1:1", ""])),
         cpu_limit=draw(st.none() | ANY_FLOAT),
-        exit_code=draw(st.sampled_from([None, None, None, 0, 1, 137, -9, 1000])),
+        exit_code=draw(st.sampled_from([None, None, None, 0, 1, 137, 143, -9, 1000])),
         finished=draw(st.booleans()),
         message=draw(st.sampled_from(["", "boom"])),
         disrupted=draw(st.sampled_from([False, False, True])),
+        asked_to_stop=draw(st.booleans()),
+        gated=draw(st.sampled_from([False, False, True])),
+        node=draw(st.sampled_from(["", "node-1"])),
         metrics=draw(st.none() | METRICS),
     )
 

@@ -36,6 +36,9 @@ class SimulatedWorker:
     out_of_memory: bool = False
     script_error: bool = False
     fatal: bool = False
+    gated: bool = False
+    node: str = ""
+    asked_to_stop: bool = False
     last_step: int = 0
     answers: bool = True
     least_batch: int = 1
@@ -58,6 +61,9 @@ class SimulatedWorker:
             out_of_memory=self.out_of_memory,
             script_error=self.script_error,
             fatal=self.fatal,
+            gated=self.gated,
+            node=self.node,
+            asked_to_stop=self.asked_to_stop,
             metrics=(
                 replace(self.metrics, least_batch_size=self.least_batch)
                 if self.answers and self.exit_code is None
@@ -73,6 +79,11 @@ class SimulatedWorker:
         """The script raised, after so many committed steps."""
         self.end(1, message=message)
         self.script_error, self.last_step = True, step
+
+    def end_asked(self) -> None:
+        """As it says, because somebody asked it to stop."""
+        self.end(143, message="was asked to stop")
+        self.asked_to_stop = True
 
     def end_for_good(self, message: str) -> None:
         """With an error after which no other try may be made."""
@@ -102,6 +113,7 @@ class World:
         self.scales = dict(scales or {})
         self.limits: dict[str, float] = {}
         self.leasts: dict[str, int] = {}
+        self.nodes: dict[str, str] = {}
         self.fixed, self.per_sample, self.noise = fixed, per_sample, noise
         self.random = random.Random(seed)
         self.forgetful = forgetful
@@ -138,6 +150,7 @@ class World:
                 scale=self.scales.get(key.name, 1.0),
                 cpu_limit=self.limits.get(key.name),
                 least_batch=self.leasts.get(key.name, 1),
+                node=self.nodes.get(key.name, ""),
             )
         if decision.plan is not None:
             assert parse_plan(decision.plan.to_json()) == decision.plan

@@ -191,6 +191,7 @@ def test_worker_is_told_who_it_is() -> None:
     assert TrainingConfig.from_json(config) == training_config(job(), "small")
     assert told == {
         "HETEROTRAIN_JOB": "digits",
+        "HETEROTRAIN_JOB_UID": JOB_UID,
         "HETEROTRAIN_WORKER": "digits-small-0",
         "HETEROTRAIN_GROUP": "small",
         "HETEROTRAIN_PLAN_DIR": "/var/run/heterotrain/plan",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 
-from handlers.api_server import ApiServer
+from handlers.api_server import ApiServer, StatusError
+from heterotrain.contract import Member
 from heterotrain_operator.api import Problem
+from heterotrain_operator.clusters.kube.absences import Absences
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN
+from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, PLAN_KEY
 from heterotrain_operator.clusters.kube.owned import NameTakenError
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.prometheus import Reading
-from unit.kube.worlds import NAMES, World, owner, rebalance, refusing, written
+from unit.kube.worlds import JOB, NAMES, NOW, World, owner, rebalance, refusing, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
 LEADER = NAMES[0]
@@ -37,7 +40,7 @@ def test_job_gets_plan_map_service_and_pods_in_this_order(world: World, api: Api
         "events",
         "heterotrainingjobs",
     ]
-    assert written(api, "pods") == [("create", "pods", name) for name in NAMES]
+    assert sorted(written(api, "pods")) == sorted(("create", "pods", name) for name in NAMES)
     assert world.status["phase"] == "Created"
 
 
@@ -78,16 +81,72 @@ def test_pods_that_a_late_watch_does_not_show_are_not_refused(world: World, api:
     assert world.events == ["SuccessfulCreatePod"]
 
 
-def test_pod_that_is_refused_is_told_of_once(world: World, api: ApiServer) -> None:
-    api.refuse = refusing("create", "pods", 403, "exceeded quota")
+def quota(api: ApiServer, most: int) -> list[str]:
+    """Admit so many pods to the namespace. Returns the names of those refused, which grow."""
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if (verb, kind) != ("create", "pods"):
+            return
+        with lock:  # several are created at once
+            if len(admitted) < most:
+                admitted.append(name)
+                return
+            tries.append(name)
+        raise StatusError(403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota, used: pods={most}')
+
+    tries: list[str] = []
+    admitted: list[str] = []
+    lock = threading.Lock()
+    api.refuse = refuse
+    return tries
+
+
+def test_refused_pods_are_told_of_in_one_event_and_tried_one_at_a_time(world: World, api: ApiServer) -> None:
+    tries = quota(api, 0)
     for _ in range(3):
         world.round(11)
-    assert world.events == ["FailedCreatePod"] * 3
-    assert "exceeded quota: digits-large-0" in world.status["reason"]
+    assert tries == [NAMES[0]] * 3
+    assert world.events == ["FailedCreatePod"]
+    (event,) = (api.get("events", name) for name in api.names("events"))
+    assert event is not None
+    assert event["message"].startswith("3 of 3 pods are not created: create Pod digits-small-0: ")
+    assert "exceeded quota" in world.status["reason"]
+    assert f"{NAMES[2]} (not tried after the refusal of {NAMES[0]})" in world.status["reason"]
     assert len(written(api, "heterotrainingjobs")) == 2
     api.refuse = lambda *_: None
     world.round(11)
     assert api.names("pods") == sorted(NAMES)
+
+
+def test_thousand_workers_under_a_quota_cost_a_handful_of_refusals_and_one_event(
+    api: ApiServer, gateway: Gateway
+) -> None:
+    template = JOB["spec"]["workerGroups"][0]["template"]
+    groups = [{"name": "small", "replicas": 1000, "template": template}]
+    world = World(api, gateway, {"workerGroups": groups, "training": {"globalBatchSize": 2000}})
+    tries = quota(api, 100)
+    world.round()
+    assert len(api.names("pods")) == 100
+    assert len(tries) <= 64, "those of one doubling batch"
+    assert sorted(world.events) == ["FailedCreatePod", "SuccessfulCreatePod"]
+    for _ in range(5):
+        tries.clear()
+        world.round(11)
+        assert len(tries) == 1
+    assert len(world.events) == 2
+
+
+def test_group_whose_template_is_refused_keeps_no_other_from_being_tried(world: World, api: ApiServer) -> None:
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if (verb, kind) == ("create", "pods") and "small" in name:
+            tries.append(name)
+            raise StatusError(422, "Invalid", "spec.containers[0].image: Required value")
+
+    tries: list[str] = []
+    api.refuse = refuse
+    world.round()
+    assert tries == [NAMES[0]]
+    assert api.names("pods") == [NAMES[2]]
 
 
 def test_api_server_in_trouble_refuses_no_pods(world: World, api: ApiServer) -> None:
@@ -209,6 +268,7 @@ def test_member_that_is_gone_is_seen_as_it_was_last_until_the_plan_names_it_no_m
     leader = next(pod for pod in world.pods if pod.name == LEADER)
     others = [pod for pod in world.pods if pod.name != LEADER]
     stranger = replace(leader, name="digits-old-0", uid="of an earlier plan", gone=True)
+    world.api.remove("pods", LEADER)
     seen, _ = world.look(pods=[*others, replace(leader, gone=True, message="preempted"), stranger])
     assert LEADER not in {worker.name for worker in seen.workers}
     assert [(worker.name, worker.message) for worker in seen.departed] == [(LEADER, "preempted")]
@@ -222,7 +282,7 @@ def test_pod_of_another_identity_is_not_deleted(world: World, api: ApiServer) ->
     world.cluster.act(Decision("Restarting", "why", delete=(LEADER,)), Memory.initial())
     assert LEADER in api.names("pods")
     seen, _ = world.look(pods=shown)
-    assert LEADER not in {worker.name for worker in seen.workers}
+    assert "an earlier one" not in {worker.uid for worker in seen.workers if worker.name == LEADER}
 
 
 def test_pod_on_a_lost_node_is_deleted_without_it(world: World, api: ApiServer) -> None:
@@ -234,6 +294,22 @@ def test_pod_on_a_lost_node_is_deleted_without_it(world: World, api: ApiServer) 
     world.round(31)
     assert api.names("pods") == []
     assert [body["gracePeriodSeconds"] for verb, kind, _, body in api.writes[-6:] if verb == "delete"] == [0, 0, 0]
+
+
+def test_node_of_a_worker_that_was_asked_to_stop_is_looked_at(world: World, api: ApiServer) -> None:
+    world.train()
+    words = '{"finished": false, "step": 7, "message": "was asked to stop", "askedToStop": true}'
+    state = {"terminated": {"exitCode": 143, "reason": "Error", "message": words}}
+    for name in NAMES:
+        status = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": state}]}
+        api.change("pods", name, {"status": status})
+    world.round()
+    assert world.status["phase"] == "Running"
+    assert "a sign of who asked" in world.status["reason"]
+    api.change("nodes", "node-1", {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "")
+    world.round(40)
+    assert (world.status["phase"], world.status["restarts"]) == ("Restarting", 0)
+    assert "WorkerDisrupted" in world.events
 
 
 def test_pod_that_went_while_the_watch_was_away_is_missed_in_the_end(world: World, api: ApiServer) -> None:
@@ -259,6 +335,112 @@ def test_pods_that_answer_are_never_asked_for(world: World, api: ApiServer) -> N
         world.workers.train()
         world.round(10)
     assert [read for read in api.reads if read[1] == "pods"] == []
+
+
+# --- places -----------------------------------------------------------------------------------------------------
+
+
+def test_pods_that_have_places_go_with_those_that_find_none_and_come_back_together(
+    world: World, api: ApiServer
+) -> None:
+    world.round()
+    for name in NAMES[:2]:
+        api.change("pods", name, {"spec": {"nodeName": "node-1"}, "status": {"phase": "Running", "podIP": "10.0.0.1"}})
+    uids = {pod.uid for pod in world.pods}
+    while world.now < NOW + 310 and "WorkersLetGo" not in world.events:
+        world.round(5)
+    assert world.now >= NOW + 150
+    for _ in range(8):
+        world.end_pods()
+        world.round(5)
+    assert sorted(pod.name for pod in world.pods) == sorted(NAMES)
+    assert not {pod.uid for pod in world.pods} & uids
+    assert world.status["restarts"] == 0
+
+
+def test_pods_that_a_queue_holds_back_do_not_fail_the_job(world: World, api: ApiServer) -> None:
+    world.round()
+    for name in NAMES:
+        api.change("pods", name, {"spec": {"schedulingGates": [{"name": "queue"}]}, "status": {"phase": "Pending"}})
+    for _ in range(4):
+        world.round(600)
+    assert world.status["phase"] == "Created"
+    for name in NAMES:
+        api.change("pods", name, {"spec": {"schedulingGates": None}, "status": {"phase": ""}})
+    world.run_pods()
+    world.workers.wait(*NAMES)
+    world.round()
+    assert world.status["phase"] == "Running"
+
+
+# --- what a watch does not show ---------------------------------------------------------------------------------
+
+
+def test_member_that_an_index_lacks_after_a_takeover_costs_nobody_anything(world: World, api: ApiServer) -> None:
+    world.train()
+    lacking = [pod for pod in world.pods if pod.name != LEADER]
+    for takeover in (True, False, True):
+        if takeover:
+            world.restart_operator()
+        world.workers.train()
+        decision = world.round(pods=lacking)
+        assert (decision.phase, decision.delete, decision.create) == ("Running", (), ())
+    assert written(api, "pods") == []
+    assert len(world.status["workers"]) == 3
+
+
+def test_members_that_are_gone_are_asked_for_once(world: World, api: ApiServer) -> None:
+    world.train()
+    api.remove("pods", LEADER, told=False)
+    api.reads.clear()
+    assert world.round().phase == "Restarting"
+    for _ in range(5):
+        world.end_pods()
+        world.round(0.1)
+    assert sorted(name for _, kind, name in api.reads if kind == "pods") == sorted(NAMES)
+
+
+def test_pod_of_another_identity_is_not_taken_for_the_member(world: World, api: ApiServer) -> None:
+    world.train()
+    api.remove("pods", LEADER, told=False)
+    api.put("pods", {"metadata": {"name": LEADER}})
+    assert world.round(pods=[pod for pod in world.pods if pod.name != LEADER]).phase == "Restarting"
+
+
+def test_pod_that_lost_its_label_is_still_there(world: World) -> None:
+    world.train()
+    others = [pod for pod in world.pods if pod.name != LEADER]
+    leader = next(pod for pod in world.pods if pod.name == LEADER)
+    world.workers.train()
+    assert world.round(pods=[*others, replace(leader, gone=True)]).phase == "Running"
+    assert world.round(pods=others).phase == "Running"
+
+
+def test_worker_that_an_index_lacks_is_no_reason_to_give_up_a_lost_plan(world: World, api: ApiServer) -> None:
+    world.train()
+    api.remove("configmaps", "digits-plan")
+    decision = world.round(20, pods=[pod for pod in world.pods if pod.name != LEADER])
+    assert (decision.phase, decision.delete) == ("Running", ())
+    assert decision.plan is not None
+    assert len(decision.plan.members) == 3
+
+
+def test_plan_that_names_what_is_no_pod_asks_for_nothing(world: World, api: ApiServer) -> None:
+    world.train()
+    stranger = replace(world.plan.members[0], name="../secrets/token", uid="none")
+    forged = replace(world.plan, members=(*world.plan.members, stranger))
+    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: forged.to_json()}})
+    api.reads.clear()
+    world.round()
+    assert {kind for _, kind, _ in api.reads} <= {"configmaps", "heterotrainingjobs"}
+
+
+def test_many_absent_members_are_asked_for_at_once(gateway: Gateway, api: ApiServer) -> None:
+    members = [Member(f"digits-small-{rank}", f"uid-{rank}", "", "small", 1) for rank in range(40)]
+    absences = Absences(gateway, "team-a", "digits", "the job")
+    assert absences.members(members, {}) == []
+    assert absences.members(members, {}) == []
+    assert [verb for verb, _, _ in api.reads] == ["list"]
 
 
 def test_finished_job_is_deleted_when_its_time_is_over(world: World, api: ApiServer) -> None:

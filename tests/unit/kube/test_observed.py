@@ -147,6 +147,25 @@ def test_disruption_that_was_called_off_is_none() -> None:
     assert not pod_facts(pod({"status": {"conditions": [condition]}})).disrupted
 
 
+WAITING = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gated"),
+    [
+        ({"spec": {"nodeName": None}, "status": WAITING}, True),
+        ({"spec": {"nodeName": None, "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}}, True),
+        ({"spec": {"nodeName": None, "schedulingGates": []}, "status": {"phase": "Pending"}}, False),
+        ({"spec": {"nodeName": "node-1"}, "status": WAITING}, False),
+    ],
+    ids=["condition", "gate", "none", "placed"],
+)
+def test_pod_behind_a_scheduling_gate_is_known(changes: Document, gated: bool) -> None:
+    facts = pod_facts(pod(changes))
+    assert facts.gated == gated
+    assert worker_seen(facts, None, node_lost=False).gated == gated
+
+
 @pytest.mark.parametrize("label", ["-1", "one", "", "²"])
 def test_spoilt_index_is_no_error(label: str) -> None:
     assert pod_facts(pod({"metadata": {"labels": {"heterotrain.dev/worker-index": label}}})).index == NO_INDEX

@@ -42,6 +42,7 @@ class Steered:
         gateway = Gateway(client, self._fence, lambda verb, kind: None)
         self.world = World(api, gateway, spec)
         self._gateway = gateway
+        self.leapt = 0.0
         self.restart_operator()
 
     def restart_operator(self) -> None:
@@ -52,7 +53,7 @@ class Steered:
             self.metrics,
             lambda job: self.world.workers,
             clock=self._seconds,
-            monotonic=self._seconds,
+            monotonic=lambda: self.world.now - self.leapt,
         )
 
     def look(self, seconds: float = 1.0) -> float:
@@ -62,6 +63,11 @@ class Steered:
     def once(self, versions: set[str]) -> float:
         """One round; `versions` is what a late watch shows."""
         return asyncio.run(self.rounds.once(self.world.body, self.world.pods, versions, in_this_thread))
+
+    def leap(self, seconds: float) -> None:
+        """Somebody sets the clock."""
+        self.world.now += seconds
+        self.leapt += seconds
 
     def train(self) -> float:
         """From nothing to a plan that has just been written."""
@@ -202,6 +208,46 @@ def test_invalid_job_is_left_alone(steer: Callable[..., Steered], api: ApiServer
     api.writes.clear()
     assert job.look() == STILL_SECONDS
     assert api.writes == []
+
+
+@pytest.mark.parametrize("seconds", [700, -700, 1e6])
+def test_clock_that_leaps_is_no_worker_that_hangs(steer: Callable[..., Steered], seconds: float) -> None:
+    job = steer()
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    job.leap(seconds)
+    job.look()
+    assert job.world.status["phase"] == "Running"
+    job.look(58)
+    assert job.world.status["phase"] == "Running"
+    job.look(10)
+    assert job.world.status["phase"] == "Restarting", "who hangs all the same is noticed in time"
+    assert "no step was committed for" in job.world.status["reason"]
+
+
+def test_clock_that_leaps_while_a_write_fails_is_made_up_for_once(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer()
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    job.leap(700)
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if kind == "configmaps" and verb != "get":
+            raise StatusError(500, "InternalError", "try again")
+
+    api.refuse = refuse
+    with pytest.raises(GatewayError):
+        job.look()
+    api.refuse = lambda verb, kind, name: None
+    job.look()
+    job.look(58)
+    assert job.world.status["phase"] == "Running"
+    job.look(10)
+    assert job.world.status["phase"] == "Restarting"
 
 
 def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(steer: Callable[..., Steered], api: ApiServer) -> None:

@@ -220,6 +220,12 @@ def test_odd_measurement_is_left_out(odd: float) -> None:
     assert "ownMilliseconds" not in found["workers"][0]
 
 
+def test_what_an_earlier_job_has_trained_is_told() -> None:
+    assert "resumedFrom" not in status()
+    found = status(memory=replace(MEMORY, resumed_step=40, resumed_from="the earlier UID"))
+    assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
+
+
 def test_figures_that_no_schema_admits_are_left_out() -> None:
     huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
     memory = replace(MEMORY, restarts=10**12, started_at=1e300)

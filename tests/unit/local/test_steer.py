@@ -162,6 +162,27 @@ def test_a_killed_worker_is_named_with_its_signal(run: MakeRun) -> None:
     assert any("job-cpu-0 was killed by SIGKILL" in message for message in messages)
 
 
+def test_a_script_that_is_not_there_fails_the_job_at_once(tmp_path: Path) -> None:
+    command = ["python", str(tmp_path / "missing.py")]
+    missing = make_job("", replicas=2, spec={"runPolicy": {"backoffLimit": 3}}, command=command)
+    with LocalCluster(missing, tmp_path / "run", None) as cluster:
+        job = Run(missing, cluster)
+        decision = job.steer()
+    assert decision.phase == "Failed"
+    assert job.events[-1] == "WorkersFailedAlike"
+    assert "RestartingWorkers" not in job.events
+    assert decision.reason.startswith("all 2 workers ended in the same way before the first step")
+    assert "missing.py" in decision.reason
+
+
+def test_a_worker_that_only_says_that_it_was_asked_to_stop_counts(run: MakeRun) -> None:
+    words = f"open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write('{{\"askedToStop\": true}}')"
+    job = run(f"step == 5 and ({words}, os._exit({contract.EXIT_PREEMPTED}))", runPolicy={"backoffLimit": 1})
+    assert job.steer().phase == "Failed"
+    assert job.events.count("RestartingWorkers") == 1
+    assert job.events[-1] == "BackoffLimitExceeded"
+
+
 def test_a_job_that_keeps_failing_ends_as_failed_and_says_why(run: MakeRun) -> None:
     job = run("raise ValueError('bad data in shard 3')", runPolicy={"backoffLimit": 1})
     decision = job.steer()

@@ -11,6 +11,7 @@ from heterotrain.contract import Member, Plan
 from heterotrain.metrics import VersionCounters
 from heterotrain.metrics import WorkerMetrics as Exporter
 from heterotrain.peak import Peak
+from heterotrain.training_state import Origin
 from heterotrain_operator.core.model import (
     Condition,
     Decision,
@@ -82,6 +83,7 @@ def exported(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> Expo
     exporter = Exporter("digits", "digits-cpu-0", "cpu", lambda: False)
     exporter.counters = VersionCounters(plan_version=7, ewma=0.25)
     exporter.state.loss = 1.5
+    exporter.state.taken_over = Origin(40, "an earlier job")
     exporter.memory.peak = Peak(memory_bytes=700e6, batch_size=48)
     return exported_by([*exporter.collect(), *operator.registry.collect()])
 

@@ -40,6 +40,7 @@ def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
         contract.METRIC_MEMORY_BYTES: "1e+08",
         contract.METRIC_CPU_LIMIT: 0.5,
     }
+    resumed = row(contract.METRIC_RESUMED_STEP, [(-1, 40)], resumed_from="an earlier job's")
     counters = {
         contract.METRIC_STEPS: 10,
         contract.METRIC_SAMPLES: 320,
@@ -50,6 +51,7 @@ def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
     }
     rows = [row(name, [(-1, value)]) for name, value in gauges.items()]
     rows += [row(f"{name}_total", [(-6, 0), (-1, value)]) for name, value in counters.items()]
+    rows.append(resumed)
     rows.append(row(contract.METRIC_PHASE, [(-6, 1)], phase=contract.PHASE_STARTING))
     rows.append(row(contract.METRIC_PHASE, [(-1, 1)], phase=contract.PHASE_TRAINING))
     script.answer = matrix(*rows)
@@ -75,6 +77,8 @@ def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
         loss=metrics.loss,
         memory_bytes=1e8,
         cpu_limit=0.5,
+        resumed_step=40,
+        resumed_from="an earlier job's",
     )
 
 

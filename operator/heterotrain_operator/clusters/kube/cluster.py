@@ -7,13 +7,22 @@ picture does no harm: names are deterministic, and plan and memory are written u
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem
+from heterotrain_operator.clusters.kube.absences import Absences
 from heterotrain_operator.clusters.kube.events import build_event
-from heterotrain_operator.clusters.kube.gateway import JOB_KIND, ConflictError, Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.gateway import (
+    FORBIDDEN,
+    JOB_KIND,
+    ConflictError,
+    Gateway,
+    GatewayError,
+    JobGoneError,
+)
 from heterotrain_operator.clusters.kube.ghosts import Ghosts
 from heterotrain_operator.clusters.kube.invalid import invalid_status
 from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, service_name
@@ -24,7 +33,9 @@ from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
 from heterotrain_operator.clusters.kube.service import build_service
+from heterotrain_operator.clusters.kube.slow_start import Refusal, create_slowly
 from heterotrain_operator.clusters.kube.status import next_status, tolerated, worth_writing
+from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.prometheus import Reading
@@ -35,6 +46,9 @@ REFUSALS = frozenset({400, 403, 404, 409, 422})
 """HTTP statuses with which the API server refuses a pod for what it is, and will again."""
 
 CREATED = "SuccessfulCreatePod"
+
+_FIGURE = re.compile(r"\d+")
+"""What differs between two refusals of the same kind, as by how much a quota is exceeded."""
 
 
 class KubeCluster:
@@ -47,11 +61,14 @@ class KubeCluster:
         self._clock = clock
         self._plans = PlanStore(gateway)
         self._ghosts = Ghosts(gateway)
+        self._absences: Absences | None = None
+        self._not_shown: dict[str, PodFacts] = {}  # pods of the last round that the watch lacks
         self._undelivered: dict[str, int] = {}
         self._delivering: int | None = None
         self._deleted: set[str] = set()
         self._forced: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._refusals_told: frozenset[str] = frozenset()
         self._departed: dict[str, PodFacts] = {}  # by UID
         self._service_checked = False
         self._status: Mapping[str, Any] | None = None  # as it was written last
@@ -59,8 +76,10 @@ class KubeCluster:
         self._status_at: float | None = None
 
     def readable(self, pods: Sequence[PodFacts]) -> list[PodFacts]:
-        """The pods, of those that the watch events show, whose metrics are to be read before `notice`."""
-        return [pod for pod in self._ghosts.without(pods) if pod.ready_to_scrape and not pod.gone]
+        """The pods, of those that the watch events show and those that were found beside them, whose metrics are to be
+        read before `notice`."""
+        present = self._not_shown | {pod.name: pod for pod in self._ghosts.without(pods)}
+        return [pod for pod in present.values() if pod.ready_to_scrape and not pod.gone]
 
     def notice(
         self,
@@ -104,6 +123,8 @@ class KubeCluster:
         stored = self._plans.read(self._job, self._uid)
         self._check_service()
         now = self._clock()
+        self._not_shown = {pod.name: pod for pod in self._found(stored.plan)}
+        self._pods |= self._not_shown
         reading = self._reading
         self._look_for_ghosts({name for name, metrics in reading.metrics.items() if metrics is not None}, now)
         workers = []
@@ -112,12 +133,13 @@ class KubeCluster:
             # A node is asked about only where something is wrong, since every question is a request.
             overdue = pod.deleting_since is not None and now >= pod.deleting_since
             silent = pod.ready_to_scrape and metrics is None
-            lost = bool(pod.node) and (overdue or silent) and self._nodes.lost(pod.node, now)
+            lost = bool(pod.node) and (overdue or silent or pod.asked_to_stop) and self._nodes.lost(pod.node, now)
             workers.append(worker_seen(pod, metrics, lost))
         if stored.plan is not None and stored.plan.version != self._delivering:
             # Whoever wrote this plan may not have lived to deliver it.
             self._undelivered, self._delivering = _behind(stored.plan, workers), stored.plan.version
         members = set() if stored.plan is None else {member.uid for member in stored.plan.members}
+        members -= {pod.uid for pod in self._pods.values()}
         self._departed = {uid: pod for uid, pod in self._departed.items() if uid in members}
         self._seen = Seen(
             tuple(workers),
@@ -145,8 +167,7 @@ class KubeCluster:
         self._deliver()
         self._delete(decision)
         refusals = self._create(decision)
-        in_vain = bool(decision.create) and len(self._refused) == len(decision.create)
-        self._tell([event for event in decision.events if not (in_vain and event.reason == CREATED)] + refusals, now)
+        self._tell([*self._as_done(decision), *refusals], now)
         self._report(decision, memory, now)
         if decision.remove_job and not self._gateway.delete(JOB_KIND, self._namespace, self._name, uid=self._uid):
             raise JobGoneError(f"job {self._namespace}/{self._name} is gone")
@@ -187,6 +208,24 @@ class KubeCluster:
                 raise
         self._service_checked = True
 
+    def _found(self, plan: Plan | None) -> list[PodFacts]:
+        """Pods that the watch lacks, of those whose absence would be acted on."""
+        memory = self._plans.memory or Memory.initial()
+        if memory.draining or memory.outcome:
+            return []
+        absences = self._absences
+        if absences is None:
+            absences = self._absences = Absences(self._gateway, self._namespace, self._name, self._uid)
+        # What only ceases to bear the label is told of as deleted too.
+        absences.gone(uid for uid, pod in self._departed.items() if pod.deleting_since is not None)
+        if plan is not None:
+            return absences.members(plan.members, self._pods)
+        if memory.generation == 0:
+            return []
+        groups = self._job.spec.worker_groups
+        names = [worker_name(self._name, group.name, index) for group in groups for index in range(group.replicas)]
+        return absences.workers(names, self._pods) if self._pods else []
+
     def _look_for_ghosts(self, answering: Collection[str], now: float) -> None:
         """Doubt pods that neither answer nor have ended, and those that were deleted and do not go."""
         pods = list(self._pods.values())
@@ -223,19 +262,34 @@ class KubeCluster:
         if not self._gateway.delete("Pod", self._namespace, pod.name, uid=pod.uid, grace_seconds=grace_seconds):
             self._ghosts.gone(pod.uid)
 
+    def _as_done(self, decision: Decision) -> list[Event]:
+        """The decision's events; of pods that were to be created only what was."""
+        done = len(decision.create) - len(self._refused)
+        if not decision.create or not self._refused:
+            return list(decision.events)
+        others = [event for event in decision.events if event.reason != CREATED]
+        told = len(others) < len(decision.events) and done > 0
+        return [*others, Event("Normal", CREATED, f"created {done} of {len(decision.create)} pods")] if told else others
+
     def _create(self, decision: Decision) -> list[Event]:
-        """Create what is missing. Returns an event for each pod that is refused for a new reason."""
+        """Create what is missing. Returns an event for each new reason for which pods are refused."""
         if not decision.create:
             return []
-        before, self._refused = self._refused, {}
-        no_service = self._apply_service()
-        for key in decision.create:
-            if key.name not in self._pods and (why_not := no_service or self._create_pod(key)):
-                self._refused[key.name] = why_not
+        absent = [key for key in decision.create if key.name not in self._pods]
+        no_service, skipped = self._apply_service(), tuple[str, ...]()
+        if no_service:
+            refused = {key.name: Refusal(no_service, "all") for key in absent}
+        else:
+            refused, skipped = create_slowly(absent, self._create_pod)
+        after = f"not tried after the refusal of {next(iter(refused), '')}"
+        self._refused = {name: refusal.why for name, refusal in refused.items()} | dict.fromkeys(skipped, after)
+        reasons: dict[str, str] = {}
+        for name, refusal in refused.items():
+            reasons.setdefault(_FIGURE.sub("#", refusal.why.replace(name, "")), refusal.why)
+        told, self._refusals_told = self._refusals_told, frozenset(reasons)
+        count = f"{len(self._refused)} of {len(absent)} pods are not created: " if len(self._refused) > 1 else ""
         return [
-            Event("Warning", "FailedCreatePod", why_not)
-            for name, why_not in self._refused.items()
-            if before.get(name) != why_not
+            Event("Warning", "FailedCreatePod", f"{count}{why}") for kind, why in reasons.items() if kind not in told
         ]
 
     def _apply_service(self) -> str:
@@ -248,8 +302,8 @@ class KubeCluster:
             return str(error)
         return ""
 
-    def _create_pod(self, key: WorkerKey) -> str:
-        """Why the pod is refused; empty if it is there now.
+    def _create_pod(self, key: WorkerKey) -> Refusal | None:
+        """Why the pod is refused; None if it is there now. For several threads.
 
         It is not applied: a pod of an earlier job, which still trains or ends, would become this job's worker.
         """
@@ -257,12 +311,13 @@ class KubeCluster:
             self._gateway.create(build_pod(self._job, self._uid, key))
         except ConflictError as error:
             found = self._gateway.read("Pod", self._namespace, key.name)
-            return str(error) if found is None else self._why_taken(found)
+            taken = str(error) if found is None else self._why_taken(found)
+            return Refusal(taken, "pod") if taken else None
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise
-            return str(error)
-        return ""
+            return Refusal(str(error), "all" if error.status == FORBIDDEN else "group")
+        return None
 
     def _why_taken(self, body: Mapping[str, Any]) -> str:
         try:
@@ -283,7 +338,8 @@ class KubeCluster:
 
     def _report(self, decision: Decision, memory: Memory, now: float) -> None:
         self._known = status = next_status(self._known, self._job, self._seen, decision, memory, now)
-        if worth_writing(self._status, status, None if self._status_at is None else now - self._status_at):
+        since = None if self._status_at is None or now < self._status_at else now - self._status_at
+        if worth_writing(self._status, status, since):
             self._gateway.write_status(self._namespace, self._name, self._uid, status)
             self._status, self._status_at = status, now
 

@@ -43,6 +43,9 @@ _EVICTED = "Evicted"
 _LOST = frozenset({"ContainerStatusUnknown", "Unknown"})
 """Reasons of a container that ended unobserved, as all do whose node stops at once."""
 
+_GATED = "SchedulingGated"
+"""Reason of a pod that is not scheduled."""
+
 _OUT_OF_MEMORY = "OOMKilled"
 _PLAIN_ENDS = frozenset({"Completed", "Error", _OUT_OF_MEMORY})
 """Reasons of a container that say no more than its exit code, or are told otherwise."""
@@ -110,6 +113,11 @@ def disruption(status: Document) -> str:
     """Who takes the pod away and why, in Kubernetes' words; empty if its condition DisruptionTarget is not true."""
     condition = _condition(status, "DisruptionTarget")
     return _told(condition) or "DisruptionTarget" if condition.get("status") == "True" else ""
+
+
+def is_gated(spec: Document, status: Document) -> bool:
+    """Whether the scheduler leaves a pod alone, because somebody, as a queue, has closed a gate of it."""
+    return bool(spec.get("schedulingGates")) or _condition(status, "PodScheduled").get("reason") == _GATED
 
 
 def why_it_waits(status: Document) -> str:

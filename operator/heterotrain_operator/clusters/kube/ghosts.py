@@ -38,7 +38,7 @@ class Ghosts:
 
         Raises GatewayError.
         """
-        if not doubtful or self._asked_at is None:
+        if not doubtful or self._asked_at is None or now < self._asked_at:
             self._asked_at = now
         if not pods or now - self._asked_at < DOUBT_SECONDS:
             return

@@ -31,7 +31,7 @@ class Nodes:
         """
         with self._lock:
             asked_at, answer = self._answers.get(name, (-FRESH_SECONDS, False))
-        if now - asked_at < FRESH_SECONDS:
+        if 0 <= now - asked_at < FRESH_SECONDS:  # a clock that was set back keeps no answer fresh
             return answer
         try:
             body = self._gateway.read("Node", None, name)

@@ -17,6 +17,7 @@ from heterotrain_operator.clusters.kube.endings import (
     disruption,
     how_it_ended,
     is_disrupted,
+    is_gated,
     why_it_waits,
 )
 from heterotrain_operator.clusters.kube.moments import unix_seconds
@@ -51,11 +52,11 @@ _PHASES: dict[str, PodPhase] = {
 class PodFacts:
     """One worker's pod as it is now.
 
-    `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's.
-    `phase`, `exit_code`, `finished`, `step`, `message`, `script_error` and `fatal` speak of the container that trains;
-    those beside it do not count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in force, in
-    cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends; moments are Unix
-    seconds. `gone`: the pod is not there any more, and so it was seen last.
+    `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's. `phase`,
+    `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal` and `asked_to_stop` speak of the container that
+    trains; those beside it do not count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in
+    force, in cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends; moments
+    are Unix seconds. `gone`: the pod is not there any more, and so it was seen last.
     """
 
     name: str
@@ -78,9 +79,11 @@ class PodFacts:
     out_of_memory: bool = False
     script_error: bool = False
     fatal: bool = False
+    asked_to_stop: bool = False
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
+    gated: bool = False
     lingering: bool = False
     gone: bool = False
 
@@ -133,13 +136,15 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         finished=ending.finished,
         step=ending.step,
         message=_message(ending, status, deleting=deleted is not None and not gone),
-        disrupted=gone or deleted is not None or ending.asked_to_stop or is_disrupted(status, trainer),
+        disrupted=gone or deleted is not None or is_disrupted(status, trainer),
         out_of_memory=ending.out_of_memory,
         script_error=ending.script_error,
         fatal=ending.fatal,
+        asked_to_stop=ending.asked_to_stop,
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
+        gated=not spec.get("nodeName") and is_gated(spec, status),
         lingering=ending.over and _anything_runs(status),
         gone=gone,
     )
@@ -163,9 +168,11 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         out_of_memory=facts.out_of_memory,
         script_error=facts.script_error,
         fatal=facts.fatal,
+        asked_to_stop=facts.asked_to_stop,
         deleting_since=facts.deleting_since,
         node=facts.node,
         node_lost=node_lost,
+        gated=facts.gated,
         lingering=facts.lingering,
         metrics=metrics if facts.ready_to_scrape else None,
     )

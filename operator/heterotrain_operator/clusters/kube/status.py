@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, PHASE_TRAINING
 from heterotrain_operator.api import HeteroTrainingJob
-from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_STEPS, MAX_TEXT
+from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.api.status import MAX_WORKERS_SHOWN, JobStatus
 from heterotrain_operator.clusters.kube import conditions
 from heterotrain_operator.clusters.kube.durability import checkpoint_condition
@@ -77,6 +77,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "planVersion": _within(plan.version if plan else None, MAX_STEPS),
         "planGeneration": _within(plan.generation if plan else None, MAX_STEPS),
         "globalBatchSize": _within(plan.global_batch_size if plan else None, MAX_BATCH),
+        "resumedFrom": _resumed_from(memory),
         "restarts": _within(memory.restarts, MAX_COUNT),
         "reason": decision.reason[:MAX_TEXT],
         "startTime": _moment(memory.started_at),
@@ -167,6 +168,11 @@ def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -
 def _percent(part: float | None) -> int | None:
     """In percent, of which two digits are told."""
     return None if part is None else int(min(two_digits(round(100 * min(part, MAX_COUNT))), MAX_COUNT))
+def _resumed_from(memory: Memory) -> dict[str, Any] | None:
+    """What an earlier job of this name has trained, where training went on from that."""
+    if not 0 <= memory.resumed_step <= MAX_STEPS:
+        return None
+    return {"step": memory.resumed_step, "jobUid": memory.resumed_from[:MAX_NAME]}
 
 
 def _within(value: int | None, most: int) -> int | None:

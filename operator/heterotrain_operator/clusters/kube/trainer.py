@@ -23,10 +23,12 @@ GPU_DOMAINS = ("nvidia.com/", "amd.com/")
 """Whose resources are GPUs: whole ones, slices of them, and shares."""
 
 
-def trainer_container(job: HeteroTrainingJob, group: WorkerGroup, key: WorkerKey, template: Document) -> Document:
-    """The template's first container as a worker of the job; the template is not used afterwards."""
+def trainer_container(
+    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document
+) -> Document:
+    """The template's first container as a worker of the job of this UID; the template is not used afterwards."""
     container = {"terminationMessagePolicy": "FallbackToLogsOnError", **template}
-    container["env"] = _environment(job, group, key, template)
+    container["env"] = _environment(job, uid, group, key, template)
     container["ports"] = _ports(template.get("ports") or ())
     container["volumeMounts"] = _mounts(job, template.get("volumeMounts") or ())
     resources = template.get("resources") or {}
@@ -37,12 +39,13 @@ def trainer_container(job: HeteroTrainingJob, group: WorkerGroup, key: WorkerKey
 
 
 def _environment(
-    job: HeteroTrainingJob, group: WorkerGroup, key: WorkerKey, template: Mapping[str, Any]
+    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Mapping[str, Any]
 ) -> list[Document]:
     """Our variables, then the template's, so that these may refer to ours; of our contract's names ours hold, of
     others the template's."""
     protocol = {
         contract.ENV_JOB: job.metadata.name,
+        contract.ENV_JOB_UID: uid,
         contract.ENV_WORKER: key.name,
         contract.ENV_GROUP: key.group,
         contract.ENV_PLAN_DIR: PLAN_FOLDER,

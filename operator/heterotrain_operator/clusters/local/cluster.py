@@ -327,13 +327,12 @@ class LocalCluster:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
         finished, step, message = False, 0, ""
-        asked_to_stop = out_of_memory = script_error = fatal = False
+        out_of_memory = script_error = fatal = False
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
             finished, step, message = words.finished, words.step, words.message
             script_error, fatal = words.script_error, words.fatal
-            asked_to_stop = words.asked_to_stop and code == contract.EXIT_PREEMPTED
             out_of_memory = code != 0 and (pod.process.out_of_memory or words.out_of_memory)
         return WorkerSeen(
             name=pod.key.name,
@@ -347,7 +346,7 @@ class LocalCluster:
             finished=finished,
             step=step,
             message=message,
-            disrupted=asked_to_stop,
+            disrupted=pod.deleted,
             out_of_memory=out_of_memory,
             script_error=script_error,
             fatal=fatal,

@@ -1,0 +1,131 @@
+"""A generation of workers begins with what the one before it has learned of their places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heterotrain_operator.core.model import Group, Job
+from unit.core.traces import World, hetero_world
+
+FAST, SLOW = "job-a-0", "job-a-1"
+
+
+def learned(world: World, intervals: int = 6) -> World:
+    world.run(intervals)
+    return world
+
+
+def restarted(world: World) -> tuple[int, ...]:
+    """The batches of the first plan of the next generation."""
+    next(iter(world.workers.values())).end(143, disrupted=True)
+    return first_batches(world)
+
+
+def resized(world: World, *groups: Group) -> tuple[int, ...]:
+    """The same, after an edit of the groups."""
+    world.job = replace(world.job, groups=groups)
+    return first_batches(world)
+
+
+def first_batches(world: World) -> tuple[int, ...]:
+    generation = world.memory.generation
+    for _ in range(5):
+        plan = world.tick(5).plan
+        if plan is not None and plan.generation > generation:
+            return plan.batch_sizes
+    raise AssertionError("no plan of a new generation")
+
+
+def two_nodes(**changes: object) -> World:
+    """Two workers of one group, on a fast and on a slow node."""
+    job = Job("job", (Group("a", 2),), global_batch=192)
+    world = World(replace(job, **changes), {FAST: 1.0, SLOW: 3.0})  # type: ignore[arg-type]  # the tests' care
+    world.nodes = {FAST: "fast", SLOW: "slow"}
+    return learned(world.start())
+
+
+def worst(world: World) -> float:
+    """The slowest worker's time, relative to the mean."""
+    times = world.true_seconds()
+    return max(times) / (sum(times) / len(times))
+
+
+def test_new_worker_of_a_known_group_begins_with_the_share_of_its_like() -> None:
+    world = learned(hetero_world(scales=(1, 4)))
+    world.scales["job-g1-1"] = 4.0
+    batches = resized(world, Group("g0", 1), Group("g1", 2))
+    assert sum(batches) == 192
+    assert batches[1] == pytest.approx(batches[2], abs=2)
+    assert worst(world) < 1.1
+    assert "job-g1-1 as job-g1-0 was" in world.decisions[-1].reason
+
+
+def test_worker_that_goes_leaves_the_others_batches_that_fit_their_speeds() -> None:
+    world = learned(hetero_world(scales=(1, 2, 4)))
+    resized(world, Group("g0", 1), Group("g2", 1))
+    assert worst(world) < 1.1
+
+
+def test_workers_that_changed_places_begin_with_what_is_known_of_these() -> None:
+    world = two_nodes()
+    assert world.plan is not None
+    fast, slow = world.plan.batch_sizes
+    assert fast > 2 * slow
+    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
+    assert restarted(world) == pytest.approx((slow, fast), abs=4)
+    assert f"{FAST} as {SLOW} was" in world.decisions[-1].reason
+    before = world.memory.adjustments
+    learned(world)
+    assert world.memory.adjustments <= before + 1
+    assert worst(world) < 1.1
+
+
+def test_worker_on_an_unknown_node_begins_with_its_own_share() -> None:
+    world = two_nodes()
+    assert world.plan is not None
+    before = world.plan.batch_sizes
+    world.nodes[SLOW] = "another"
+    assert restarted(world) == pytest.approx(before, abs=2)
+    learned(world)
+    assert worst(world) < 1.1
+
+
+def test_workers_at_their_old_places_begin_with_exactly_their_batches() -> None:
+    world = two_nodes()
+    assert world.plan is not None
+    before = world.plan.batch_sizes
+    assert restarted(world) == before
+    assert "the batches of plan" in world.decisions[-1].reason
+
+
+def test_limit_of_a_new_worker_is_taken_into_account() -> None:
+    world = World(Job("job", (Group("a", 1), Group("b", 1)), 192), {"job-a-0": 1.0, "job-b-0": 2.0})
+    world.limits = {"job-a-0": 1.0, "job-b-0": 0.5}
+    learned(world.start())
+    world.limits["job-b-1"], world.scales["job-b-1"] = 0.25, 4.0
+    resized(world, Group("a", 1), Group("b", 2))
+    assert worst(world) < 1.15
+
+
+def test_group_of_which_nothing_is_known_begins_with_equal_shares() -> None:
+    world = learned(hetero_world(scales=(1, 4)))
+    assert set(resized(world, Group("g0", 1), Group("g1", 1), Group("new", 1))) == {64}
+
+
+@pytest.mark.parametrize("changes", [{"policy": "Uniform"}, {"dry_run": True}], ids=str)
+def test_job_that_does_not_follow_speeds_begins_as_ever(changes: dict[str, object]) -> None:
+    world = two_nodes(**changes)
+    world.scales["job-a-2"] = 1.0
+    assert set(resized(world, Group("a", 3))) == {64}
+
+
+def test_what_is_known_of_places_survives_the_operator() -> None:
+    ends = []
+    for forgetful in (False, True):
+        world = two_nodes()
+        world.forgetful = forgetful
+        world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
+        ends.append(restarted(world))
+    assert ends[0] == ends[1]

@@ -1,0 +1,98 @@
+"""What the wall clock does is no time that passed."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.leaps import Leaps
+from heterotrain_operator.steer import steer
+from unit.core.traces import World, hetero_world
+
+
+class Clocks:
+    """A clock that tells the time and one that only runs."""
+
+    def __init__(self) -> None:
+        self.wall, self.running = 1e9, 50.0
+
+    def run(self, seconds: float, *, drift: float = 0.0) -> None:
+        self.running += seconds
+        self.wall += seconds + drift
+
+    def leaps(self) -> Leaps:
+        return Leaps(lambda: self.wall, lambda: self.running)
+
+
+@pytest.mark.parametrize("leapt", [700.0, -700.0])
+def test_leap_is_told_until_it_is_made_up_for(leapt: float) -> None:
+    clocks = Clocks()
+    leaps = clocks.leaps()
+    clocks.run(30, drift=leapt)
+    assert leaps.seconds() == pytest.approx(leapt)
+    clocks.run(30)
+    assert leaps.seconds() == pytest.approx(leapt)
+    leaps.settle()
+    assert leaps.seconds() == 0
+
+
+def test_clock_that_is_turned_slowly_does_not_leap() -> None:
+    clocks = Clocks()
+    leaps = clocks.leaps()
+    for _ in range(1000):
+        clocks.run(2, drift=0.5)
+        assert leaps.seconds() == 0
+
+
+def test_all_moments_move_and_nothing_else() -> None:
+    memory = replace(
+        Memory(),
+        **{f.name: 100.0 for f in fields(Memory) if f.name.endswith("_at")},
+        restarts=3,
+        slow_step_seconds=2.0,
+        workers=(WorkerMemory(silent_since=50.0, speed=2.0), WorkerMemory()),
+    )
+    moved = memory.moved(7)
+    assert {getattr(moved, f.name) for f in fields(Memory) if f.name.endswith("_at")} == {107.0}
+    assert moved.workers == (WorkerMemory(silent_since=57.0, speed=2.0), WorkerMemory())
+    assert moved.moved(-7) == memory
+    assert Memory.initial().moved(7) == Memory.initial()
+
+
+class TracedWorld:
+    """A simulated job behind the port."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def observe(self) -> tuple[Seen, Memory | None]:
+        return self.world.seen(), self.world.memory
+
+    def act(self, decision: Decision, memory: Memory) -> None:
+        self.world.act(decision)
+        self.world.memory = memory
+
+
+def test_machine_that_slept_restarts_no_worker() -> None:
+    world = hetero_world()
+    world.run(1)
+    clocks = Clocks()
+    clocks.wall = world.now
+    rounds: list[str] = []
+
+    def pause(seconds: float) -> None:
+        clocks.run(1, drift=3600.0 if len(rounds) == 3 else 0.0)
+
+    steer(
+        world.job,
+        TracedWorld(world),
+        now=lambda: clocks.wall,
+        monotonic=lambda: clocks.running,
+        pause=pause,
+        on_round=lambda seen, decision: rounds.append(decision.phase),
+        until=lambda seen, decision: len(rounds) == 30,
+    )
+    assert set(rounds) == {"Running"}
