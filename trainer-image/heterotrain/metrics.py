@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from heterotrain import contract, resources, sampler
 from heterotrain.peak import PeakMemory
+from heterotrain.serving import MetricsServer
 from heterotrain.timing import StepTimes
 
 log = logging.getLogger(__name__)
@@ -177,10 +178,7 @@ def serve(metrics: WorkerMetrics, port: int) -> None:
     """
     registry = CollectorRegistry()
     registry.register(metrics)
-    try:
-        server, _ = start_http_server(port, registry=registry)
-    except OSError as error:
-        raise OSError(error.errno, f"metrics port {port}: {error.strerror}") from error
+    server = MetricsServer(registry, port)
     # A forked process (a data loader's) would hold the port, and answer nobody, for some time after this one's end.
     os.register_at_fork(after_in_child=server.socket.close)
 

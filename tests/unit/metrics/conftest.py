@@ -69,6 +69,7 @@ def operator() -> OperatorMetrics:
     metrics.failed("ApiError")
     metrics.wrote("patch", "ConfigMap")
     metrics.followed(1.2)
+    metrics.watching("pods", "ml", True)
     return metrics
 
 
