@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Of Kubernetes; anything else might be taken for a pattern."""
@@ -19,7 +21,8 @@ DEFAULT_HEALTH_PORT = 8080
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`watched` are the namespaces whose jobs are steered, empty for all; `namespace` holds the Lease."""
+    """`watched` are the namespaces whose jobs are steered, empty for all; `namespace` holds the Lease; `metrics_from`
+    are NetworkPolicyPeers that may read workers' metrics, None if no NetworkPolicies are to be made."""
 
     watched: tuple[str, ...]
     namespace: str
@@ -28,6 +31,7 @@ class Options:
     log_level: int
     metrics_port: int
     health_port: int
+    metrics_from: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
@@ -49,7 +53,21 @@ class Options:
             log_level=levels[level],
             metrics_port=_port(environment, "HETEROTRAIN_METRICS_PORT", DEFAULT_METRICS_PORT),
             health_port=_port(environment, "HETEROTRAIN_HEALTH_PORT", DEFAULT_HEALTH_PORT),
+            metrics_from=_peers(environment, "HETEROTRAIN_METRICS_FROM"),
         )
+
+
+def _peers(environment: Mapping[str, str], name: str) -> tuple[Mapping[str, Any], ...] | None:
+    text = environment.get(name)
+    if not text:
+        return None
+    try:
+        peers = json.loads(text)
+    except (ValueError, RecursionError):
+        peers = None
+    if not (isinstance(peers, list) and peers and all(isinstance(peer, dict) and peer for peer in peers)):
+        raise ValueError(f"{name}: {text!r} is no JSON list of NetworkPolicyPeers")
+    return tuple(peers)
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:

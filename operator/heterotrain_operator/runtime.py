@@ -80,7 +80,14 @@ class Runtime:
             raise
         nodes = Nodes(gateway)
         self.controller = Controller(
-            lambda: JobRounds(gateway, nodes, self._metrics, clock=time.time, monotonic=time.monotonic),
+            lambda: JobRounds(
+                gateway,
+                nodes,
+                self._metrics,
+                clock=time.time,
+                monotonic=time.monotonic,
+                metrics_from=options.metrics_from,
+            ),
             leading=lambda: self.leading,
             pods_of=lambda key: _listed(pods, key),
             plan_versions_of=lambda key: _listed(plans, key),

@@ -48,3 +48,15 @@ def test_unknown_log_level_is_named_with_the_known_ones() -> None:
 def test_what_is_no_namespace_is_named(names: str) -> None:
     with pytest.raises(ValueError, match=r"HETEROTRAIN_NAMESPACES: .* is no name of a namespace"):
         Options.from_environment({"HETEROTRAIN_NAMESPACES": names})
+
+
+def test_readers_of_metrics_are_peers_of_network_policies() -> None:
+    assert Options.from_environment({}).metrics_from is None
+    found = Options.from_environment({"HETEROTRAIN_METRICS_FROM": '[{"namespaceSelector": {}}, {"podSelector": {}}]'})
+    assert found.metrics_from == ({"namespaceSelector": {}}, {"podSelector": {}})
+
+
+@pytest.mark.parametrize("text", ["all", "{}", "[]", "[1]", "[{}]", "[" * 100_000])
+def test_what_is_no_list_of_peers_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"HETEROTRAIN_METRICS_FROM: .* is no JSON list of NetworkPolicyPeers"):
+        Options.from_environment({"HETEROTRAIN_METRICS_FROM": text})

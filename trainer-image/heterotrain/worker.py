@@ -11,7 +11,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -23,6 +23,7 @@ from heterotrain.contract import Termination, TrainingConfig
 from heterotrain.generation import CollectiveError
 from heterotrain.membership import MembershipError
 from heterotrain.replica_check import ReplicaError
+from heterotrain.seal import SECRET_LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Worker:
     metrics_port: int
     series: Path | None
     termination_log: Path
+    secret: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Worker | None:
@@ -67,7 +69,16 @@ class Worker:
             metrics_port=int(environment.get(contract.ENV_METRICS_PORT, contract.DEFAULT_METRICS_PORT)),
             series=Path(series) if series else None,
             termination_log=Path(environment.get(contract.ENV_TERMINATION_LOG, contract.DEFAULT_TERMINATION_LOG)),
+            secret=_secret(environment),
         )
+
+
+def _secret(environment: Mapping[str, str]) -> str | None:
+    """None if there is none. Raises ValueError for one that anybody could guess, such as an empty one."""
+    secret = environment.get(contract.ENV_SECRET)
+    if secret is not None and len(secret) < SECRET_LENGTH:
+        raise ValueError(f"{contract.ENV_SECRET}: expected at least {SECRET_LENGTH} characters, found {len(secret)}")
+    return secret
 
 
 def limit_threads(environment: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from heterotrain_operator.clusters.kube.outcome import outcome_in
 from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
+from heterotrain_operator.clusters.kube.protection import Peers, Protection
 from heterotrain_operator.clusters.kube.service import build_service
 from heterotrain_operator.clusters.kube.sources import Source
 from heterotrain_operator.clusters.kube.status import next_status, worth_writing
@@ -40,9 +41,12 @@ CREATED = "SuccessfulCreatePod"
 class KubeCluster:
     """One job on a cluster. `notice` says what the watch events show, then `observe` and `act` as the port."""
 
-    def __init__(self, gateway: Gateway, nodes: Nodes, clock: Callable[[], float]) -> None:
-        """`clock` gives Unix seconds."""
+    def __init__(
+        self, gateway: Gateway, nodes: Nodes, clock: Callable[[], float], metrics_from: Peers | None = None
+    ) -> None:
+        """`clock` gives Unix seconds; `metrics_from` is as for `Protection`."""
         self._gateway = gateway
+        self._protection = Protection(gateway, metrics_from)
         self._nodes = nodes
         self._clock = clock
         self._plans = PlanStore(gateway)
@@ -224,9 +228,9 @@ class KubeCluster:
         if not decision.create:
             return []
         before, self._refused = self._refused, {}
-        no_service = self._apply_service()
+        unfit = self._prepare()
         for key in decision.create:
-            if key.name not in self._pods and (why_not := no_service or self._create_pod(key)):
+            if key.name not in self._pods and (why_not := unfit or self._create_pod(key)):
                 self._refused[key.name] = why_not
         return [
             Event("Warning", "FailedCreatePod", why_not)
@@ -234,10 +238,14 @@ class KubeCluster:
             if before.get(name) != why_not
         ]
 
-    def _apply_service(self) -> str:
-        """Why the Service is refused, without which pods would have no names; empty if it is there now."""
+    def _prepare(self) -> str:
+        """Why something is refused without which pods would have no names, would not start or be open to strangers;
+        empty if all is there now."""
         try:
             self._gateway.apply(build_service(self._job, self._uid))
+            self._protection.provide(self._job, self._uid)
+        except NameTakenError as error:
+            return str(error)
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise

@@ -45,7 +45,7 @@ def build_pod(job: HeteroTrainingJob, uid: str, key: WorkerKey) -> Document:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(job, uid, key, template.get("metadata") or {}),
-        "spec": _spec(job, group, key, template["spec"]),
+        "spec": _spec(job, uid, group, key, template["spec"]),
     }
 
 
@@ -69,7 +69,7 @@ def _metadata(job: HeteroTrainingJob, uid: str, key: WorkerKey, template: Mappin
     return metadata | {name: template[name] for name in _FROM_TEMPLATE if template.get(name)}
 
 
-def _spec(job: HeteroTrainingJob, group: WorkerGroup, key: WorkerKey, template: Document) -> Document:
+def _spec(job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document) -> Document:
     first, *others = template["containers"]
     return {
         "automountServiceAccountToken": False,  # a training script has no business with the API server
@@ -79,7 +79,7 @@ def _spec(job: HeteroTrainingJob, group: WorkerGroup, key: WorkerKey, template: 
         "restartPolicy": "Never",
         "hostname": key.name,
         "subdomain": service_name(job.metadata.name),
-        "containers": [trainer_container(job, group, key, first), *others],
+        "containers": [trainer_container(job, uid, group, key, first), *others],
         "volumes": _volumes(job, template.get("volumes") or ()),
     }
 
