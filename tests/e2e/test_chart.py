@@ -328,6 +328,11 @@ def test_readiness_is_another_question_than_liveness() -> None:
     assert asked == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 
 
+def test_metrics_of_a_replica_that_is_not_ready_are_read_too() -> None:
+    (service,) = of_kind(render(CHART), "Service")
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
 def test_image_can_be_named_by_its_digest() -> None:
     (container,) = pod_of(*INSTALLATIONS["placed"])["spec"]["containers"]
     assert container["image"] == f"heterotrain-operator@sha256:{'0' * 64}"
