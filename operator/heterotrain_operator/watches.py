@@ -21,6 +21,14 @@ FORBIDDEN = 403
 BLOCKED_SECONDS = 60.0
 """So long a start waits for a right to be given back; the next start leaves the namespace out."""
 
+
+def _is_no_attempt(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Request attempt")
+
+
+# kopf tells of every attempt, one every few seconds for as long as a right is missing; here it is told of once.
+logging.getLogger("kopf._cogs.clients.watching").addFilter(_is_no_attempt)
+
 Watch = tuple[str, str]
 """Plural name of what is watched, and the namespace; empty for all."""
 
@@ -120,14 +128,14 @@ class Watches:
         if watch in self._failing or watch not in self._seen:
             self._changed(*watch, True)
         if self._failing.pop(watch, None):
-            logger.warning("%s again", _name(watch))
+            logger.warning("%s goes again", _name(watch))
         self._seen.add(watch)
         if not self._failing:
             self._refused_since = None
 
     def _fails(self, watch: Watch, why: str) -> None:
         if self._failing.get(watch) != why:
-            logger.warning("%s: %s; what was seen there last is not true for ever", _name(watch), why)
+            logger.warning("%s: %s; trying again until it goes", _name(watch), why)
         self._failing[watch] = why
         self._changed(*watch, False)
 

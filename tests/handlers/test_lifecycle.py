@@ -174,7 +174,9 @@ async def test_job_that_was_deleted_meanwhile_is_not_begun_anew(site: Site, api:
         assert not [name for name in api.names("pods") if name.startswith("digits")]
 
 
-async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(site: Site, api: ApiServer) -> None:
+async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
+    site: Site, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
     chosen = options(watched=("team-a", "team-b"))
     async with operator(chosen):
         await ready(chosen)
@@ -190,6 +192,12 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(sit
         api.put("heterotrainingjobs", JOB, "team-b")
         await until(lambda: ("pods", "team-b", "digits-small-0") in api.objects)
         await shown(chosen, lost.replace(" 0.0", " 1.0"))
+    told = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [line for line in told if "pods in namespace team-b" in line] == [
+        "watching pods in namespace team-b: HTTP 403; trying again until it goes",
+        "watching pods in namespace team-b goes again",
+    ]
+    assert not [line for line in told if line.startswith("Request attempt")]
 
 
 async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: ApiServer) -> None:
