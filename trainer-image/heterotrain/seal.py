@@ -67,8 +67,8 @@ class SealedStore(dist.Store):
             self._store.wait(names, timeout)
 
     def plain(self, name: str) -> dist.Store:
-        """A part of the store below, under a name that cannot be guessed, with values as they are: for NCCL, whose
-        threads ask for them at any time, also while the interpreter ends and can run no Python any more."""
+        """A part of the store below with values as they are, which anybody can replace: for NCCL, whose threads ask for
+        them at any time, also while the interpreter ends and can run no Python any more."""
         return dist.PrefixStore(self._name(name), self._store)
 
     # --- inside ---------------------------------------------------------------------------------------------
