@@ -1,14 +1,16 @@
 # The operator's image: no torch, no build tools, a numeric user, nothing written to the root file system.
 #
 # `make images` builds it; a plain `docker build .` does too. Only the build stage sees how pip reaches packages
-# (pip.conf, certificates and wheels, if the context has a folder `pip`); none of that is in the image.
+# (pip.conf, certificates and wheels, if the context has a folder `pip`); none of that is in the image. BASE may name a
+# base by its digest. What Python packages there are is in /opt/heterotrain/sbom.cdx.json, and of Debian's dpkg knows.
 
-FROM python:3.11-slim-bookworm AS requirements
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE} AS requirements
 COPY pyproject.toml /
 RUN python3 -c 'import tomllib; project = tomllib.load(open("/pyproject.toml", "rb"))["project"]; \
     print(*project["dependencies"], *project["optional-dependencies"]["operator"], sep="\n")' > /requirements.txt
 
-FROM python:3.11-slim-bookworm AS environment
+FROM ${BASE} AS environment
 ENV PIP_CONFIG_FILE=/build/pip.conf
 COPY constraints.txt pi[p] /build/
 COPY --from=requirements /requirements.txt /build/
@@ -20,17 +22,26 @@ RUN python3 -m venv /opt/heterotrain \
 RUN cd /opt/heterotrain/lib/python3.11/site-packages/kubernetes_validate/kubernetes-json-schema \
     && ls -d v*-local* | sort --version-sort | head --lines=-1 | xargs rm -r
 
-FROM python:3.11-slim-bookworm AS code
+FROM environment AS sbom
+COPY --from=requirements /pyproject.toml /build/
+RUN python3 -m venv /opt/sbom \
+    && /opt/sbom/bin/pip install --no-cache-dir --constraint /build/constraints.txt cyclonedx-bom \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --pyproject /build/pyproject.toml \
+        --output-file /sbom.cdx.json /opt/heterotrain/bin/python
+
+FROM ${BASE} AS code
 COPY operator/heterotrain_operator /code/heterotrain_operator
 COPY trainer-image/heterotrain /code/heterotrain
 # Compiled here, because the root file system is read-only where it runs; by hash, because times do not travel.
 RUN python3 -m compileall -q --invalidation-mode unchecked-hash /code
 
-FROM python:3.11-slim-bookworm
+FROM ${BASE}
 RUN echo 'heterotrain:x:65532:65532::/tmp:/usr/sbin/nologin' >> /etc/passwd
 COPY --from=environment /opt/heterotrain /opt/heterotrain
+COPY --from=sbom /sbom.cdx.json /opt/heterotrain/
 COPY --from=code /code /opt/heterotrain/lib/python3.11/site-packages
-ENV PATH=/opt/heterotrain/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp
+# The name is for libraries that ask who runs them where the cluster chooses a user that no file knows.
+ENV PATH=/opt/heterotrain/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp USER=heterotrain
 WORKDIR /tmp
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "heterotrain_operator.main"]

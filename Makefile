@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-e2e verify manifests format kind kind-down images clean
+.PHONY: help install demo test test-unit test-e2e verify manifests format chart-score kind kind-down images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ verify: $(VENV)/installed-dev manifests ## run the linters and regenerate all th
 format: $(VENV)/installed-dev ## format the code
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+chart-score: ## let kube-score judge the chart (needs Go and helm)
+	@hack/chart/score.sh
 
 kind: ## make a test cluster of four nodes, on any Linux with Docker, or as root on a bare Debian (hack/kind/README.md)
 	@hack/kind/up.sh

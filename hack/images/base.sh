@@ -6,6 +6,8 @@ set -euo pipefail
 
 stand_in() {
   "$KIND_DIR/base.sh"
+  # A stand-in cannot be what a digest promises.
+  [[ "$BASE" != *@* ]] || die "no registry answers, and nothing else is $BASE"
   say "no registry answers: making a stand-in for $BASE"
   "${BUILD[@]}" --quiet --tag "$BASE" - >/dev/null <<EOT
 FROM $BASE_IMAGE

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build the images of the operator and the trainer, each only if something that goes into it has changed, and load them
-# into the cluster of `make kind`, if it is up. TORCH=cuda takes torch's CUDA build instead of the one for CPUs.
+# into the cluster of `make kind`, if it is up. TORCH=cuda takes torch's CUDA build instead of the one for CPUs; BASE=... is
+# what both start from, for example python@sha256:... What is in them is written to out/sbom.
 #
 # The build context is a temporary folder with just what the Dockerfile copies and, beside it, how pip reaches packages
 # on this machine: only a build stage sees that, so neither credentials nor wheels end in an image.
@@ -53,7 +54,7 @@ copy_wheels() { # NAME FOLDER: those of every folder that pip searches, as far a
 }
 
 build() { # NAME PATH...
-  local name=$1 image=heterotrain-$1:$VERSION options=() key older
+  local name=$1 image=heterotrain-$1:$VERSION options=(--build-arg "BASE=$BASE") key older
   shift
   IMAGES+=("$image")
   mkdir "$WORK/$name"
@@ -72,6 +73,16 @@ build() { # NAME PATH...
   [ -z "$older" ] || docker image rm "$older" >/dev/null 2>&1 || true
 }
 
+write_sboms() { # IMAGE...: as CycloneDX; each image holds its own
+  local image container
+  mkdir -p out/sbom
+  for image in "$@"; do
+    container=$(docker create "$image")
+    docker cp --quiet "$container:/opt/heterotrain/sbom.cdx.json" "out/sbom/${image%%:*}.cdx.json"
+    docker rm "$container" >/dev/null
+  done
+}
+
 main() {
   IMAGES=()
   WORK=$(mktemp -d)
@@ -79,6 +90,7 @@ main() {
   hack/images/base.sh
   build operator "${OPERATOR[@]}"
   build trainer "${TRAINER[@]}"
+  write_sboms "${IMAGES[@]}"
   if [ -n "$(docker ps --quiet --filter "label=io.x-k8s.kind.cluster=$CLUSTER")" ]; then
     "$KIND_DIR/load.sh" "${IMAGES[@]}"
   fi

@@ -4,8 +4,8 @@
 . "$(dirname "${BASH_SOURCE[0]}")/../kind/lib.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 
-# Both Dockerfiles start from the same image.
-BASE=$(awk '$1 == "FROM" { print $2; exit }' Dockerfile)
+# Both Dockerfiles start from the same image, by default this one.
+BASE=${BASE:-$(sed -n 's/^ARG BASE=//p' Dockerfile)}
 
 # Docker knows these arguments by itself and keeps them out of the image.
 BUILD=(docker build --network host --force-rm) # of a build that failed, too, no container stays

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import aiohttp
 import kopf
 
 from heterotrain_operator.clusters.kube.access import Access, connect
@@ -13,6 +14,7 @@ from heterotrain_operator.clusters.kube.names import GROUP, LABEL_JOB, PLURAL, V
 from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
 from heterotrain_operator.controller import Key
 from heterotrain_operator.runtime import Runtime
+from heterotrain_operator.watches import EndlessPauses
 
 OURS = {LABEL_JOB: kopf.PRESENT}
 
@@ -21,7 +23,7 @@ RETRY_SECONDS = 5.0
 """Between attempts to start while the API server does not answer, or does not serve the resource yet."""
 
 # Longer pauses than the last would leave the operator blind that long after the API server is back.
-BACKOFF_SECONDS = (1, 2, 3, *(5,) * 10)
+BACKOFF_SECONDS = (1.0, 2.0, 3.0, 5.0)
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
@@ -36,12 +38,13 @@ async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **indices: Any
 
 
 @kopf.on.login()
-def login(**_: Any) -> kopf.ConnectionInfo:
-    """The way of all the rest to the cluster, found again when its credentials are not accepted any more."""
+async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
+    """The way of all the rest to the cluster, found again when its credentials are not accepted any more; its answers
+    show how the watches fare."""
     with connect(Access()).api as client:
         found = client.configuration
     scheme, _space, token = (found.get_api_key_with_prefix("BearerToken") or "").partition(" ")
-    return kopf.ConnectionInfo(
+    info = kopf.ConnectionInfo(
         server=found.host,
         ca_path=found.ssl_ca_cert,
         insecure=not found.verify_ssl,
@@ -50,19 +53,18 @@ def login(**_: Any) -> kopf.ConnectionInfo:
         certificate_path=found.cert_file,
         private_key_path=found.key_file,
     )
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers(),
+        trace_configs=[memo.runtime.watches.trace()],
+    )
+    return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
     """End the rounds under way; the jobs train on."""
     await memo.runtime.stop()
-
-
-@kopf.on.probe(id="leading", errors=kopf.ErrorsMode.PERMANENT)
-def leading(memo: kopf.Memo, **_: Any) -> bool:
-    """Shown by the liveness probe: any replica is alive that may lead, and one does."""
-    memo.runtime.check()
-    return bool(memo.runtime.leading)
 
 
 @kopf.index("pods", labels=OURS)
@@ -110,7 +112,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.client_timeout = 310
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
-    settings.networking.error_backoffs = BACKOFF_SECONDS
+    settings.networking.error_backoffs = EndlessPauses(*BACKOFF_SECONDS)
     settings.scanning.disabled = True  # else namespaces and resource definitions are watched
     settings.watching.label_selectors["pods"] = LABEL_JOB
     settings.watching.label_selectors["configmaps"] = LABEL_JOB

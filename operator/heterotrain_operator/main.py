@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import kopf
 
@@ -40,8 +41,7 @@ def main() -> int:
         standalone=True,
         clusterwide=not watched,
         namespaces=watched,
-        liveness_endpoint=f"http://0.0.0.0:{options.health_port}/healthz",
-        memo=kopf.Memo(runtime=Runtime(options)),
+        memo=kopf.Memo(runtime=Runtime(replace(options, watched=watched))),
     )
     return 0
 

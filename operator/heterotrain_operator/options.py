@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from heterotrain_operator.metrics.allowed import DEFAULT_ALLOWED, check_pattern
 
@@ -23,7 +25,8 @@ DEFAULT_HEALTH_PORT = 8080
 class Options:
     """`watched` are the namespaces whose jobs are steered, empty for all; `namespace` holds the Lease.
 
-    `prometheus_allow` are patterns of the servers that jobs may have asked for their metrics.
+    `prometheus_allow` are patterns of the servers that jobs may have asked for their metrics; `metrics_from` are
+    NetworkPolicyPeers that may read workers' metrics, None if no NetworkPolicies are to be made.
     """
 
     watched: tuple[str, ...]
@@ -34,6 +37,7 @@ class Options:
     metrics_port: int
     health_port: int
     prometheus_allow: tuple[str, ...] = DEFAULT_ALLOWED
+    metrics_from: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
@@ -61,11 +65,25 @@ class Options:
             metrics_port=_port(environment, "HETEROTRAIN_METRICS_PORT", DEFAULT_METRICS_PORT),
             health_port=_port(environment, "HETEROTRAIN_HEALTH_PORT", DEFAULT_HEALTH_PORT),
             prometheus_allow=allow,
+            metrics_from=_peers(environment, "HETEROTRAIN_METRICS_FROM"),
         )
 
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _peers(environment: Mapping[str, str], name: str) -> tuple[Mapping[str, Any], ...] | None:
+    text = environment.get(name)
+    if not text:
+        return None
+    try:
+        peers = json.loads(text)
+    except (ValueError, RecursionError):
+        peers = None
+    if not (isinstance(peers, list) and peers and all(isinstance(peer, dict) and peer for peer in peers)):
+        raise ValueError(f"{name}: {text!r} is no JSON list of NetworkPolicyPeers")
+    return tuple(peers)
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:

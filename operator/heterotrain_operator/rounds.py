@@ -12,6 +12,7 @@ from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.clusters.kube.owned import NameTakenError
+from heterotrain_operator.clusters.kube.protection import Peers
 from heterotrain_operator.clusters.kube.sources import Source
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.decide import decide
@@ -62,11 +63,13 @@ class JobRounds:
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        metrics_from: Peers | None = None,
     ) -> None:
-        """`clock` gives Unix seconds, `monotonic` seconds that never jump."""
+        """`clock` gives Unix seconds, `monotonic` seconds that never jump; `metrics_from` is as for `Protection`."""
         self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
         self._source_of, self._clock, self._monotonic = source_of, clock, monotonic
         self._leaps = Leaps(clock, monotonic)
+        self._metrics_from = metrics_from
         self._read_as: tuple[str, int] | None = None
         self._job: HeteroTrainingJob | None = None
         self._problems: Sequence[Problem] = ()
@@ -75,7 +78,7 @@ class JobRounds:
 
     def forget(self) -> None:
         """Start from what the cluster says: another replica may have acted meanwhile."""
-        self._cluster = KubeCluster(self._gateway, self._nodes, self._clock)
+        self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
         self._leaps.settle()
         self._written: tuple[int, float] | None = None
 

@@ -6,21 +6,27 @@ import asyncio
 import threading
 import time
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import JOB_API, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.lease import Leadership
+from heterotrain_operator.clusters.kube.names import PLURAL
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.clusters.kube.sources import Sources
 from heterotrain_operator.controller import MAX_THREADS, Controller, Key
+from heterotrain_operator.health import Health
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.options import Options
 from heterotrain_operator.rounds import JobRounds
+from heterotrain_operator.watches import Watches
 
 T = TypeVar("T")
+
+WATCHED_PLURALS = (PLURAL, "pods", "configmaps")
+"""What `handlers.py` watches."""
 
 
 class Runtime:
@@ -31,6 +37,8 @@ class Runtime:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._metrics = OperatorMetrics()
+        self.watches = Watches(WATCHED_PLURALS, options.watched, self._metrics.watching, time.monotonic)
+        self._health = Health(self._alive, self._ready)
         self._client: PatientClient
         self._sources: Sources
         self._leadership: Leadership
@@ -45,8 +53,7 @@ class Runtime:
         """Connect, serve metrics, begin to ask for the Lease.
 
         `pods` and `plans` are indices: facts of pods and resource versions of plans, by job. Raises AccessError
-        without a cluster, GatewayError if it does not answer or lacks the resource, OSError if the metrics port is
-        taken.
+        without a cluster, GatewayError if it does not answer or lacks the resource, OSError if a port is taken.
         """
         options = self._options
         loop = asyncio.get_running_loop()
@@ -64,14 +71,27 @@ class Runtime:
             identity=options.identity,
             on_change=on_change,
         )
+        await self._health.serve(options.health_port)
         gateway = Gateway(self._client, self._leadership.check, self._metrics.wrote)
         if not await asyncio.to_thread(gateway.serves_jobs):
             raise GatewayError(f"the cluster does not serve {JOB_API}; install the chart heterotrain-crds")
-        self._metrics.serve(options.metrics_port)
+        try:
+            self._metrics.serve(options.metrics_port)
+        except OSError:
+            await self._health.close()
+            raise
         nodes = Nodes(gateway)
         sources = self._sources = Sources(gateway, options.prometheus_allow)
         self.controller = Controller(
-            lambda: JobRounds(gateway, nodes, self._metrics, sources.of, clock=time.time, monotonic=time.monotonic),
+            lambda: JobRounds(
+                gateway,
+                nodes,
+                self._metrics,
+                sources.of,
+                clock=time.time,
+                monotonic=time.monotonic,
+                metrics_from=options.metrics_from,
+            ),
             leading=lambda: self.leading,
             pods_of=lambda key: _listed(pods, key),
             plan_versions_of=lambda key: _listed(plans, key),
@@ -79,11 +99,6 @@ class Runtime:
         )
         self._lease_thread = threading.Thread(target=self._leadership.run, name="lease", daemon=True)
         self._lease_thread.start()
-
-    def check(self) -> None:
-        """Raises RuntimeError if this replica cannot lead any more, however long it lives; one still starting may."""
-        if self._lease_thread is not None and not self._lease_thread.is_alive():
-            raise RuntimeError("the thread that asks for the Lease has ended")
 
     async def stop(self) -> None:
         """End the rounds under way, then give the Lease back; nothing where the start did not get so far."""
@@ -94,7 +109,26 @@ class Runtime:
         self._leadership.stop()
         await asyncio.to_thread(self._lease_thread.join)
         await asyncio.to_thread(self._metrics.close)
+        await self._health.close()
         self._client.close()
+
+    def _alive(self) -> dict[str, Any]:
+        """Raises RuntimeError if this replica cannot lead any more, however long it lives; one still starting may."""
+        if self._lease_thread is not None and not self._lease_thread.is_alive():
+            raise RuntimeError("the thread that asks for the Lease has ended")
+        self.watches.check()
+        return {"leading": self._lease_thread is not None and self.leading}
+
+    def _ready(self) -> dict[str, Any]:
+        """Raises RuntimeError unless this replica sees the cluster, and leads or will."""
+        state = self._alive()
+        if self._lease_thread is None or not self.watches.ready:
+            raise RuntimeError("not everything is watched yet" if not self.watches.complete else "nothing is watched")
+        failing = [
+            f"{plural} in {namespace or 'all namespaces'}: {why}"
+            for (plural, namespace), why in self.watches.failing.items()
+        ]
+        return state | {"failing": failing}
 
     def _led(self, leads: bool) -> None:
         self._metrics.leading(leads)

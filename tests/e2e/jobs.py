@@ -83,10 +83,12 @@ class JobOnCluster:
 
     def children(self) -> list[str]:
         """Kind and name of every object that is labelled as the job's."""
+        paths = [f"{self._core}/{kind}" for kind in ("pods", "services", "configmaps", "endpoints", "secrets")]
+        paths.append(f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies")
         return [
-            f"{kind} {each['metadata']['name']}"
-            for kind in ("pods", "services", "configmaps", "endpoints", "secrets")
-            for each in self.cluster.api.items(f"{self._core}/{kind}", labelSelector=f"{LABEL_JOB}={self.name}")
+            f"{path.rpartition('/')[2]} {each['metadata']['name']}"
+            for path in paths
+            for each in self.cluster.api.items(path, labelSelector=f"{LABEL_JOB}={self.name}")
         ]
 
     @property

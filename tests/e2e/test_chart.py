@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kubernetes_validate.utils import latest_version
 
-from e2e.helm import CHART, CRDS_CHART, NAMESPACE, RELEASE, REPOSITORY, helm, of_kind, render, rights
+from e2e.helm import CHART, CRDS_CHART, NAMESPACE, RELEASE, REPOSITORY, Document, helm, of_kind, render, rights
 from heterotrain_operator.api import crd
 
 pytestmark = pytest.mark.e2e
@@ -38,10 +38,22 @@ INSTALLATIONS = {
     "own account": ["serviceAccount.create=false", 'serviceAccount.name="mine"', "rbac.create=false"],
     "prometheus": ['rbac.prometheusSecrets=["prometheus-token"]', *MONITORING],
     "fenced": [
-        "networkPolicy.enabled=true",
-        'networkPolicy.workerNamespaces=["a"]',
         'networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}}]',
+        'networkPolicy.egress.extra=[{"to":[{"ipBlock":{"cidr":"192.0.2.7/32"}}],"ports":[{"port":3128}]}]',
     ],
+    "fenced without egress": ["networkPolicy.egress.enabled=false", "networkPolicy.workers=false"],
+    "unfenced": ["networkPolicy.enabled=false"],
+    "spread": [
+        "replicas=3",
+        'antiAffinity="hard"',
+        'topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway"}]',
+    ],
+    "labelled": [
+        'commonLabels={"team":"ml","app.kubernetes.io/name":"other"}',
+        'podLabels={"app.kubernetes.io/instance":"other"}',
+        'extraEnv=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"}]',
+    ],
+    "any user": ["podSecurityContext.runAsUser=null", "podSecurityContext.runAsGroup=null"],
 }
 
 
@@ -97,6 +109,19 @@ def test_pods_pass_the_restricted_standard() -> None:
             assert context["capabilities"] == {"drop": ["ALL"]}
 
 
+OPERATOR = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+    "podSelector": {
+        "matchLabels": {
+            "app.kubernetes.io/component": "operator",
+            "app.kubernetes.io/instance": RELEASE,
+            "app.kubernetes.io/name": "heterotrain",
+        }
+    },
+}
+"""The operator as a NetworkPolicyPeer."""
+
+
 def test_operator_is_told_where_it_is_and_what_to_watch() -> None:
     (deployment,) = of_kind(render(CHART, 'watchNamespaces=["a","b"]', 'logLevel="debug"'), "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -105,6 +130,8 @@ def test_operator_is_told_where_it_is_and_what_to_watch() -> None:
         "HETEROTRAIN_NAMESPACES": "a,b",
         "HETEROTRAIN_LEASE": RELEASE,
         "HETEROTRAIN_LOG_LEVEL": "debug",
+        "HETEROTRAIN_PROMETHEUS_ALLOW": "in-cluster",
+        "HETEROTRAIN_METRICS_FROM": json.dumps([OPERATOR, {"namespaceSelector": {}}], separators=(",", ":")),
         "POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
         "POD_NAMESPACE": {"fieldRef": {"fieldPath": "metadata.namespace"}},
     }
@@ -150,7 +177,15 @@ def test_rights_in_named_namespaces_are_those_in_the_docs() -> None:
 def test_no_secret_can_be_read_unless_named(values: list[str]) -> None:
     documents = render(CHART, *values)
     roles = of_kind(documents, "ClusterRole") + of_kind(documents, "Role")
-    assert not [right for right in rights(roles) if right[1] == "secrets"]
+    assert [right for right in rights(roles) if right[1] == "secrets"] == [("", "secrets", "", "create")]
+
+
+@pytest.mark.parametrize("value", ["networkPolicy.enabled=false", "networkPolicy.workers=false"])
+def test_operator_that_makes_no_network_policies_has_no_right_to(value: str) -> None:
+    documents = render(CHART, value)
+    assert "networkpolicies" not in {right[1] for right in rights(of_kind(documents, "ClusterRole"))}
+    (deployment,) = of_kind(documents, "Deployment")
+    assert "HETEROTRAIN_METRICS_FROM" not in json.dumps(deployment)
 
 
 def test_every_role_is_bound_to_the_operator_alone() -> None:
@@ -213,18 +248,94 @@ def test_dashboard_and_rules_are_the_files_of_the_chart() -> None:
     assert rules["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text(encoding="utf-8"))
 
 
-def test_fence_lets_workers_of_a_namespace_and_readers_of_metrics_through() -> None:
-    policies = {
-        p["metadata"]["namespace"]: p for p in of_kind(render(CHART, *INSTALLATIONS["fenced"]), "NetworkPolicy")
-    }
-    assert set(policies) == {NAMESPACE, "a"}
-    peers, readers = policies["a"]["spec"]["ingress"]
-    assert peers["from"] == [{"podSelector": {"matchLabels": {"heterotrain.dev/job-role": "worker"}}}]
-    assert [port["port"] for port in readers["ports"]] == ["metrics"]
-    assert len(readers["from"]) == 2
-    probes, scrapes = policies[NAMESPACE]["spec"]["ingress"]
+def policy_of(component: str, *values: str) -> Document:
+    """The NetworkPolicy of the operator, or of its test."""
+    (found,) = [
+        policy
+        for policy in of_kind(render(CHART, *values), "NetworkPolicy")
+        if policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == component
+    ]
+    spec: Document = found["spec"]
+    return spec
+
+
+def test_operator_is_reached_by_probes_and_readers_of_metrics() -> None:
+    probes, scrapes = policy_of("operator", *INSTALLATIONS["fenced"])["ingress"]
     assert "from" not in probes
+    assert [port["port"] for port in probes["ports"]] == ["health"]
     assert [port["port"] for port in scrapes["ports"]] == ["metrics"]
+    assert scrapes["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def test_operator_reaches_names_the_api_server_workers_and_what_is_named() -> None:
+    names, api_server, workers, prometheus, extra = policy_of("operator", *INSTALLATIONS["fenced"])["egress"]
+    assert {(port["port"], port["protocol"]) for port in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert [port["port"] for port in api_server["ports"]] == [443, 6443, 8443]
+    (peer,) = workers["to"]
+    assert peer["podSelector"] == {"matchLabels": {"heterotrain.dev/job-role": "worker"}}
+    assert prometheus == {"to": [{"namespaceSelector": {}}]}
+    assert extra["ports"] == [{"port": 3128}]
+
+
+def test_fence_can_be_left_out_in_part_or_whole() -> None:
+    assert policy_of("operator", *INSTALLATIONS["fenced without egress"])["policyTypes"] == ["Ingress"]
+    assert not of_kind(render(CHART, *INSTALLATIONS["unfenced"]), "NetworkPolicy")
+
+
+def pod_of(*values: str) -> Document:
+    """The operator's pod."""
+    (deployment,) = of_kind(render(CHART, *values), "Deployment")
+    pod: Document = deployment["spec"]["template"]
+    return pod
+
+
+def test_replicas_keep_apart() -> None:
+    assert "affinity" not in pod_of()["spec"]
+    labels = OPERATOR["podSelector"]
+    (soft,) = pod_of("replicas=2")["spec"]["affinity"]["podAntiAffinity"].values()
+    assert soft[0]["podAffinityTerm"] == {"topologyKey": "kubernetes.io/hostname", "labelSelector": labels}
+    spread = pod_of(*INSTALLATIONS["spread"])["spec"]
+    assert list(spread["affinity"]["podAntiAffinity"]) == ["requiredDuringSchedulingIgnoredDuringExecution"]
+    (constraint,) = spread["topologySpreadConstraints"]
+    assert constraint["labelSelector"] == labels
+    assert "affinity" not in pod_of("replicas=2", 'antiAffinity=""')["spec"]
+    own = 'affinity={"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[]}}'
+    assert pod_of("replicas=2", own)["spec"]["affinity"] == json.loads(own.partition("=")[2])
+
+
+def test_labels_of_all_objects_never_replace_what_finds_them() -> None:
+    documents = [d for d in render(CHART, *INSTALLATIONS["labelled"]) if d["kind"] != "CustomResourceDefinition"]
+    ours = [d for d in documents if not d["metadata"]["name"].startswith(("heterotrain-view", "heterotrain-edit"))]
+    assert {d["metadata"]["labels"]["team"] for d in ours} == {"ml"}
+    assert {d["metadata"]["labels"]["app.kubernetes.io/name"] for d in ours} == {"heterotrain"}
+    (deployment,) = of_kind(documents, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert labels["team"] == "ml"
+    environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in environment
+
+
+def test_user_can_be_left_to_the_cluster() -> None:
+    documents = render(CHART, *INSTALLATIONS["any user"])
+    for pod in (pod_of(*INSTALLATIONS["any user"])["spec"], of_kind(documents, "Pod")[0]["spec"]):
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_readiness_is_another_question_than_liveness() -> None:
+    (container,) = pod_of()["spec"]["containers"]
+    asked = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert asked == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+
+
+def test_metrics_of_a_replica_that_is_not_ready_are_read_too() -> None:
+    (service,) = of_kind(render(CHART), "Service")
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_image_can_be_named_by_its_digest() -> None:
+    (container,) = pod_of(*INSTALLATIONS["placed"])["spec"]["containers"]
+    assert container["image"] == f"heterotrain-operator@sha256:{'0' * 64}"
 
 
 # --- faults ------------------------------------------------------------------------------------------------------
@@ -245,7 +356,11 @@ def test_fence_lets_workers_of_a_namespace_and_readers_of_metrics_through() -> N
         ("rbac.prometheusCredentials=true", "prometheusCredentials"),
         ('monitoring.podMonitor.interval="often"', "interval"),
         ('networkPolicy.metricsFrom=[{"namespace":"monitoring"}]', "metricsFrom"),
-        ("networkPolicy.enabled=true", "workerNamespaces"),
+        ('antiAffinity="firm"', "antiAffinity"),
+        ('topologySpreadConstraints=[{"maxSkew":1}]', "topologySpreadConstraints"),
+        ('extraEnv=[{"value":"b"}]', "extraEnv"),
+        ('prometheusAllow=["http://prometheus"]', "prometheusAllow"),
+        ('networkPolicy.egress.apiServerPorts=["https"]', "apiServerPorts"),
         ("crds.keep=1", "keep"),
         ("crds.kept=true", "kept"),
         ("replica=2", "replica"),

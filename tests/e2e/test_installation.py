@@ -19,6 +19,16 @@ def test_release_passes_its_own_test(installation: Installation) -> None:
     assert "Succeeded" in told
 
 
+def test_operator_runs_as_whichever_user_the_cluster_chooses(installation: Installation) -> None:
+    installation.install("podSecurityContext.runAsUser=1000650000", "podSecurityContext.runAsGroup=0")
+    try:
+        installation.wait_until_ready()
+        (pod,) = installation.pods()
+        assert pod["spec"]["securityContext"]["runAsUser"] == 1000650000
+    finally:
+        installation.install()
+
+
 @pytest.mark.parametrize("role", ["view", "edit"])
 def test_users_of_a_namespace_may_do_with_jobs_what_the_docs_say(
     cluster: Cluster, installation: Installation, namespace: str, role: str

@@ -13,6 +13,7 @@ from e2e.installation import Installation
 from e2e.manifests import idle
 from e2e.test_chart import documented
 from e2e.waiting import wait_for
+from heterotrain import contract
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +44,7 @@ def test_operator_may_do_what_the_docs_list_and_nothing_else(
     # What the cluster lets any account do, such as to ask what it may do.
     anybody = granted(cluster, f"system:serviceaccount:{namespace}:default", namespace)
     everywhere = documented("Jobs and their parts") | documented("Nodes")
-    everywhere = {right for right in everywhere if right[1] != "secrets"}  # none is named in this installation
+    everywhere = {right for right in everywhere if right[2] != "token,ca"}  # none is named in this installation
     assert granted(cluster, installation.account, namespace) - anybody == everywhere
     assert granted(cluster, installation.account, SYSTEM) - anybody == everywhere | documented("The Lease")
 
@@ -56,3 +57,21 @@ def test_workers_have_no_token(apply: Apply, cluster: Cluster) -> None:
     assert pod["spec"]["automountServiceAccountToken"] is False
     where = (f"--namespace={tokenless.namespace}", pod["metadata"]["name"])
     assert cluster.kubectl("exec", *where, "--", "sh", "-c", "find /var/run/secrets 2>/dev/null || true") == ""
+
+
+def test_workers_share_a_secret_that_the_operator_cannot_read(
+    apply: Apply, cluster: Cluster, installation: Installation, namespace: str
+) -> None:
+    guarded = apply(idle("guarded"))
+    (pod,) = wait_for(
+        lambda: [pod for pod in guarded.pods() if pod["status"]["phase"] == "Running"], 90, "the worker to run"
+    )
+    where = (f"--namespace={guarded.namespace}", pod["metadata"]["name"])
+    secret = cluster.kubectl("exec", *where, "--", "printenv", contract.ENV_SECRET).strip()
+    assert len(bytes.fromhex(secret)) == contract.SECRET_BYTES
+    children = guarded.children()
+    assert f"secrets guarded-{guarded.uid}" in children
+    assert "networkpolicies guarded-workers" in children
+    assert {right[3] for right in granted(cluster, installation.account, namespace) if right[1] == "secrets"} == {
+        "create"
+    }

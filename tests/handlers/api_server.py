@@ -28,6 +28,7 @@ KINDS = {
     "nodes": ("/api/v1", "Node"),
     "namespaces": ("/api/v1", "Namespace"),
     "heterotrainingjobs": ("/apis/heterotrain.dev/v1alpha1", "HeteroTrainingJob"),
+    "networkpolicies": ("/apis/networking.k8s.io/v1", "NetworkPolicy"),
     "leases": ("/apis/coordination.k8s.io/v1", "Lease"),
     "customresourcedefinitions": ("/apis/apiextensions.k8s.io/v1", "CustomResourceDefinition"),
 }

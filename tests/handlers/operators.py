@@ -69,7 +69,6 @@ def _run(
         standalone=True,
         clusterwide=not chosen.watched,
         namespaces=chosen.watched,
-        liveness_endpoint=f"http://127.0.0.1:{chosen.health_port}/healthz",
         memo=kopf.Memo(runtime=runtime),
         ready_flag=ready,
         stop_flag=stop,
@@ -194,12 +193,12 @@ def plan_of(api: ApiServer) -> contract.Plan:
     return contract.parse_plan(found["data"][contract.PLAN_FILE])
 
 
-async def fetched(port: int, path: str) -> tuple[int, str]:
+async def fetched(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
     """HTTP status and body of what the operator serves, as soon as it does."""
 
     def ask() -> tuple[int, str] | None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
+            with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -15,6 +15,7 @@ from kubernetes.leaderelection.leaderelection import LeaderElection
 from handlers.api_server import ApiServer
 from handlers.conftest import Site
 from handlers.operators import (
+    PATIENCE_SECONDS,
     Team,
     fetched,
     looks,
@@ -30,6 +31,9 @@ from handlers.operators import (
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.lease import Leadership
+from heterotrain_operator.clusters.kube.names import LABEL_JOB
+from heterotrain_operator.metrics.names import WATCH_UP
+from heterotrain_operator.options import Options
 from unit.kube.worlds import JOB
 
 pytestmark = pytest.mark.asyncio
@@ -43,6 +47,20 @@ def holder(api: ApiServer) -> str | None:
     found = api.get("leases", "heterotrain", "ops")
     name: str | None = None if found is None else found["spec"].get("holderIdentity")
     return name
+
+
+async def ready(chosen: Options) -> None:
+    """Wait until the operator is."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await fetched(chosen.health_port, "/readyz"))[0] != 200:
+            await asyncio.sleep(0.02)
+
+
+async def shown(chosen: Options, line: str) -> None:
+    """Wait for a line among the operator's metrics."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while line not in (await fetched(chosen.metrics_port, "/metrics"))[1]:
+            await asyncio.sleep(0.02)
 
 
 @contextmanager
@@ -106,6 +124,25 @@ async def test_liveness_fails_once_nobody_asks_for_the_lease(
         assert status == 500
 
 
+async def test_replica_is_ready_once_it_watches_all_and_may_lead(site: Site, api: ApiServer) -> None:
+    chosen = options(watched=("team-a", "team-b"))
+    api.forbidden.add("team-b")
+    async with operator(chosen):
+        await until(lambda: api.reads.count(("list", "pods", LABEL_JOB)) == 1)
+        status, text = await fetched(chosen.health_port, "/readyz")
+        assert (status, "not everything is watched yet" in text) == (503, True)
+        assert (await fetched(chosen.health_port, "/healthz"))[0] == 200
+        api.forbidden.clear()
+        await ready(chosen)
+
+
+async def test_probes_are_answered_over_ipv6_too(site: Site, api: ApiServer) -> None:
+    chosen = options()
+    async with operator(chosen):
+        for host in ("127.0.0.1", "[::1]"):
+            assert (await fetched(chosen.health_port, "/healthz", host))[0] == 200
+
+
 # --- an API server in trouble -----------------------------------------------------------------------------------
 
 
@@ -135,6 +172,60 @@ async def test_job_that_was_deleted_meanwhile_is_not_begun_anew(site: Site, api:
         api.put("heterotrainingjobs", JOB | {"metadata": {"name": "second"}})
         await until(lambda: "second-small-0" in api.names("pods"))
         assert not [name for name in api.names("pods") if name.startswith("digits")]
+
+
+async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
+    site: Site, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = options(watched=("team-a", "team-b"))
+    async with operator(chosen):
+        await ready(chosen)
+        api.forbidden.add("team-b")
+        api.forget_history()  # watches begin anew, and those of team-b are refused
+        lost = f'{WATCH_UP}{{namespace="team-b",resource="pods"}} 0.0'
+        await shown(chosen, lost)
+        status, text = await fetched(chosen.health_port, "/readyz")
+        assert (status, "pods in team-b: HTTP 403" in text) == (200, True)
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Created")
+        api.forbidden.clear()
+        api.put("heterotrainingjobs", JOB, "team-b")
+        await until(lambda: ("pods", "team-b", "digits-small-0") in api.objects)
+        await shown(chosen, lost.replace(" 0.0", " 1.0"))
+    told = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [line for line in told if "pods in namespace team-b" in line] == [
+        "watching pods in namespace team-b: HTTP 403; trying again until it goes",
+        "watching pods in namespace team-b goes again",
+    ]
+    assert not [line for line in told if line.startswith("Request attempt")]
+
+
+async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: ApiServer) -> None:
+    chosen = options()
+    async with operator(chosen):
+        await ready(chosen)
+        api.forbidden.add("team-a")
+        api.forget_history()
+        for plural in ("heterotrainingjobs", "pods", "configmaps"):
+            await shown(chosen, f'{WATCH_UP}{{namespace="team-a",resource="{plural}"}} 0.0')
+        assert (await fetched(chosen.health_port, "/readyz"))[0] == 503
+        assert (await fetched(chosen.health_port, "/healthz"))[0] == 200
+        api.forbidden.clear()
+        await ready(chosen)
+
+
+async def test_start_that_one_refused_watch_holds_up_ends_by_its_liveness(
+    site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heterotrain_operator.watches.BLOCKED_SECONDS", 0.1)
+    chosen = options(watched=("team-a", "team-b"))
+    api.forbidden.add("team-b")
+    async with operator(chosen):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await fetched(chosen.health_port, "/healthz"))[0] == 200:
+                await asyncio.sleep(0.02)
+        _, text = await fetched(chosen.health_port, "/healthz")
+        assert "watching pods in namespace team-b" in text
 
 
 # --- starting ---------------------------------------------------------------------------------------------------
@@ -172,3 +263,4 @@ async def test_operator_whose_port_is_taken_ends(site: Site, api: ApiServer) -> 
         taken.listen()
         port: int = taken.getsockname()[1]
         assert f"metrics port {port}" in await why_not(options(metrics_port=port))
+        assert f"health port {port}" in await why_not(options(health_port=port))

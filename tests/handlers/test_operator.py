@@ -44,6 +44,14 @@ async def test_only_what_the_operator_has_a_right_to_is_read(api: ApiServer) -> 
     assert ("list", "pods", LABEL_JOB) in api.reads
 
 
+async def test_job_gets_a_network_policy_where_the_chart_says_so(api: ApiServer) -> None:
+    async with operator(options(metrics_from=({"namespaceSelector": {}},))):
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Created")
+        assert api.names("networkpolicies") == ["digits-workers"]
+    assert not [read for read in api.reads if read[1] == "secrets"]
+
+
 async def test_job_that_was_there_before_the_operator_gets_its_parts(api: ApiServer) -> None:
     api.put("heterotrainingjobs", JOB)
     async with operator():

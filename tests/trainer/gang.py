@@ -27,6 +27,7 @@ from trainer.warm import Process, WarmServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
+SECRET = "5ec2e7" * 8
 
 
 def free_port() -> int:
@@ -62,6 +63,7 @@ class Gang:
         environment: dict[str, str] | None = None,
         generation: int = 1,
         micro: Sequence[int] = (),
+        secret: str | None = SECRET,
     ) -> None:
         self.folder = folder
         self.plan_dir = folder / "plan"
@@ -94,6 +96,7 @@ class Gang:
                         contract.ENV_TERMINATION_LOG: str(folder / f"{member.uid}.end"),
                         contract.ENV_SERIES: str(folder / f"{member.uid}.jsonl"),
                     }
+                    | ({} if secret is None else {contract.ENV_SECRET: secret})
                     | (environment or {}),
                     REPOSITORY,
                     log.fileno(),

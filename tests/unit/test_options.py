@@ -66,3 +66,15 @@ def test_no_server_at_all_can_be_allowed() -> None:
 def test_what_is_no_pattern_of_servers_is_named() -> None:
     with pytest.raises(ValueError, match=r"^HETEROTRAIN_PROMETHEUS_ALLOW: 'http://p' is neither in-cluster nor a host"):
         Options.from_environment({"HETEROTRAIN_PROMETHEUS_ALLOW": "in-cluster,http://p"})
+
+
+def test_readers_of_metrics_are_peers_of_network_policies() -> None:
+    assert Options.from_environment({}).metrics_from is None
+    found = Options.from_environment({"HETEROTRAIN_METRICS_FROM": '[{"namespaceSelector": {}}, {"podSelector": {}}]'})
+    assert found.metrics_from == ({"namespaceSelector": {}}, {"podSelector": {}})
+
+
+@pytest.mark.parametrize("text", ["all", "{}", "[]", "[1]", "[{}]", "[" * 100_000])
+def test_what_is_no_list_of_peers_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"HETEROTRAIN_METRICS_FROM: .* is no JSON list of NetworkPolicyPeers"):
+        Options.from_environment({"HETEROTRAIN_METRICS_FROM": text})

@@ -34,7 +34,11 @@ ENV_GLOBAL_BATCH_SIZE = "HETEROTRAIN_GLOBAL_BATCH_SIZE"  # samples per step; not
 ENV_METRICS_PORT = "HETEROTRAIN_METRICS_PORT"
 ENV_CPU_LIMIT = "HETEROTRAIN_CPU_LIMIT"  # cores, as the pod started
 ENV_TERMINATION_LOG = "HETEROTRAIN_TERMINATION_LOG"
+ENV_SECRET = "HETEROTRAIN_SECRET"  # by which a job's workers know one another; not there: whoever comes is believed
 ENV_SERIES = "HETEROTRAIN_SERIES"  # file for one JSON line per step; unset: none is written
+
+SECRET_BYTES = 32
+"""Random bytes in a job's secret, which is their hexadecimal digits."""
 
 DEFAULT_METRICS_PORT = 9400
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"

@@ -432,7 +432,7 @@ class Engine:
         state.phase = contract.PHASE_WAITING
         self._plans.await_first(worker, self._check_stop)
         state.phase = contract.PHASE_STARTING
-        room = Room(worker.metrics_port, self._config.backend, self._check_stop)
+        room = Room(worker.metrics_port, self._config.backend, self._check_stop, worker.secret)
         self._team.join(room, self._config.startup_deadline_seconds)
 
     def _reform(self) -> None:

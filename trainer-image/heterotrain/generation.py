@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from heterotrain.contract import Plan
+from heterotrain.seal import SealedStore
 from heterotrain.sockets import SocketCutter
 
 CPU = torch.device("cpu")
@@ -116,11 +117,14 @@ class Generation:
     def make_groups(self, store: dist.Store) -> None:
         """Connect to all other members, who do the same. Raises RuntimeError if that takes too long."""
         make = timedelta(seconds=GROUP_SECONDS)
+        self._store = store  # torch holds no reference that would keep one of Python's alive
         prefix = dist.PrefixStore(self.number, store)
         self.control = self._gloo(dist.PrefixStore("control", prefix), make)
         if self.backend == "nccl":
             options = dist.ProcessGroupNCCL.Options()
-            own = dist.PrefixStore("gradients", prefix)
+            own: dist.Store = dist.PrefixStore("gradients", prefix)
+            if isinstance(store, SealedStore):
+                own = store.plain(f"{self.number}/gradients")
             nccl: Any = dist.ProcessGroupNCCL(own, self.rank, self.world_size, options)
             self.gradients = nccl
         else:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from heterotrain.contract import Plan
 from heterotrain.generation import GROUP_SECONDS, Generation
 from heterotrain.peers import LONGEST_WORD, parse_number, parse_word
+from heterotrain.seal import SealedStore, SealError
 from heterotrain.sockets import SocketCutter
 
 log = logging.getLogger(__name__)
@@ -51,11 +52,13 @@ class Rendezvous:
         spare_port: int | None,
         check_stop: Callable[[], None],
         backend: str = "auto",
+        secret: str | None = None,
     ) -> None:
         """Connect to the leader's store (or serve it).
 
-        `check_stop` is called while waiting and may raise to give up; `backend` is that of `TrainingConfig`. Raises
-        MembershipError if the leader is not reached within `deadline_seconds`.
+        `check_stop` is called while waiting and may raise to give up; `backend` is that of `TrainingConfig`. With a
+        `secret` only what was written by those who know it is believed. Raises MembershipError if the leader is not
+        reached within `deadline_seconds`.
         """
         self._plan = plan
         self._rank = rank
@@ -63,6 +66,7 @@ class Rendezvous:
         self._spare_port = spare_port
         self._check_stop = check_stop
         self._backend = backend
+        self._secret = secret
         self._attempt = 0
         self._left_since = 0.0
         self._given_up = False
@@ -76,18 +80,19 @@ class Rendezvous:
         self._watch_store = self._connect(host, int(port), deadline_seconds, serves=False)
         threading.Thread(target=self._keep_watch, name="heterotrain-watch", daemon=True).start()
 
-    def _connect(self, host: str, port: int, deadline_seconds: float, *, serves: bool = True) -> dist.TCPStore:
+    def _connect(self, host: str, port: int, deadline_seconds: float, *, serves: bool = True) -> dist.Store:
         deadline = time.monotonic() + deadline_seconds
         while True:
             self._check_stop()
             try:
-                return dist.TCPStore(
+                store = dist.TCPStore(
                     host,
                     port,
                     is_master=serves and self._rank == 0,
                     wait_for_workers=False,
                     timeout=timedelta(seconds=_CONNECT_SECONDS),
                 )
+                return store if self._secret is None else SealedStore(store, self._secret)
             except dist.DistError as error:
                 if time.monotonic() > deadline:
                     raise MembershipError(
@@ -110,6 +115,8 @@ class Rendezvous:
                 return self._current
             except _OvertakenError:
                 continue
+            except SealError as error:
+                raise MembershipError(str(error)) from error  # it stays there, so another try would find it again
             except RuntimeError as error:
                 if isinstance(error, MembershipError):
                     raise
@@ -166,6 +173,8 @@ class Rendezvous:
                     generation.break_up("the others have given this attempt up")
             except dist.DistError as error:
                 generation.break_up(f"lost the leader {self._plan.leader}: {error}")
+            except (SealError, ValueError) as error:
+                generation.break_up(f"the leader's store is in disorder: {error}")
 
     def _next_attempt(self) -> int:
         """The attempt after the one that failed here, or the newest that others have begun."""

@@ -35,11 +35,13 @@ from heterotrain.wire import wire_for
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where this worker meets the others: the port of its own metrics server, and which backend carries gradients."""
+    """Where this worker meets the others: the port of its own metrics server, which backend carries gradients, and by
+    which secret they know one another."""
 
     spare_port: int
     backend: str
     check_stop: Callable[[], None]
+    secret: str | None
 
 
 class Team:
@@ -94,6 +96,7 @@ class Team:
             spare_port=room.spare_port,
             check_stop=room.check_stop,
             backend=room.backend,
+            secret=room.secret,
         )
         if self._plans.rank == 0:
             self._state.resume()

@@ -11,7 +11,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -24,6 +24,7 @@ from heterotrain.generation import CollectiveError
 from heterotrain.membership import MembershipError
 from heterotrain.peers import PeerError
 from heterotrain.replica_check import ReplicaError
+from heterotrain.seal import SECRET_LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Worker:
     series: Path | None
     termination_log: Path
     job_uid: str = ""
+    secret: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Worker | None:
@@ -74,7 +76,16 @@ class Worker:
             series=Path(series) if series else None,
             termination_log=Path(environment.get(contract.ENV_TERMINATION_LOG, contract.DEFAULT_TERMINATION_LOG)),
             job_uid=environment.get(contract.ENV_JOB_UID, ""),
+            secret=_secret(environment),
         )
+
+
+def _secret(environment: Mapping[str, str]) -> str | None:
+    """None if there is none. Raises ValueError for one that anybody could guess, such as an empty one."""
+    secret = environment.get(contract.ENV_SECRET)
+    if secret is not None and len(secret) < SECRET_LENGTH:
+        raise ValueError(f"{contract.ENV_SECRET}: expected at least {SECRET_LENGTH} characters, found {len(secret)}")
+    return secret
 
 
 def limit_threads(environment: Mapping[str, str]) -> None:

@@ -23,12 +23,26 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{- /* What this chart says of an object goes before what the administrator says of all. */}}
 {{- define "heterotrain.labels" -}}
+{{ toYaml (merge (include "heterotrain.ownLabels" . | fromYaml) .Values.commonLabels) }}
+{{- end }}
+
+{{- define "heterotrain.podLabels" -}}
+{{ toYaml (merge (include "heterotrain.ownLabels" . | fromYaml) .Values.podLabels .Values.commonLabels) }}
+{{- end }}
+
+{{- define "heterotrain.ownLabels" -}}
 {{ include "heterotrain.selectorLabels" . }}
 app.kubernetes.io/part-of: heterotrain
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "heterotrain.testLabels" -}}
+{{- $own := dict "app.kubernetes.io/component" "test" "app.kubernetes.io/instance" .Release.Name }}
+{{- toYaml (merge $own (dict "app.kubernetes.io/name" (include "heterotrain.name" .)) .Values.commonLabels) }}
 {{- end }}
 
 {{- define "heterotrain.serviceAccountName" -}}
@@ -47,18 +61,38 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* Passes the restricted Pod Security Standard. */}}
-{{- define "heterotrain.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- /* That of the values, and among several replicas a node for each. */}}
+{{- define "heterotrain.affinity" -}}
+{{- $affinity := deepCopy .Values.affinity }}
+{{- if and .Values.antiAffinity (gt (int .Values.replicas) 1) (not (hasKey $affinity "podAntiAffinity")) }}
+{{- $labels := dict "matchLabels" (include "heterotrain.selectorLabels" . | fromYaml) }}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" $labels }}
+{{- if eq .Values.antiAffinity "hard" }}
+{{- $_ := set $affinity "podAntiAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (list $term)) }}
+{{- else }}
+{{- $weighed := dict "weight" 100 "podAffinityTerm" $term }}
+{{- $_ := set $affinity "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list $weighed)) }}
+{{- end }}
+{{- end }}
+{{- with $affinity }}
+{{- toYaml . }}
+{{- end }}
 {{- end }}
 
-{{- define "heterotrain.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- define "heterotrain.topologySpreadConstraints" -}}
+{{- $labels := dict "matchLabels" (include "heterotrain.selectorLabels" . | fromYaml) }}
+{{- $all := list }}
+{{- range .Values.topologySpreadConstraints }}
+{{- $all = append $all (merge (deepCopy .) (dict "labelSelector" $labels)) }}
+{{- end }}
+{{- with $all }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Who may read workers' metrics: the operator and those of the values. */}}
+{{- define "heterotrain.metricsPeers" -}}
+{{- $where := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
+{{- $who := dict "matchLabels" (include "heterotrain.selectorLabels" . | fromYaml) }}
+{{- toJson (prepend .Values.networkPolicy.metricsFrom (dict "namespaceSelector" $where "podSelector" $who)) }}
 {{- end }}

@@ -24,6 +24,15 @@ Role. docs/rbac.md gives the reason of every verb; a test compares the two.
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+# Of each job, for its workers alone. It can create them, and read none.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+{{- if and .Values.networkPolicy.enabled .Values.networkPolicy.workers }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create, patch]
+{{- end }}
 {{- with .Values.rbac.prometheusSecrets }}
 - apiGroups: [""]
   resources: [secrets]

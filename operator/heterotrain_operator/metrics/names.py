@@ -27,6 +27,7 @@ JOB_LABELS = ("namespace", "training_job")
 LEADER = "heterotrain_operator_leader"
 RECONCILE_SECONDS = "heterotrain_operator_reconcile_duration_seconds"
 RECONCILE_ERRORS = "heterotrain_operator_reconcile_errors"
+WATCH_UP = "heterotrain_operator_watch_up"  # of what `resource` and `namespace` (empty: all) say
 API_WRITES = "heterotrain_operator_api_writes"
 PLAN_FOLLOW_SECONDS = "heterotrain_operator_plan_follow_seconds"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from heterotrain.serving import MetricsServer
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names
@@ -81,7 +81,10 @@ class OperatorMetrics:
         for kind in names.FAILURES:
             self._errors.labels(kind)  # a rate sees the first failure only if there was a zero before it
         self._writes = Counter(names.API_WRITES, "Writes to the API server.", ("verb", "kind"), registry=self.registry)
-        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        self._watches = Gauge(
+            names.WATCH_UP, "1 while a watch stands.", ("resource", "namespace"), registry=self.registry
+        )
+        self._server: MetricsServer | None = None
 
     def observe_job(self, namespace: str, job: Job, seen: Seen, decision: Decision, memory: Memory) -> None:
         """A look at a job is over; `memory` is the one that goes with the decision."""
@@ -113,6 +116,10 @@ class OperatorMetrics:
         """Something was written to the API server, e.g. `patch` of a `ConfigMap`."""
         self._writes.labels(verb, kind).inc()
 
+    def watching(self, plural: str, namespace: str, stands: bool) -> None:
+        """Whether what is watched in a namespace (empty: in all) is seen."""
+        self._watches.labels(plural, namespace).set(stands)
+
     def followed(self, seconds: float) -> None:
         """All workers follow a plan that was written so long ago."""
         self._follow_seconds.observe(seconds)
@@ -122,17 +129,11 @@ class OperatorMetrics:
 
         Raises OSError, naming the port, if it cannot be had.
         """
-        try:
-            self._server = start_http_server(port, registry=self.registry)
-        except OSError as error:
-            raise OSError(error.errno, f"metrics port {port}: {error.strerror}") from error
-        return self._server[0].server_port
+        self._server = MetricsServer(self.registry, port)
+        return self._server.server_port
 
     def close(self) -> None:
         """End serving."""
         if self._server is not None:
-            server, thread = self._server
-            server.shutdown()
-            server.server_close()
-            thread.join()
+            self._server.close()
             self._server = None

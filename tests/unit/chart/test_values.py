@@ -17,6 +17,8 @@ from heterotrain_operator.api import chart, crd
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHARTS = [REPOSITORY / "helm" / name for name in ("heterotrain", "heterotrain-crds")]
 
+WHOLE = ("resources", "podSecurityContext", "securityContext")
+
 
 def values_of(folder: Path) -> dict[str, Any]:
     values = yaml.safe_load((folder / "values.yaml").read_text(encoding="utf-8"))
@@ -31,9 +33,9 @@ def schema_of(folder: Path) -> dict[str, Any]:
 
 
 def settings(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that a user sets as one, with its path; `resources` is passed through whole."""
+    """Every value that a user sets as one, with its path; some are passed through whole."""
     for name, value in values.items():
-        if isinstance(value, dict) and value and name != "resources":
+        if isinstance(value, dict) and value and name not in WHOLE:
             yield from settings(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
@@ -52,8 +54,8 @@ def test_schema_knows_every_value_and_no_other(folder: Path) -> None:
     assert set(schema_of(folder)["properties"]) - {"global", "enabled"} == set(values_of(folder))
 
 
-def test_table_in_the_docs_has_every_value_with_its_default() -> None:
-    text = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")
+def test_table_in_the_readme_has_every_value_with_its_default() -> None:
+    text = (CHARTS[0] / "README.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
     table = {row[0].strip("| `"): json.loads(row[1].strip("`")) for row in rows}
     assert table == dict(settings(values_of(CHARTS[0])))

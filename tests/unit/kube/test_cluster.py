@@ -31,11 +31,12 @@ def world(api: ApiServer, gateway: Gateway) -> World:
 # --- creating ---------------------------------------------------------------------------------------------------
 
 
-def test_job_gets_plan_map_service_and_pods_in_this_order(world: World, api: ApiServer) -> None:
+def test_job_gets_plan_map_service_secret_and_pods_in_this_order(world: World, api: ApiServer) -> None:
     world.round()
     assert [plural for _, plural, _ in written(api)] == [
         "configmaps",
         "services",
+        "secrets",
         *["pods"] * 3,
         "events",
         "heterotrainingjobs",

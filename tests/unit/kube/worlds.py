@@ -14,6 +14,7 @@ from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.names import LABEL_JOB, PLAN_KEY
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
+from heterotrain_operator.clusters.kube.protection import Peers
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
@@ -95,6 +96,7 @@ class World:
 
     def __init__(self, api: ApiServer, gateway: Gateway, spec: Document | None = None) -> None:
         self.api, self.gateway, self.now = api, gateway, NOW
+        self.metrics_from: Peers | None = None
         self._parsed: dict[tuple[str, int], HeteroTrainingJob] = {}
         self._job = merged(JOB, {"spec": spec or {}})
         api.clock = lambda: self.now
@@ -115,7 +117,7 @@ class World:
 
     def restart_operator(self) -> None:
         """Another operator, which knows nothing but what the cluster says."""
-        self.cluster = KubeCluster(self.gateway, Nodes(self.gateway), lambda: self.now)
+        self.cluster = KubeCluster(self.gateway, Nodes(self.gateway), lambda: self.now, self.metrics_from)
 
     @property
     def body(self) -> Document:

@@ -67,6 +67,7 @@ def test_a_worker_is_told_the_contract(start: Start) -> None:
     assert environment[contract.ENV_WORKER] == worker.name
     assert environment[contract.ENV_UID] == worker.uid
     assert environment[contract.ENV_GROUP] == "cpu"
+    assert len(environment[contract.ENV_SECRET]) == 2 * contract.SECRET_BYTES
     assert environment[contract.ENV_METRICS_PORT] != worker.address.rpartition(":")[2]
     assert environment[contract.ENV_PLAN_DIR] == str(cluster.directory / "plan")
     assert environment[contract.ENV_CPU_LIMIT] == "0.25"

@@ -71,6 +71,7 @@ def operator() -> OperatorMetrics:
     metrics.failed("ApiError")
     metrics.wrote("patch", "ConfigMap")
     metrics.followed(1.2)
+    metrics.watching("pods", "ml", True)
     return metrics
 
 

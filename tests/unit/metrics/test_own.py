@@ -137,11 +137,12 @@ def test_what_the_operator_does_is_counted(operator: OperatorMetrics) -> None:
     assert value(operator, f"{names.PLAN_FOLLOW_SECONDS}_bucket", le="1.0") == 0
 
 
-def test_a_scraper_reads_it_and_what_the_operator_costs(operator: OperatorMetrics) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_scraper_reads_it_and_what_the_operator_costs(operator: OperatorMetrics, host: str) -> None:
     port = operator.serve(0)
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+        with opener.open(f"http://{host}:{port}/metrics", timeout=5) as response:
             found = {family.name for family in text_string_to_metric_families(response.read().decode())}
     finally:
         operator.close()

@@ -32,6 +32,7 @@ from heterotrain_operator.clusters.kube.outcome import outcome_in
 from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.pods import build_pod
+from heterotrain_operator.clusters.kube.protection import Peers, Protection
 from heterotrain_operator.clusters.kube.service import build_service
 from heterotrain_operator.clusters.kube.slow_start import Refusal, create_slowly
 from heterotrain_operator.clusters.kube.status import next_status, tolerated, worth_writing
@@ -54,9 +55,12 @@ _FIGURE = re.compile(r"\d+")
 class KubeCluster:
     """One job on a cluster. `notice` says what the watch events show, then `observe` and `act` as the port."""
 
-    def __init__(self, gateway: Gateway, nodes: Nodes, clock: Callable[[], float]) -> None:
-        """`clock` gives Unix seconds."""
+    def __init__(
+        self, gateway: Gateway, nodes: Nodes, clock: Callable[[], float], metrics_from: Peers | None = None
+    ) -> None:
+        """`clock` gives Unix seconds; `metrics_from` is as for `Protection`."""
         self._gateway = gateway
+        self._protection = Protection(gateway, metrics_from)
         self._nodes = nodes
         self._clock = clock
         self._plans = PlanStore(gateway)
@@ -276,9 +280,9 @@ class KubeCluster:
         if not decision.create:
             return []
         absent = [key for key in decision.create if key.name not in self._pods]
-        no_service, skipped = self._apply_service(), tuple[str, ...]()
-        if no_service:
-            refused = {key.name: Refusal(no_service, "all") for key in absent}
+        unfit, skipped = self._prepare(), tuple[str, ...]()
+        if unfit:
+            refused = {key.name: Refusal(unfit, "all") for key in absent}
         else:
             refused, skipped = create_slowly(absent, self._create_pod)
         after = f"not tried after the refusal of {next(iter(refused), '')}"
@@ -292,10 +296,14 @@ class KubeCluster:
             Event("Warning", "FailedCreatePod", f"{count}{why}") for kind, why in reasons.items() if kind not in told
         ]
 
-    def _apply_service(self) -> str:
-        """Why the Service is refused, without which pods would have no names; empty if it is there now."""
+    def _prepare(self) -> str:
+        """Why something is refused without which pods would have no names, would not start or be open to strangers;
+        empty if all is there now."""
         try:
             self._gateway.apply(build_service(self._job, self._uid))
+            self._protection.provide(self._job, self._uid)
+        except NameTakenError as error:
+            return str(error)
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise

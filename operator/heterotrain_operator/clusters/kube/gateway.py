@@ -28,6 +28,7 @@ METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 _PATHS = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Event": "/api/v1/namespaces/{}/events",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Secret": "/api/v1/namespaces/{}/secrets",

@@ -32,6 +32,10 @@ MEMORY_KEY = "memory.json"
 """Keys of the plan's ConfigMap. Only the plan is projected into pods."""
 
 
+SECRET_KEY = "secret"
+"""Key in the job's Secret."""
+
+
 def plan_name(job: str) -> str:
     """Name of the ConfigMap that holds the plan and the memory of decisions."""
     return f"{job}-plan"
@@ -40,3 +44,13 @@ def plan_name(job: str) -> str:
 def service_name(job: str) -> str:
     """Name of the headless Service over a job's workers."""
     return job
+
+
+def secret_name(job: str, uid: str) -> str:
+    """Name of the Secret by which the workers of the job of this UID know one another, and of no other job's."""
+    return f"{job}-{uid}"
+
+
+def policy_name(job: str) -> str:
+    """Name of the NetworkPolicy over a job's workers."""
+    return f"{job}-workers"

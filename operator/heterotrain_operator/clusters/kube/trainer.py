@@ -8,7 +8,13 @@ from typing import Any
 from heterotrain import contract
 from heterotrain_operator.api import HeteroTrainingJob, WorkerGroup, global_batch_variable, training_config
 from heterotrain_operator.api.resolve import cpu_limit
-from heterotrain_operator.clusters.kube.names import CHECKPOINT_VOLUME, PLAN_FOLDER, PLAN_VOLUME
+from heterotrain_operator.clusters.kube.names import (
+    CHECKPOINT_VOLUME,
+    PLAN_FOLDER,
+    PLAN_VOLUME,
+    SECRET_KEY,
+    secret_name,
+)
 from heterotrain_operator.core.model import WorkerKey
 
 Document = dict[str, Any]
@@ -63,11 +69,15 @@ def _environment(
         # Images that ask for all GPUs would see them on any GPU node, without having been given one.
         habits["NVIDIA_VISIBLE_DEVICES"] = "none"
     identity = {"name": contract.ENV_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    theirs = [entry for entry in template.get("env") or () if entry["name"] not in {*protocol, contract.ENV_UID}]
+    key_of_secret = {"name": secret_name(job.metadata.name, uid), "key": SECRET_KEY}
+    secret = {"name": contract.ENV_SECRET, "valueFrom": {"secretKeyRef": key_of_secret}}
+    ours = {*protocol, contract.ENV_UID, contract.ENV_SECRET}
+    theirs = [entry for entry in template.get("env") or () if entry["name"] not in ours]
     named = {entry["name"] for entry in theirs}
     return [
         *({"name": name, "value": _literal(value)} for name, value in protocol.items()),
         identity,
+        secret,
         *({"name": name, "value": value} for name, value in habits.items() if name not in named),
         *theirs,
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -99,6 +100,7 @@ class LocalCluster:
         self._cpus = dict(cpus or {})
         self._job_uid = str(uuid.uuid4())
         self._token = leftovers.new_token()
+        self._secret = secrets.token_hex(contract.SECRET_BYTES)
         self._ports = Ports()
         self._reader = PodReader()
         self._pods: dict[str, _Pod] = {}
@@ -308,6 +310,7 @@ class LocalCluster:
             contract.ENV_METRICS_PORT: str(metrics_port),
             contract.ENV_TERMINATION_LOG: str(files.termination),
             contract.ENV_SERIES: str(files.series),
+            contract.ENV_SECRET: self._secret,
             leftovers.ENV_RUNNER: self._token,
         }
         contract_part |= global_batch_variable(self.job)
