@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 
 import numpy

@@ -116,6 +116,8 @@ def _known(values: Mapping[str, float], name: str) -> float | None:
 
 def _whole(values: Mapping[str, float], name: str) -> int:
     return int(_figure(values, name))
+
+
 def _step(value: float | None) -> int | None:
     return int(value) if value is not None and 0 <= value < 2**53 else None
 

@@ -168,6 +168,8 @@ def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -
 def _percent(part: float | None) -> int | None:
     """In percent, of which two digits are told."""
     return None if part is None else int(min(two_digits(round(100 * min(part, MAX_COUNT))), MAX_COUNT))
+
+
 def _resumed_from(memory: Memory) -> dict[str, Any] | None:
     """What an earlier job of this name has trained, where training went on from that."""
     if not 0 <= memory.resumed_step <= MAX_STEPS:
