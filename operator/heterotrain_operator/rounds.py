@@ -106,9 +106,12 @@ class JobRounds:
             return STILL_SECONDS
         if self._source is None:
             self._source = self._source_of(self._job)
-        readable = self._cluster.readable(pods)
-        reading = await self._source.read(self._job, body["metadata"]["namespace"], readable, self._clock())
-        self._cluster.notice(body, self._job, pods, plan_versions, reading)
+        cluster = self._cluster
+        cluster.notice(body, self._job, pods, plan_versions)
+        if cluster.may_lack_pods and (delay := await in_thread(self._tried, body, self._job, cluster.look_for_pods)):
+            return delay
+        namespace = body["metadata"]["namespace"]
+        cluster.metered(await self._source.read(self._job, namespace, cluster.readable, self._clock()))
         return await in_thread(self._act, body, self._job, began)
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -134,8 +137,14 @@ class JobRounds:
 
     def _act(self, body: Mapping[str, Any], job: HeteroTrainingJob, began: float) -> float:
         """What is left of a round once the metrics are read."""
+        delay = self._tried(body, job, lambda: self._round(job, to_core(job)))
+        self._metrics.reconciled(self._monotonic() - began)
+        return delay or 0.0
+
+    def _tried(self, body: Mapping[str, Any], job: HeteroTrainingJob, work: Callable[[], float | None]) -> float | None:
+        """What the work returns; or after how long the next round may try again, if something is in its way."""
         try:
-            delay = self._round(job, to_core(job))
+            return work()
         except NameTakenError as error:
             if error.earlier:
                 return QUIET_SECONDS
@@ -148,8 +157,6 @@ class JobRounds:
             if error.status in REFUSALS:  # a quota, an admission controller or a missing right: the user's to know
                 self._cluster.refuse(body, [Problem("", str(error))])
             raise
-        self._metrics.reconciled(self._monotonic() - began)
-        return delay
 
     def _round(self, job: HeteroTrainingJob, core: Job) -> float:
         seen, memory = self._cluster.observe()

@@ -230,7 +230,8 @@ def test_what_a_user_has_under_a_name_of_ours_stays_as_it_is(
 def test_job_that_was_deleted_unnoticed_is_told_of_by_its_first_status(world: World, api: ApiServer) -> None:
     body, pods = world.body, world.pods
     api.remove("heterotrainingjobs", "digits", told=False)
-    world.cluster.notice(body, world.parsed(body), pods, (), Reading({}))
+    world.cluster.notice(body, world.parsed(body), pods, ())
+    world.cluster.metered(Reading({}))
     world.cluster.observe()
     with pytest.raises(JobGoneError, match="team-a/digits"):
         world.cluster.act(Decision("Created", "nothing yet"), Memory.initial())
@@ -244,7 +245,8 @@ def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiSe
         api.change("heterotrainingjobs", "digits", {"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}})
     else:
         api.remove("heterotrainingjobs", "digits", told=False)
-    world.cluster.notice(body, world.parsed(body), (), (), Reading({}))
+    world.cluster.notice(body, world.parsed(body), (), ())
+    world.cluster.metered(Reading({}))
     world.cluster.observe()
     api.writes.clear()
     with pytest.raises(JobGoneError, match="team-a/digits"):

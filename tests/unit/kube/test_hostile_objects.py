@@ -79,7 +79,7 @@ def test_any_status_is_gone_on_from_and_what_follows_the_cluster_takes(found: An
 def test_status_of_a_newer_operator_is_gone_on_from() -> None:
     """Its fields, phases and conditions that are not known here go; all that is known stays."""
     newer = copy.deepcopy(STATUS)
-    newer |= {"resumedFrom": {"step": 3}, "phase": "Queued", "step": 77}
+    newer |= {"clockSkew": {"step": 3}, "phase": "Queued", "step": 77}
     newer["workers"] = [{**entry, "powerWatts": 12.5} for entry in newer["workers"]]
     newer["conditions"] = [*newer["conditions"], {"type": "Placed", "status": "Maybe"}]
     expected = {name: value for name, value in STATUS.items() if name != "phase"} | {"step": 77}

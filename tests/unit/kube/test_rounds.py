@@ -60,9 +60,9 @@ class Steered:
         self.world.now += seconds
         return self.once(self.world.versions)
 
-    def once(self, versions: set[str]) -> float:
-        """One round; `versions` is what a late watch shows."""
-        return asyncio.run(self.rounds.once(self.world.body, self.world.pods, versions, in_this_thread))
+    def once(self, versions: set[str], body: dict[str, Any] | None = None) -> float:
+        """One round; `versions` and `body` are what a watch shows that is late, or of another version."""
+        return asyncio.run(self.rounds.once(body or self.world.body, self.world.pods, versions, in_this_thread))
 
     def leap(self, seconds: float) -> None:
         """Somebody sets the clock."""
@@ -179,7 +179,7 @@ def test_job_with_a_field_that_only_a_newer_operator_knows_is_supervised(
     job = steer()
     body = {**job.world.body}
     body["spec"] = {**body["spec"], "powerCap": {"watts": 300}}
-    job.rounds.once(body, job.world.pods, job.world.versions)
+    job.once(job.world.versions, body=body)
     assert sorted(pod.name for pod in job.world.pods) == sorted(NAMES)
     assert job.world.status["phase"] == "Created"
     assert "knows nothing of spec.powerCap" in caplog.text
@@ -193,11 +193,11 @@ def test_status_that_only_a_newer_operator_understands_is_gone_on_from(
     body = {**job.world.body}
     body["status"] = {**body["status"], "phase": "Queued", "placement": ["a"], "step": 7}
     job.restart_operator()
-    job.rounds.once(body, job.world.pods, job.world.versions)
+    job.once(job.world.versions, body=body)
     assert job.world.status["phase"] == "Created"
     body["spec"] = {**body["spec"], "batching": {"policy": "Greedy"}}
     body["metadata"] = {**body["metadata"], "generation": 9}
-    job.rounds.once(body, job.world.pods, job.world.versions)
+    job.once(job.world.versions, body=body)
     assert "Greedy" in job.world.status["reason"]
 
 

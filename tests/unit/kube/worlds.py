@@ -170,8 +170,10 @@ class World:
         """Observe; `pods` and `versions` are what a late watch shows."""
         shown = self.versions if versions is None else versions
         body, pods = self.body, self.pods if pods is None else pods
-        reading = self.workers.reading(self.cluster.readable(pods))
-        self.cluster.notice(body, self.parsed(body), pods, shown, reading)
+        self.cluster.notice(body, self.parsed(body), pods, shown)
+        if self.cluster.may_lack_pods:
+            self.cluster.look_for_pods()
+        self.cluster.metered(self.workers.reading(self.cluster.readable))
         return self.cluster.observe()
 
     def round(self, seconds: float = 1.0, **late: Any) -> Decision:

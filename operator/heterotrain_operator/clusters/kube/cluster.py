@@ -53,7 +53,8 @@ _FIGURE = re.compile(r"\d+")
 
 
 class KubeCluster:
-    """One job on a cluster. `notice` says what the watch events show, then `observe` and `act` as the port."""
+    """One job on a cluster. `notice` says what the watch events show and `metered` what the pods export, then `observe`
+    and `act` as the port."""
 
     def __init__(
         self, gateway: Gateway, nodes: Nodes, clock: Callable[[], float], metrics_from: Peers | None = None
@@ -66,7 +67,6 @@ class KubeCluster:
         self._plans = PlanStore(gateway)
         self._ghosts = Ghosts(gateway)
         self._absences: Absences | None = None
-        self._not_shown: dict[str, PodFacts] = {}  # pods of the last round that the watch lacks
         self._undelivered: dict[str, int] = {}
         self._delivering: int | None = None
         self._deleted: set[str] = set()
@@ -79,30 +79,43 @@ class KubeCluster:
         self._known: Mapping[str, Any] | None = None  # as it was found last, worth a write or not
         self._status_at: float | None = None
 
-    def readable(self, pods: Sequence[PodFacts]) -> list[PodFacts]:
-        """The pods, of those that the watch events show and those that were found beside them, whose metrics are to be
-        read before `notice`."""
-        present = self._not_shown | {pod.name: pod for pod in self._ghosts.without(pods)}
-        return [pod for pod in present.values() if pod.ready_to_scrape and not pod.gone]
-
     def notice(
         self,
         body: Mapping[str, Any],
         job: HeteroTrainingJob,
         pods: Sequence[PodFacts],
         plan_versions: Collection[str],
-        reading: Reading,
     ) -> None:
         """What the watch events show of the job now: the object and its reading, its pods and those gone since the last
-        time, the resource version of the plan's ConfigMap (none: there is none); and what its pods export.
+        time, and the resource version of the plan's ConfigMap (none: there is none).
         """
-        self._body, self._job, self._reading = body, job, reading
+        self._body, self._job = body, job
         self._departed |= {pod.uid: pod for pod in pods if pod.gone}
         self._pods = {pod.name: pod for pod in self._ghosts.without([pod for pod in pods if not pod.gone])}
         self._plans.notice(plan_versions)
         if self._status is None:
             self._status = body.get("status")
             self._known = tolerated(self._status or {})
+
+    @property
+    def may_lack_pods(self) -> bool:
+        """Whether a pod is not shown whose absence would be acted on, as far as that can be told without asking."""
+        plan, shown = self._plans.plan, {pod.uid for pod in self._pods.values()}
+        return plan is None or any(member.uid not in shown for member in plan.members)
+
+    def look_for_pods(self) -> None:
+        """Ask for the pods that the watch lacks. Raises as `observe`."""
+        plan = self._plans.read(self._job, self._uid).plan
+        self._pods |= {pod.name: pod for pod in self._not_shown(plan)}
+
+    @property
+    def readable(self) -> list[PodFacts]:
+        """The pods whose metrics are to be read."""
+        return [pod for pod in self._pods.values() if pod.ready_to_scrape]
+
+    def metered(self, reading: Reading) -> None:
+        """What they export."""
+        self._reading = reading
 
     def refuse(self, body: Mapping[str, Any], problems: Sequence[Problem]) -> None:
         """Say in the job's status why nothing is done about it.
@@ -127,8 +140,6 @@ class KubeCluster:
         stored = self._plans.read(self._job, self._uid)
         self._check_service()
         now = self._clock()
-        self._not_shown = {pod.name: pod for pod in self._found(stored.plan)}
-        self._pods |= self._not_shown
         reading = self._reading
         self._look_for_ghosts({name for name, metrics in reading.metrics.items() if metrics is not None}, now)
         workers = []
@@ -212,7 +223,7 @@ class KubeCluster:
                 raise
         self._service_checked = True
 
-    def _found(self, plan: Plan | None) -> list[PodFacts]:
+    def _not_shown(self, plan: Plan | None) -> list[PodFacts]:
         """Pods that the watch lacks, of those whose absence would be acted on."""
         memory = self._plans.memory or Memory.initial()
         if memory.draining or memory.outcome:

@@ -33,6 +33,11 @@ class PlanStore:
         self._written: Memory | None = None
         self._in_doubt = False
 
+    @property
+    def plan(self) -> Plan | None:
+        """The plan as it was read or written last; None if there is none, or somebody else wrote since."""
+        return self._stored.plan if self._stored is not None else None
+
     def notice(self, versions: Collection[str]) -> None:
         """The ConfigMap's resource version as the watch shows it, which may lag behind; none if it shows none."""
         self._shown = frozenset(versions) or ABSENT
