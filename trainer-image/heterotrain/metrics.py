@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,7 +21,9 @@ from prometheus_client.registry import Collector
 
 from heterotrain import contract, resources, sampler
 from heterotrain.peak import PeakMemory
-from heterotrain.timing import StepTimes
+
+if TYPE_CHECKING:
+    from heterotrain.timing import StepTimes
 
 log = logging.getLogger(__name__)
 
