@@ -1,4 +1,4 @@
-"""`make test-pythons` finds the versions of Python that are promised, and says which it does not find, or cannot test whole."""
+"""`make test-pythons` finds the promised versions of Python, and says which it does not find, or cannot test whole."""
 
 from __future__ import annotations
 
