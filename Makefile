@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-e2e verify manifests format chart-score kind kind-down images clean
+.PHONY: help install demo test test-unit test-pythons test-e2e verify manifests format chart-score kind kind-down images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test: $(VENV)/installed-dev ## run all tests that need no cluster
 
 test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers and install no packages
 	$(BIN)/python -m pytest -q --ignore=tests/e2e -m "not processes and not packages and not e2e"
+
+test-pythons: $(VENV)/installed-dev ## run the unit tests on the other versions of Python that are here (2 minutes for each)
+	hack/pythons.sh
 
 test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
 	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/handlers/test_api_server.py
@@ -69,4 +72,4 @@ kind-down: ## remove the test cluster and all that it has left, except what was 
 	@hack/kind/down.sh
 
 clean: ## remove the environment and what runs have left
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-3.* out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -135,8 +135,16 @@ def test_any_quantity_is_a_number_that_is_not_negative_or_refused(value: object)
     except ValueError as error:
         assert len(str(error).encode()) < 500
         return
-    assert number >= 0
-    assert float(number) >= 0
+    assert 0 <= number < 2**63
+    assert 0 <= float(number) <= 2.0**63
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+def test_quantity_that_no_node_can_have_is_a_problem(changed: Callable[[Document], Document], resource: str) -> None:
+    """As a number of Python's it would be infinite, and end a worker that takes it for its CPU limit."""
+    limits = f"spec.workerGroups[1].template.spec.containers[0].resources.limits.{resource}"
+    with pytest.raises(ManifestError, match=rf"{resource}: must be at most 2\*\*63 - 1"):
+        parse_manifest(changed({limits: "1e999"}))
 
 
 def test_long_quantity_is_refused_at_once() -> None:

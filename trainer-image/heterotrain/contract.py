@@ -282,7 +282,7 @@ train something else than what was asked for. Each that this version knows of is
 _MAX_CONFIG_BYTES = 2**17
 """What Linux lets one variable hold."""
 
-_LONGEST_PATH = 4096
+_LONGEST_PATH = 8192
 _NAMED = 8
 
 TRAINING_LOSS = "loss"
@@ -350,13 +350,11 @@ class TrainingConfig:
         if not isinstance(essential, list):
             raise ValueError(f"{ENV_CONFIG}: {_ESSENTIAL}: expected a list, found {shown(essential)}")
         known = {field.name: field for field in fields(cls)}
-        missing = ", ".join(
-            shown(name) for name in essential[:_NAMED] if not isinstance(name, str) or name not in known
-        )
+        missing = [shown(name) for name in essential if not isinstance(name, str) or name not in known]
         if missing:
             raise ValueError(
-                f"{ENV_CONFIG}: the job asks for what this version of the library does not know: {missing}; "
-                "use an image of the operator's version"
+                f"{ENV_CONFIG}: the job asks for what this version of the library does not know: "
+                f"{', '.join(missing[:_NAMED])}; use an image of the operator's version"
             )
         for name, field in known.items():
             if name in document and not _fits(document[name], field.type):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,8 +25,10 @@ from prometheus_client.registry import Collector
 from heterotrain import contract, resources, sampler
 from heterotrain.peak import PeakMemory
 from heterotrain.serving import MetricsServer
-from heterotrain.timing import StepTimes
-from heterotrain.training_state import Origin
+
+if TYPE_CHECKING:
+    from heterotrain.timing import StepTimes
+    from heterotrain.training_state import Origin
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 PARTIAL, DROP, CARRY = "Partial", "Drop", "Carry"
 """What becomes of an epoch's samples that do not fill a step: a smaller step, none, or the next epoch's first step."""
@@ -117,6 +118,8 @@ class Rules:
 
 def epoch_order(dataset_length: int, seed: int, epoch: int) -> torch.Tensor:
     """The order of an epoch, int64 of shape (dataset_length,); the same on every worker."""
+    import torch  # noqa: PLC0415 - all else here is arithmetic, also for those who have no torch
+
     generator = torch.Generator().manual_seed(seed + epoch)
     return torch.randperm(dataset_length, generator=generator)
 

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from heterotrain.batches import Batches
 from heterotrain.contract import Member, Plan, Termination, TrainingConfig
+from heterotrain.cuda_peak import peak_memory_of
 from heterotrain.engine import Engine
 from heterotrain.evaluation import Measure
 from heterotrain.gradient import ElasticModel
@@ -29,7 +30,6 @@ from heterotrain.metrics import Series, WorkerMetrics, serve
 from heterotrain.once import first_here
 from heterotrain.optimizer import ElasticOptimizer
 from heterotrain.order import Order
-from heterotrain.peak import peak_memory_of
 from heterotrain.planfile import PlanFile
 from heterotrain.plans import Plans
 from heterotrain.precision import Arithmetic

@@ -17,6 +17,7 @@ _SUFFIXES = {
 }
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkKMGTPE]i?)?)", re.ASCII)
 
+_GREATEST = 2**63 - 1
 _LONGEST = 64
 """Characters: enough for any number of cores or bytes, and far too few for the search to take long."""
 
@@ -33,6 +34,8 @@ def parse_quantity(value: object) -> Decimal:
     if match is None or (match[3] or "") not in _SUFFIXES:
         raise ValueError(f"must be a quantity such as 500m or 1Gi, found {shown(value)}")
     number = Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3] or ""]
+    if number > _GREATEST:
+        raise ValueError(f"must be at most 2**63 - 1, the greatest that Kubernetes counts to, found {shown(value)}")
     if number < 0:
         raise ValueError(f"must not be negative, found {shown(value)}")
     return number

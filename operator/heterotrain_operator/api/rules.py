@@ -14,6 +14,7 @@ from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_NAME
 from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
 from heterotrain_operator.api.problems import Problem, render_path
+from heterotrain_operator.api.size import MOST_BYTES, WORKER_BYTES, bytes_of
 from heterotrain_operator.api.template import template_problems
 
 
@@ -68,6 +69,18 @@ def _replicas_in_bounds(job: HeteroTrainingJob) -> Iterator[Problem]:
                 f"{where}.maxReplicas",
                 f"must be at least replicas, {group.replicas}, found {group.max_replicas}",
             )
+
+
+def _fits_into_a_config_map(job: HeteroTrainingJob) -> Iterator[Problem]:
+    groups = job.spec.worker_groups
+    workers = sum(group.most_replicas for group in groups)
+    needed = sum(group.most_replicas * bytes_of(job.metadata.name, group) for group in groups)
+    if needed > MOST_BYTES:
+        yield Problem(
+            "spec.workerGroups",
+            f"{workers} workers are too many: their plan takes up to {needed} bytes of a ConfigMap, which holds "
+            f"{MOST_BYTES}; with these names {MOST_BYTES * workers // needed} workers fit, and more with shorter ones",
+        )
 
 
 def _batch_bounds_in_order(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -248,6 +261,23 @@ RULES = (
                 "spec.workerGroups[]",
                 "!has(self.maxReplicas) || self.maxReplicas >= self.replicas",
                 "maxReplicas must be at least replicas",
+            ),
+        ),
+    ),
+    Rule(
+        (
+            "metadata.name",
+            "spec.workerGroups[].name",
+            "spec.workerGroups[].replicas",
+            "spec.workerGroups[].maxReplicas",
+        ),
+        _fits_into_a_config_map,
+        (
+            Cel(
+                "",
+                "self.spec.workerGroups.map(g, (has(g.maxReplicas) ? g.maxReplicas : g.replicas) * "
+                f"({WORKER_BYTES} + size(self.metadata.name) + 2 * size(g.name))).sum() <= {MOST_BYTES}",
+                "too many workers: their plan does not fit into a ConfigMap; about 3000 do",
             ),
         ),
     ),

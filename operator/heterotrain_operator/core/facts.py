@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heterotrain.contract import Plan
+from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.levels import Bounds
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen
 
@@ -67,7 +68,7 @@ def survey(job: Job, seen: Seen) -> Facts:
     order = {group.name: position for position, group in enumerate(job.groups)}
     by_name: dict[str, WorkerSeen] = {}
     for worker in seen.workers:
-        by_name.setdefault(worker.name, worker)
+        by_name.setdefault(worker.name, _with_sound_metrics(worker))
     workers = sorted(
         (worker for worker in by_name.values() if worker.group in order),
         key=lambda worker: (order[worker.group], worker.index, worker.name),
@@ -86,6 +87,16 @@ def survey(job: Job, seen: Seen) -> Facts:
         refused=dict(seen.refused),
         departed={worker.name: worker for worker in seen.departed},
     )
+
+
+def _with_sound_metrics(worker: WorkerSeen) -> WorkerSeen:
+    """A worker that tells a number which no plan and no memory can hold counts as one that tells nothing."""
+    told = worker.metrics
+    if told is None:
+        return worker
+    numbers = (told.plan_version, told.generation, told.batch_size, told.step, told.total_steps, told.epoch)
+    most = max(map(abs, (*numbers, told.memory_batch_size, told.least_batch_size)))
+    return worker if most < MAX_WHOLE else replace(worker, metrics=None)
 
 
 def ended(worker: WorkerSeen) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -150,3 +151,24 @@ def test_any_metrics_of_a_training_job_have_an_answer(
             worker.metrics = replace(metrics, plan_version=world.plan.version)
         seen = world.seen()
         check(world.job, seen, world.tick())
+
+
+@pytest.mark.parametrize("number", [10**308, 2**53, -(10**30)], ids=["huge", "first", "negative"])
+@pytest.mark.parametrize("field", ["plan_version", "generation", "step", "batch_size", "memory_batch_size"])
+def test_number_that_no_plan_can_hold_is_not_taken_over_from_a_worker(field: str, number: int) -> None:
+    """Else the next plan had a greater one, which nobody follows, and the memory would not be read again."""
+    world = hetero_world()
+    world.run(3)
+    before = world.plan
+    assert before is not None
+    liar = world.workers["job-g1-0"]
+    told = liar.metrics
+    liar.metrics = replace(told, **{field: number})
+    for _ in range(3):
+        world.tick(30)
+    world.plan = None
+    world.tick(30)
+    assert Memory.from_json(world.memory.to_json()) == world.memory
+    liar.metrics = told
+    plan = world.tick().plan or world.plan
+    assert plan is None or parse_plan(plan.to_json()).version <= before.version + 2

@@ -20,6 +20,16 @@ def test_nothing_new_is_never_written() -> None:
     assert not worth_writing(status(), status(status(), now=NOW + 600), None)
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0])
+def test_measurements_that_are_no_numbers_are_no_news_each_time(odd: float) -> None:
+    """NaN differs from itself, and so does, since Python 3.13, a dataclass that holds it."""
+    figures = {"wait_seconds": odd, "loss": odd, "steps": odd, "memory_bytes": odd, "cpu_limit": odd}
+    workers = tuple(replace(worker, cpu_limit=odd) for worker in training(odd, 1.0, odd, **figures).workers)
+    told = decision(imbalance=odd, safe_batches=(("digits-small-0", 7),))
+    first = status(seen=Seen(workers, plan()), decided=told)
+    assert not worth_writing(first, status(first, Seen(workers, plan()), told), None)
+
+
 @pytest.mark.parametrize(
     "after",
     [

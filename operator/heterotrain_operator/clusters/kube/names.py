@@ -31,6 +31,9 @@ PLAN_KEY = PLAN_FILE
 MEMORY_KEY = "memory.json"
 """Keys of the plan's ConfigMap. Only the plan is projected into pods."""
 
+PACKED_MEMORY_KEY = "memory.json.gz"
+"""Of its binary data: a memory that is large, for which the other key is empty then."""
+
 
 SECRET_KEY = "secret"
 """Key in the job's Secret."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.api.size import CONFIG_MAP_BYTES
 from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.names import plan_name
 from heterotrain_operator.clusters.kube.owned import check_owner
-from heterotrain_operator.clusters.kube.plan_map import StoredPlan, build_plan_map, read_plan_map
+from heterotrain_operator.clusters.kube.plan_map import StoredPlan, build_plan_map, bytes_in, read_plan_map
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.state import Memory
 
@@ -79,7 +81,7 @@ class PlanStore:
         matters = self._written is None or not memory.same_but_measurements(self._written)
         if plan is not None or not stored.resource_version or matters:
             text = plan.to_json() if plan is not None else stored.plan.to_json() if stored.plan is not None else None
-            self._keep(build_plan_map(job, uid, text, memory.to_json()), stored.resource_version)
+            self._keep(_fitting(job, uid, text, memory), stored.resource_version)
             self._written = memory
         self.memory = memory
 
@@ -99,3 +101,12 @@ class PlanStore:
             raise
         self._stored = read_plan_map(written)
         self._known = self._known | self._shown | {self._stored.resource_version}
+
+
+def _fitting(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory: Memory) -> dict[str, Any]:
+    """The ConfigMap, without what is remembered of single workers if that is more than admission has reckoned with."""
+    body = build_plan_map(job, uid, plan_json, memory.to_json())
+    if bytes_in(body) <= CONFIG_MAP_BYTES:
+        return body
+    logger.warning("ConfigMap %s is too small for what is remembered of the job's workers", body["metadata"]["name"])
+    return build_plan_map(job, uid, plan_json, replace(memory, workers=()).to_json())

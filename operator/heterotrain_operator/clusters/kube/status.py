@@ -167,7 +167,9 @@ def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -
 
 def _percent(part: float | None) -> int | None:
     """In percent, of which two digits are told."""
-    return None if part is None else int(min(two_digits(round(100 * min(part, MAX_COUNT))), MAX_COUNT))
+    if part is None or not part >= 0:
+        return None
+    return int(min(two_digits(round(100 * min(part, MAX_COUNT))), MAX_COUNT))
 
 
 def _resumed_from(memory: Memory) -> dict[str, Any] | None:

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The unit tests on every version of Python that is promised, beside the one that .venv has: each in an environment of its
+# own, .venv-VERSION. Torch is taken only from PIP_FIND_LINKS, since its build on PyPI is some gigabytes for each version;
+# where there is none for a version, the tests that need it are left out, and the last lines say so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PROMISED="3.11 3.12 3.13"
+NEED_TORCH="tests/trainer tests/unit/bench tests/unit/workloads"
+TORCH_FREE="tests/unit tests/api tests/handlers tests/jobs"
+NOT_OF_PYTHON="tests/unit/local/test_limits.py::test_quota_holds" # measures what the kernel gives, with which Python ever
+
+usable() { # PYTHON VERSION: it runs, and is of that version; a version manager's shim may be neither
+  [ "$("$1" -c 'import sys, venv; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]
+}
+
+find_python() { # VERSION
+  local candidate
+  for candidate in "$(command -v "python$1" || true)" \
+    "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
+    "${UV_PYTHON_INSTALL_DIR:-$HOME/.local/share/uv/python}/cpython-$1".*/bin/python3 \
+    "${ASDF_DATA_DIR:-$HOME/.asdf}/installs/python/$1".*/bin/python; do
+    if [ -x "$candidate" ] && usable "$candidate" "$1"; then
+      echo "$candidate"
+      return
+    fi
+  done
+}
+
+environment() { # PYTHON FOLDER
+  local pip=("$2/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt)
+  if [ ! -e "$2/installed" ] || [ pyproject.toml -nt "$2/installed" ] || [ constraints.txt -nt "$2/installed" ]; then
+    rm -rf "$2"
+    "$1" -m venv "$2"
+    "${pip[@]}" --editable '.[operator,cli,test]'
+    if "${pip[@]}" --no-index --no-deps --only-binary :all: torch >"$2/torch.log" 2>&1; then
+      "${pip[@]}" --editable '.[operator,cli,trainer,dev]'
+    fi
+    touch "$2/installed"
+  fi
+}
+
+at_hand=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)
+summary=()
+failed=0
+for version in $PROMISED; do
+  if [ "$version" = "$at_hand" ]; then
+    summary+=("Python $version: in .venv, whose tests are those of make test")
+    continue
+  fi
+  python=$(find_python "$version")
+  if [ -z "$python" ]; then
+    summary+=("NOT RUN: Python $version: there is none here, on PATH or a version manager's")
+    continue
+  fi
+  echo "Python $version ($python)"
+  folder=".venv-$version"
+  environment "$python" "$folder"
+  # shellcheck disable=SC2206
+  tests=($TORCH_FREE)
+  without=""
+  if "$folder/bin/python" -c 'import torch' 2>/dev/null; then
+    # shellcheck disable=SC2206
+    tests+=($NEED_TORCH)
+  else
+    without=", without what needs torch ($NEED_TORCH): PIP_FIND_LINKS has none for it"
+    for each in $NEED_TORCH; do tests+=("--ignore=$each"); done
+  fi
+  if "$folder/bin/python" -m pytest -q -p no:cacheprovider "${tests[@]}" --deselect "$NOT_OF_PYTHON" \
+    -m "not processes and not packages and not e2e"; then
+    summary+=("Python $version: passed$without")
+  else
+    summary+=("Python $version: FAILED$without")
+    failed=1
+  fi
+done
+printf '%s\n' "${summary[@]}"
+exit $failed
