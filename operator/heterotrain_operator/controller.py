@@ -35,6 +35,11 @@ GREATEST_FAILURE_SECONDS = 30.0
 UNEXPECTED_SECONDS = 30.0
 """After a failure of the API server, doubling; after one of ours."""
 
+SETTLING_SECONDS = 0.1
+SETTLING_SECONDS_EACH = 0.0005
+"""From news to the look at them, in all and for each pod of the job: pods come and go in numbers, and one look is
+enough for all that happens meanwhile."""
+
 MAX_THREADS = 32
 
 THREADS_EACH = MAX_THREADS // 4
@@ -93,8 +98,10 @@ class Controller:
         if gone and not same:
             return
         if known is not None and same and not gone:
+            news = _asked(body) != _asked(known.body)
             known.body = body
-            known.wake.set()
+            if news:
+                known.wake.set()
             return
         before = self._forget(key) if known is not None else None
         if not gone and not self._closed:
@@ -163,7 +170,8 @@ class Controller:
             delay = IDLE_SECONDS
             if self._leading():
                 delay = await self._round(key, job)
-            await _first(job.wake.wait(), delay)
+            if await _first(job.wake.wait(), delay):
+                await asyncio.sleep(SETTLING_SECONDS + SETTLING_SECONDS_EACH * len(self._pods_of(key)))
 
     async def _round(self, key: Key, job: _Job) -> float:
         """One round. Returns the seconds until the next."""
@@ -211,9 +219,16 @@ def _only_waits(job: _Job) -> bool:
     return may_begin and not job.acting and job.task is not asyncio.current_task()
 
 
-async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> None:
-    """Wait for news, but no longer than so many seconds."""
+def _asked(body: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What there is in a job but its status, whose writes are our own."""
+    metadata = body["metadata"]
+    return tuple(metadata.get(name) for name in ("generation", "labels", "annotations", "finalizers"))
+
+
+async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> bool:
+    """Wait for news, but no longer than so many seconds. Returns whether there are any."""
     try:
         await asyncio.wait_for(news, seconds)
     except TimeoutError:
-        return
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ def main() -> int:
     logging.basicConfig(level=options.log_level, format=FORMAT)
     for chatty in ("kopf", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(max(options.log_level, logging.WARNING))
+    _open_as_many_as_allowed()
     assert handlers.start is not None  # imported for what it registers
     try:
         watched = _watched(options.watched)
@@ -44,6 +46,12 @@ def main() -> int:
         memo=kopf.Memo(runtime=Runtime(replace(options, watched=watched))),
     )
     return 0
+
+
+def _open_as_many_as_allowed() -> None:
+    """Every worker that is read keeps a connection, and the usual limit is 1,024 files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _watched(namespaces: Sequence[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -53,6 +54,21 @@ def test_process_steers_and_at_sigterm_leaves_in_order(api: ApiServer) -> None:
     assert lease is not None
     assert "holderIdentity" not in lease["spec"]
     assert [line for line in log.splitlines() if " INFO " not in line] == []
+
+
+@pytest.mark.usefixtures("site")
+def test_process_may_hold_a_connection_for_each_of_many_workers(api: ApiServer) -> None:
+    api.put("heterotrainingjobs", JOB)
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(usual, 256), most))
+    try:
+        with process() as started:
+            await_phase(api, "Created")
+            assert resource.prlimit(started.pid, resource.RLIMIT_NOFILE) == (most, most)
+            started.send_signal(signal.SIGTERM)
+            started.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
 
 
 @pytest.mark.usefixtures("site")

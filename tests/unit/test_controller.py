@@ -97,7 +97,8 @@ async def settled() -> None:
 
 
 @pytest_asyncio.fixture
-async def world() -> AsyncIterator[World]:
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(controller, "SETTLING_SECONDS", 0.001)
     made = World()
     yield made
     await made.controller.close()
@@ -127,9 +128,43 @@ async def test_job_is_looked_at_when_it_comes_and_when_something_changes(world: 
     await until(lambda: len(world.made[0].looks) == 1)
     world.controller.woke(A)
     await until(lambda: len(world.made[0].looks) == 2)
-    world.saw(A)
+    world.saw(A, generation=2)
     await until(lambda: len(world.made[0].looks) == 3)
+    world.saw(A, generation=2, labels={"a": "b"})
+    await until(lambda: len(world.made[0].looks) == 4)
     assert len(world.made) == 1
+
+
+async def test_what_the_operator_writes_itself_is_no_news(world: World) -> None:
+    world.saw(A, resourceVersion="1")
+    await until(lambda: world.made[0].looks)
+    world.saw(A, resourceVersion="2", managedFields=[{}])
+    await settled()
+    assert len(world.made[0].looks) == 1
+
+
+async def test_many_news_at_once_are_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "SETTLING_SECONDS", 0.2)
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    for _ in range(20):
+        world.controller.woke(A)
+        await asyncio.sleep(0.001)
+    await until(lambda: len(world.made[0].looks) == 2)
+    await settled()
+    assert len(world.made[0].looks) == 2
+
+
+async def test_news_of_a_large_job_wait_for_more_of_them_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "SETTLING_SECONDS_EACH", 100.0)
+    world.pods[A] = [PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1")]
+    for key in (A, B):
+        world.saw(key)
+    await until(lambda: all(rounds.looks for rounds in world.made))
+    for key in (A, B):
+        world.controller.woke(key)
+    await until(lambda: len(world.made[1].looks) == 2)
+    assert len(world.made[0].looks) == 1
 
 
 async def test_look_has_the_pods_and_the_plan_as_the_watch_shows_them(world: World) -> None:

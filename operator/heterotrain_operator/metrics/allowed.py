@@ -7,6 +7,7 @@ be: `name` is of the job's namespace, `name.namespace` and `name.namespace.svc` 
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 import re
 import urllib.parse
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ DEFAULT_ALLOWED = (IN_CLUSTER,)
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SERVICE = re.compile(rf"(?P<name>(?=[a-z]){_LABEL})(\.(?P<namespace>{_LABEL})(?P<full>\.svc(\.cluster\.local)?)?)?")
+_SERVICE_ENDS = (".svc", ".svc.cluster.local")
 _PATTERN = re.compile(r"(?:[a-z0-9*.-]+|\[[0-9a-f:*.]+\])(?::(?:[0-9]{1,5}|\*))?")
 _PORTS = {"http": 80, "https": 443}
 
@@ -73,6 +75,15 @@ def allowed_server(url: str, namespace: str, allowed: Sequence[str]) -> Server:
         host_there = f"{service['name']}.{service['namespace'] or namespace}.svc"
         parts = parts._replace(netloc=host_there if parts.port is None else f"{host_there}:{parts.port}")
     return Server(parts.geturl().rstrip("/"), host)
+
+
+def may_be_of(host: str, address: str) -> bool:
+    """Whether an address can be the host's; a Service's is never one that means something else to each machine."""
+    if not host.endswith(_SERVICE_ENDS):
+        return True
+    found = ipaddress.ip_address(address.partition("%")[0])
+    found = getattr(found, "ipv4_mapped", None) or found
+    return not (found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified)
 
 
 def _matches(pattern: str, host: str, port: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import aiohttp
 
+from heterotrain_operator.metrics.lookups import Lookups
 from heterotrain_operator.metrics.shares import Shares
 
 IDLE_SECONDS = 15.0
@@ -56,6 +57,7 @@ class Client:
         self._proxies = proxies
         self._shares = Shares(each)
         self._session: aiohttp.ClientSession | None = None
+        self._lookups: Lookups | None = None
 
     async def get(
         self,
@@ -96,6 +98,9 @@ class Client:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        if self._lookups is not None:
+            await self._lookups.close()
+            self._lookups = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,8 +123,9 @@ class Client:
 
     def _connected(self) -> aiohttp.ClientSession:
         """A session belongs to the loop that runs when it is made."""
+        self._lookups = Lookups()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, resolver=self._lookups),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             headers={"Accept-Encoding": "identity"},

@@ -17,10 +17,13 @@ MAX_SERIES = 256
 """Ten times as many as a worker has; a newer one may have more than this version knows."""
 
 MAX_LINE = 4096
-"""Characters of one series."""
+"""Characters of one series' labels."""
 
-_LINES = re.compile(rf"^{METRIC_PREFIX}.*$", re.MULTILINE)
-_SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})?[ \t]+([^ \t]+)(?:[ \t]+-?[0-9]+)?[ \t]*", re.ASCII)
+_SAMPLE = re.compile(
+    rf"^({METRIC_PREFIX}\w*)(?:\{{(.{{0,{MAX_LINE}}})\}})?"
+    r"[ \t]{1,9}([^ \t\n]{1,64})(?:[ \t]{1,9}-?[0-9]{1,20})?[ \t]{0,9}$",
+    re.ASCII | re.MULTILINE,
+)
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)="([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
 _MEANT = {"n": "\n", "\\": "\\", '"': '"'}
@@ -28,26 +31,14 @@ _MEANT = {"n": "\n", "\\": "\\", '"': '"'}
 
 def own_samples(text: str) -> list[Sample]:
     """The samples whose names are ours. Raises ValueError if one is malformed, or if there are absurdly many."""
-    labels_of: dict[str, dict[str, str]] = {}  # most series have the same labels
-    samples = []
-    for line in _own_lines(text):
-        found = _SAMPLE.fullmatch(line)
-        if found is None:
-            raise ValueError(f"no sample: {line[:80]!r}")
-        name, written, value = found.groups("")
-        if written not in labels_of:
-            labels_of[written] = dict(_labels(written))
-        samples.append(Sample(name, labels_of[written], float(value)))
-    return samples
-
-
-def _own_lines(text: str) -> Iterator[str]:
-    for number, found in enumerate(_LINES.finditer(text)):
-        if number == MAX_SERIES:
-            raise ValueError(f"more than {MAX_SERIES} series")
-        if found.end() - found.start() > MAX_LINE:
-            raise ValueError(f"a series of more than {MAX_LINE} characters")
-        yield found[0]
+    number = text.count(f"\n{METRIC_PREFIX}") + text.startswith(METRIC_PREFIX)
+    if number > MAX_SERIES:
+        raise ValueError(f"{number} series")
+    found = _SAMPLE.findall(text)
+    if len(found) != number:
+        raise ValueError(f"{number - len(found)} series are malformed, or longer than {MAX_LINE} characters")
+    labels_of = {written: dict(_labels(written)) for written in {written for _, written, _ in found}}
+    return [Sample(name, labels_of[written], float(value)) for name, written, value in found]
 
 
 def _labels(written: str) -> Iterator[tuple[str, str]]:

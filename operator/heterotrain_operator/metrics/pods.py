@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -53,17 +54,11 @@ async def scrape_pods(
         for name, address in left:
             results[name] = await _read(client, address, owner, timeout_seconds)
 
-    asking = [asyncio.ensure_future(ask()) for _ in range(min(AT_ONCE, len(addresses)))]
-    try:
-        if asking:
-            await asyncio.wait(asking, timeout=2 * timeout_seconds + SECONDS_EACH * len(addresses))
-    finally:
-        for task in asking:
-            task.cancel()
-        ended = await asyncio.gather(*asking, return_exceptions=True)
-    for error in ended:
-        if isinstance(error, Exception):
-            raise error
+    seconds = 2 * timeout_seconds + SECONDS_EACH * len(addresses)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as asking:
+            for _ in range(min(AT_ONCE, len(addresses))):
+                asking.create_task(ask())
     return results
 
 
