@@ -74,6 +74,44 @@ def test_pods_that_are_left_are_those_of_the_policy(apply: Apply, policy: str, l
     )
 
 
+def test_pods_behind_a_gate_wait_beyond_the_startup_deadline(apply: Apply, cluster: Cluster) -> None:
+    gate = {"schedulingGates": [{"name": "heterotrain.dev/queue"}]}
+    groups = (group("large", "600m", pod=gate), group("small", "300m", pod=gate))
+    held = apply(job("held", *groups, runPolicy={"startupDeadlineSeconds": 5}))
+    wait_for(lambda: "SchedulingGated" in held.worker("small").get("message", ""), 30, "the gates in the status")
+    time.sleep(WATCHED_SECONDS)
+    assert held.phase == "Created"
+    held.patch({"runPolicy": {"startupDeadlineSeconds": 240}})
+    opened = '--patch=[{"op": "remove", "path": "/spec/schedulingGates"}]'
+    for name in (held.pod_name("large"), held.pod_name("small")):
+        cluster.kubectl("patch", "pod", name, f"--namespace={held.namespace}", "--type=json", opened)
+    held.wait_for_phase("Running")
+    assert held.status["restarts"] == 0
+
+
+def test_job_created_again_says_what_it_goes_on_from_and_on_request_begins_anew(apply: Apply) -> None:
+    first = apply(two_workers("again"))
+    first.wait_for_step(25)
+    document = first.document()
+    assert document is not None
+    uid = document["metadata"]["uid"]
+    first.delete()
+    second = apply(two_workers("again"))
+    assert uid in second.wait_for_event("ResumedFromEarlierJob", 240)["message"]
+    taken_over = wait_for(lambda: second.status.get("resumedFrom"), 30, "what was taken over in the status")
+    assert taken_over["jobUid"] == uid
+    assert taken_over["step"] >= 20
+    second.delete()
+    third = apply(two_workers("again", checkpoint={"resume": "Never"}))
+    third.wait_for_phase("Running")
+    third.wait_for_step(25)
+    own = third.document()
+    assert own is not None
+    folder = f"{third.namespace}/{third.name}/{own['metadata']['uid']}"
+    assert "step-0000000020.pt" in third.files.names(folder), "it did not begin at step 0, in a folder of its own"
+    assert "resumedFrom" not in third.status
+
+
 def test_dry_run_explains_and_changes_nothing(apply: Apply) -> None:
     observed = apply(two_workers(batching={"dryRun": True}))
     with History(observed) as history:

@@ -69,8 +69,9 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         if draining is not None:
             return draining
         memory = replace(memory, draining=False, restart_at=None, starting_at=now)
-    # Those that were to begin and were turned away are created again; nobody else has to start anew for that.
-    if facts.lost or (facts.failed and (any(facts.members) or not all(map(rejected, facts.failed)))):
+    # Those that were to begin and were turned away or deleted are created again; nobody else starts anew for that.
+    replaceable = all(rejected(worker) or worker.deleting_since is not None for worker in facts.failed)
+    if facts.lost or (facts.failed and (any(facts.members) or not replaceable)):
         return after_failures(job, facts, memory, now)
     if memory.plan_version > (facts.plan.version if facts.plan is not None else 0):
         since = now - (memory.published_at if memory.published_at is not None else now)

@@ -90,6 +90,25 @@ def test_job_that_never_gets_all_of_its_places_fails_at_its_deadline_and_says_wh
     assert "had places" in decisions[-1].reason
 
 
+def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_short() -> None:
+    world = World(four_workers())
+    nodes = Nodes(2, world)
+    while not any(map(let_go, world.decisions)):
+        before = dict(world.workers)
+        run(world, nodes, 1)
+    begun, resumes = world.memory.starting_at, world.memory.restart_at
+    placed = [worker.seen() for worker in before.values() if worker.node]
+    assert len(placed) == 2
+    ending = tuple(
+        replace(each, phase="Failed", exit_code=143, disrupted=True, deleting_since=world.now + 30) for each in placed
+    )
+    decision, memory = decide(world.job, replace(world.seen(), workers=ending), world.memory, world.now + 1)
+    assert decision.phase == "Created"
+    assert not decision.create
+    assert (memory.starting_at, memory.restart_at, memory.restarts) == (begun, resumes, 0)
+    assert not memory.draining
+
+
 def test_each_worker_that_finds_a_place_begins_the_patience_anew() -> None:
     world = World(four_workers())
     nodes = Nodes(1, world)
