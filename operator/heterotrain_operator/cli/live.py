@@ -6,7 +6,7 @@ Plain lines come at every decision and now and then between, so that a log stays
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -187,6 +187,11 @@ class View:
     def say(self, text: str, style: str = "") -> None:
         """One line that stays."""
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def script_says(self, worker: str, lines: Sequence[str]) -> None:
+        """Lines that a worker's script has printed; colours stay, other control sequences would tear the table."""
+        told = [Text.assemble((f"{worker} | ", "dim"), Text.from_ansi(line)) for line in lines]
+        self._console.print(Text("\n").join(told), soft_wrap=True)
 
     def begin(self, title: str, job: Job, *, position: str = "", endless: bool = False) -> None:
         """A new arm starts, in a `position` among several; an endless one shows no end."""

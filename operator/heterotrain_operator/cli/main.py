@@ -14,7 +14,7 @@ from pathlib import Path
 
 from heterotrain_operator.api import ManifestError, load_manifest
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.cli import cluster
+from heterotrain_operator.cli import cluster, script_output
 from heterotrain_operator.cli.run import BAD_INPUT, SUCCEEDED, Options, package_version, run
 from heterotrain_operator.clusters.local.template import read_templates
 
@@ -64,6 +64,13 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
         "--schedule", type=Path, metavar="FILE", help="change the workers' CPU limits while they train, as it says"
     )
     train.add_argument("--out", type=Path, metavar="DIR", help="keep series, plots and report.html in this folder")
+    train.add_argument(
+        "--logs",
+        choices=script_output.CHOICES,
+        default=script_output.LEADER,
+        help="whose output to show: that of the leader's script (default), of all workers, or of none; "
+        "all of it is kept, and `heterotrain logs` prints it",
+    )
     train.add_argument("--json", action="store_true", help="print the summary as one JSON object on standard output")
     start = train.add_mutually_exclusive_group()
     start.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
@@ -127,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             policy=asked.policy,
             ceiling=asked.ceiling,
             schedule=asked.schedule,
+            logs=asked.logs,
         )
         return run(options, Path.cwd())
     except ManifestError as error:

@@ -19,12 +19,24 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.text import Text
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.cli import checkpoints
-from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, least_batches, legs, limits_of, worker_names
+from heterotrain_operator.cli import checkpoints, runs, script_output
+from heterotrain_operator.cli.arms import (
+    FailedWorker,
+    Leg,
+    Result,
+    Runner,
+    bounds_of,
+    least_batches,
+    legs,
+    limits_of,
+    worker_names,
+)
 from heterotrain_operator.cli.live import View
+from heterotrain_operator.cli.log_tail import last_lines
 from heterotrain_operator.cli.schedule import Schedule, load_schedule, unchanging
 from heterotrain_operator.cli.stop import StopSignals, stop_signals
 from heterotrain_operator.cli.summary import WELL, Summary, Target, summarize
@@ -44,6 +56,8 @@ MARKER = ".heterotrain-run"
 WRITTEN = ("*.png", "*.jsonl", "summary.json", "manifest.yaml", "schedule.yaml", "report.html")
 PLAIN_WIDTH = 120
 """Columns of the tables where standard error is no terminal."""
+LAST_LINES = 20
+"""Of the failing worker's log, shown at the end of a run."""
 
 _IN_POD = re.compile(r"^spec\.workerGroups\[\d+\]\.template\.(?:spec\.)?")
 
@@ -62,6 +76,7 @@ class Options:
     policy: str | None = None
     ceiling: bool = False
     schedule: Path | None = None
+    logs: str = script_output.LEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +286,7 @@ def _title(leg: Leg, rounds: int, schedule: Schedule) -> str:
     return f"{leg.policy} (round {leg.round})" if rounds > 1 else leg.policy
 
 
-def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path) -> list[Result]:
+def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path, kept: Path) -> list[Result]:
     """Run leg after leg, until one does not end well."""
     results: list[Result] = []
     position = 0
@@ -281,7 +296,8 @@ def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path
         single = prepared.durable is not None and not leg.is_profile
         saved = prepared.durable if single and prepared.durable else place / "checkpoints"
         arm = f"arm {position} of {prepared.arms}" if prepared.arms > 1 and not leg.is_profile else ""
-        results.append(runner.run(leg, _title(leg, options.rounds, prepared.schedule), place, saved, position=arm))
+        title, logs = _title(leg, options.rounds, prepared.schedule), runs.log_folder(kept, leg.slug)
+        results.append(runner.run(leg, title, place, saved, logs=logs, position=arm))
         if results[-1].arm.phase not in WELL:
             break
     return results
@@ -346,15 +362,16 @@ def run(options: Options, here: Path) -> int:
     )
     try:
         with stop_signals() as stop:
-            return _run(options, prepared, console, stop)
+            return _run(options, prepared, console, stop, here)
     except OSError as error:
         console.print(f"the run failed: {error}", style="red", markup=False, highlight=False)
         return FAILED
 
 
-def _run(options: Options, prepared: Prepared, console: Console, stop: StopSignals) -> int:
+def _run(options: Options, prepared: Prepared, console: Console, stop: StopSignals, here: Path) -> int:
     mechanism = detect()
     with _run_folder(options.out) as folder:
+        kept = runs.begin(here, prepared.job.metadata.name, folder if options.out is not None else None)
         with View(console, time.monotonic) as view:
             placements = _placed(prepared)
             _introduce(view, prepared, options, mechanism, placements[0])
@@ -366,13 +383,17 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
                 schedule=prepared.schedule,
                 placements=placements,
+                output=options.logs,
             )
-            results = _run_legs(runner, prepared, options, folder)
+            results = _run_legs(runner, prepared, options, folder, kept)
         summary = _summary(prepared, results, mechanism)
         print_summary(console, summary)
+        if (failed := results[-1].failed) is not None:
+            _tell_its_end(console, failed, here)
         if summary.message:
             colour = "yellow" if summary.phase == "Interrupted" else "red"
             _say(console, f"{summary.job} {summary.phase.lower()}: {summary.message}", colour)
+        _say(console, f"Logs: {_seen_from(here, kept)}")
         if options.out is not None:
             _say(console, f"Report: {_report(prepared, options, results, summary, folder)}")
         elif results[-1].stopped_by is not None and prepared.durable is None:
@@ -383,6 +404,20 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
             sys.stdout.write(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
             sys.stdout.flush()
         return _exit_code(results)
+
+
+def _tell_its_end(console: Console, failed: FailedWorker, here: Path) -> None:
+    """The last lines that the failing worker's script printed, and where all of them are."""
+    lines = last_lines(failed.log, LAST_LINES)
+    place = _seen_from(here, failed.log)
+    _say(console, f"The last lines of {failed.name}, all of {place}:" if lines else f"{failed.name} printed nothing")
+    for line in lines:
+        console.print(Text("  ").append_text(Text.from_ansi(line)), soft_wrap=True)
+
+
+def _seen_from(here: Path, path: Path) -> Path:
+    """A path as short as it can be written from the current folder."""
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def words_to_go_on(options: Options) -> list[str]:

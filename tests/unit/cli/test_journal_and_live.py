@@ -137,3 +137,16 @@ def test_terminal_shows_a_table_of_workers():
     for word in ("digits-large-0", "CPU limit", "0.25", "60 ms", "25%", "step 100/400", "within the dead-band"):
         assert word in shown
     assert [" 23 " in line for line in shown.splitlines() if "700 of 1024 MiB" in line] == [True]
+
+
+def test_script_prints_above_the_table_with_its_colours_but_moves_no_cursor():
+    text, clock = io.StringIO(), Clock()
+    with View(Console(file=text, width=160, force_terminal=True, color_system="standard"), clock) as view:
+        view.begin("Optimal", JOB)
+        view.show(seen(100), QUIET, None)
+        view.script_says("digits-large-0", ["\x1b[31mred\x1b[0m \x1b[2J[bold]loss[/bold]", "next"])
+    shown = text.getvalue()
+    assert "\x1b[31mred\x1b[0m [bold]loss[/bold]" in shown
+    assert "\x1b[2J" not in shown
+    above = shown[shown.index("[bold]loss") :]
+    assert above.index("next") < above.index("worker"), "the table is drawn again below"
