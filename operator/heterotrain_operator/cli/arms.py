@@ -15,7 +15,7 @@ from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.api.base import MAX_STEPS
 from heterotrain_operator.cli import script_output, wording
 from heterotrain_operator.cli.checkpoints import newest_step
-from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of
+from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of, reached_steps
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.schedule import Schedule
 from heterotrain_operator.cli.scheduled import ScheduledLimits
@@ -342,8 +342,8 @@ class _Rounds:
 
     def note(self, seen: Seen, decision: Decision) -> None:
         """One round of the loop."""
-        # Workers that have ended say nothing any more.
-        self._steps = committed_steps(seen) or self._steps
+        # A worker that has just ended may not have said yet how far it came.
+        self._steps = reached_steps(seen) or self._steps
         changed = self._limits.look(seen)
         decision = replace(decision, events=(*decision.events, *changed))
         entry = entry_of(time.monotonic() - self._began, self._steps, decision)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from codecs import getincrementaldecoder
+from collections import deque
 from pathlib import Path
 
 LONGEST_LINE = 4096

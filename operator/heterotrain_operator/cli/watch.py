@@ -140,7 +140,7 @@ class Display:
         """The job as it is now."""
         now = self._now()
         if self._live is not None:
-            self._live.update(job_view(job, now), refresh=True)
+            self._live.update(job_view(job, now, width=self._console.width), refresh=True)
             return
         line = "; ".join([one_line(job), *remarks(job)])
         reason = job.reason if job.reason != self._reason else ""

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.cli.journal import committed_steps, entry_of
+from heterotrain_operator.cli.journal import committed_steps, entry_of, reached_steps
 from heterotrain_operator.cli.live import Pace, View, plain_line, progress
 from heterotrain_operator.core.model import Decision, Event, Group, Job, Seen, WorkerMetrics, WorkerSeen
 
@@ -102,6 +102,32 @@ def test_plain_line_gives_the_reason_before_the_first_step():
 
 def test_steps_are_none_without_metrics():
     assert committed_steps(Seen()) == 0
+
+
+def ended(step: int) -> Seen:
+    """Both workers have ended, and their metrics with them."""
+    now = seen(step)
+    workers = tuple(
+        replace(worker, metrics=None, phase="Succeeded", exit_code=0, finished=True, step=step)
+        for worker in now.workers
+    )
+    return replace(now, workers=workers)
+
+
+def test_steps_of_workers_that_ended_are_those_of_their_last_words():
+    assert reached_steps(ended(400)) == 400
+    assert reached_steps(seen(391)) == 391
+
+
+def test_last_table_of_a_job_tells_how_it_went():
+    text, clock = io.StringIO(), Clock()
+    with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
+        view.begin("Optimal", JOB)
+        view.show(seen(391), QUIET, None)
+        view.show(ended(400), QUIET, None)
+    last = text.getvalue()[text.getvalue().index("step 391/400") :]
+    for word in ("step 400/400", "60 ms", "succeeded", " 16 "):
+        assert word in last
 
 
 class Clock:
