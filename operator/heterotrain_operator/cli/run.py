@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
-from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, to_core
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, parse_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.cli import checkpoints, runs, script_output
 from heterotrain_operator.cli.arms import (
@@ -38,6 +38,8 @@ from heterotrain_operator.cli.arms import (
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.log_tail import last_lines
 from heterotrain_operator.cli.schedule import Schedule, load_schedule, unchanging
+from heterotrain_operator.cli.script_job import ScriptJob, document_of, manifest_text
+from heterotrain_operator.cli.scripts import located
 from heterotrain_operator.cli.stop import StopSignals, stop_signals
 from heterotrain_operator.cli.summary import WELL, Summary, Target, summarize
 from heterotrain_operator.cli.table import print_summary
@@ -64,7 +66,7 @@ _IN_POD = re.compile(r"^spec\.workerGroups\[\d+\]\.template\.(?:spec\.)?")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asks of a run."""
+    """What the user asks of a run of a manifest, or of `script` alone."""
 
     manifest: Path
     compare: tuple[str, ...] = ()
@@ -77,6 +79,19 @@ class Options:
     ceiling: bool = False
     schedule: Path | None = None
     logs: str = script_output.LEADER
+    script: ScriptJob | None = None
+
+    def load(self) -> HeteroTrainingJob:
+        """The job. Raises ManifestError with all that is wrong with it."""
+        if self.script is not None:
+            return parse_manifest(document_of(self.script))
+        return load_manifest(self.manifest)
+
+    def manifest_text(self) -> str:
+        """The manifest, for the report."""
+        if self.script is not None:
+            return manifest_text(document_of(self.script))
+        return self.manifest.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +160,14 @@ def prepare(options: Options, here: Path) -> Prepared:
     """
     problems: list[Problem] = []
     try:
-        job = load_manifest(options.manifest)
+        job = options.load()
     except ManifestError as error:
         raise ManifestError([*error.problems, *policy_problems(options, "")]) from None
     policy = options.policy or job.spec.batching.policy
     problems += policy_problems(options, policy)
     schedule = _schedule(job, options, problems)
+    if options.script is None:
+        job = located(job, options.manifest, here, problems)
     templates = _templates(job, problems)
     if job.spec.run_policy.suspend:
         problems.append(Problem("spec.runPolicy.suspend", "a suspended job does not run; set it to false"))
@@ -334,7 +351,7 @@ def _report(prepared: Prepared, options: Options, results: Sequence[Result], sum
             told=tuple(each for result, each in told if not result.leg.is_profile),
             profiles=tuple(each for result, each in told if result.leg.is_profile),
             names=worker_names(to_core(prepared.job)),
-            manifest=options.manifest.read_text(encoding="utf-8"),
+            manifest=options.manifest_text(),
             facts=report.Facts(machine_cores(), summary.limits, package_version()),
             schedule=options.schedule.read_text(encoding="utf-8") if options.schedule is not None else "",
         ),

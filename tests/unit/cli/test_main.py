@@ -158,9 +158,7 @@ def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path):
 def test_valid_manifest_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = write_manifest(tmp_path, manifest())
     assert main(["validate", str(path)]) == 0
-    assert capsys.readouterr().out == (
-        f"{path} is valid: job, 2 workers in 1 groups, global batch 32, policy Optimal\n"
-    )
+    assert capsys.readouterr().out == (f"{path} is valid: job, 2 workers in 1 group, global batch 32, policy Optimal\n")
 
 
 def test_invalid_manifest_is_refused_by_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -275,3 +273,21 @@ def test_signals_that_came_before_count():
     with pytest.raises(Insisted) as insisted, stop.insistable():
         pytest.fail("was let in")
     assert insisted.value.exit_code == 130
+
+
+def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("heterotrain ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "x.yaml", "--wide"], ["logs", "j", "--wide"], ["validate", "x", "--wide"]]
+)
+def test_errors_of_usage_show_that_of_the_subcommand(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: heterotrain {arguments[0]} ")
+    assert "unrecognized arguments: --wide" in said
