@@ -158,8 +158,20 @@ def _add_init(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add_validate(commands: Commands[argparse.ArgumentParser]) -> None:
-    validate = commands.add_parser("validate", help="check a manifest", description="Check a manifest.")
-    validate.add_argument("manifest", type=Path, metavar="JOB.yaml")
+    validate = commands.add_parser(
+        "validate",
+        help="check manifests",
+        description="Check manifests: everything that is wrong with them, and what a cluster would refuse. "
+        "Exit code: 0 all are valid, 2 something is wrong.",
+    )
+    validate.add_argument(
+        "manifests",
+        type=Path,
+        nargs="+",
+        metavar="JOB.yaml",
+        help="a file, of one document or several; a folder, for all jobs in it; - for standard input",
+    )
+    validate.add_argument("--strict", action="store_true", help="refuse what is doubtful, too")
 
 
 def parse(arguments: Sequence[str], program: str) -> tuple[argparse.Namespace, tuple[str, ...]]:
@@ -233,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"heterotrain {package_version()}\n")
             return SUCCEEDED
         if asked.command == "validate":
-            return validate_command.validate(asked.manifest)
+            return validate_command.validate(asked.manifests, strict=asked.strict)
         if asked.command == "init":
             script = _script_job(asked, asked.script, words)
             return init_command.init(script, asked.image, asked.output, only_print=asked.print_manifest)

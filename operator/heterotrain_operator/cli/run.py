@@ -23,6 +23,7 @@ from rich.text import Text
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, parse_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
+from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.cli import checkpoints, runs, script_output
 from heterotrain_operator.cli.arms import (
     FailedWorker,
@@ -128,7 +129,7 @@ def policy_problems(options: Options, policy: str) -> Iterator[Problem]:
     named += [("--compare", name) for name in options.compare]
     for option, name in named:
         if name not in known:
-            yield Problem(option, f"{name!r} is no policy; known are {', '.join(known)}")
+            yield Problem(option, f"{name!r} is no policy; known are {', '.join(known)}{did_you_mean(name, known)}")
     for name in dict.fromkeys(options.compare):
         if options.compare.count(name) > 1 or name == policy:
             yield Problem("--compare", f"{name} would run twice; name each policy besides {policy} once")

@@ -155,12 +155,6 @@ def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path):
     assert list(checkpoints.steps_in(aside)) == [100, 200]
 
 
-def test_valid_manifest_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = write_manifest(tmp_path, manifest())
-    assert main(["validate", str(path)]) == 0
-    assert capsys.readouterr().out == (f"{path} is valid: job, 2 workers in 1 group, global batch 32, policy Optimal\n")
-
-
 def test_invalid_manifest_is_refused_by_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump({"kind": "Pod"}), "utf-8")
