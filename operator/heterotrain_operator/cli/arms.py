@@ -186,10 +186,13 @@ class Runner:
         schedule: Schedule,
         placements: Sequence[Mapping[str, int]],
         output: str = script_output.LEADER,
+        keeps_checkpoints: bool = True,
     ) -> None:
         """`placements` has for each level of the schedule a CPU for each worker, or none; `output` says whose output is
-        shown (one of `script_output.CHOICES`).
+        shown (one of `script_output.CHOICES`). Without `keeps_checkpoints` they are gone with the run, and none is
+        promised.
         """
+        self._keeps_checkpoints = keeps_checkpoints
         self._output = output
         self._job = job
         self._schedule = schedule
@@ -290,8 +293,9 @@ class Runner:
 
     def _leave(self, cluster: LocalCluster) -> None:
         """Let the workers write a checkpoint and end; a second signal cuts that short."""
+        saving = " and write a checkpoint" if self._keeps_checkpoints else ""
         self._view.say(
-            f"stopping: the workers finish their step and write a checkpoint, within {self._grace_seconds:g} s "
+            f"stopping: the workers finish their step{saving}, within {self._grace_seconds:g} s "
             "(ask again to kill them)",
             style="yellow",
         )
@@ -306,6 +310,8 @@ class Runner:
         trained = arm.steps[-1].number + 1 if arm.steps else 0
         saved = newest_step(checkpoints)
         kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
+        if not self._keeps_checkpoints:
+            kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
         self._view.say(f"{arm.title}: stopped after {trained} steps; {kept}", style="yellow")
 
 

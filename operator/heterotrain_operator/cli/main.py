@@ -16,7 +16,7 @@ from pathlib import Path
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.cli import cluster, init_command, script_output, validate_command
+from heterotrain_operator.cli import cluster, completion_command, init_command, script_output, validate_command
 from heterotrain_operator.cli.run import BAD_INPUT, SUCCEEDED, Options, package_version, run
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, is_script
 
@@ -73,6 +73,12 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     _add_validate(commands)
     cluster.add_commands(commands)
     commands.add_parser("version", help="print the version", description="Print the version.")
+    shells = commands.add_parser(
+        "completion",
+        help="print what a shell needs to complete commands",
+        description="Print what a shell needs to complete commands, options and files.",
+    )
+    shells.add_argument("shell", choices=completion_command.SHELLS)
     return top
 
 
@@ -244,6 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.command == "version":
             sys.stdout.write(f"heterotrain {package_version()}\n")
             return SUCCEEDED
+        if asked.command == "completion":
+            return completion_command.completion(parser(), asked.shell)
         if asked.command == "validate":
             return validate_command.validate(asked.manifests, strict=asked.strict)
         if asked.command == "init":

@@ -200,19 +200,28 @@ def prepare(options: Options, here: Path) -> Prepared:
 
 def _checkpoint_problems(durable: Path) -> Iterator[Problem]:
     """Found now, and not when the first checkpoint is lost."""
-    there = durable
+    hindrance = _hindrance(durable)
+    if hindrance:
+        yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {hindrance}")
+
+
+def _hindrance(folder: Path) -> str:
+    """Why a folder cannot be written to or made, empty if it can."""
+    there = folder.absolute()
     try:
         while not there.exists():
             there = there.parent
         usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     except OSError as error:
-        yield Problem("spec.checkpoint.path", f"{there}: {error.strerror}")
-        return
-    if not usable:
-        yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {there}")
+        return f"{there}: {error.strerror}"
+    return "" if usable else str(there)
 
 
 def _out_problems(out: Path, fresh: bool) -> Iterator[Problem]:
+    hindrance = _hindrance(out)
+    if hindrance:
+        yield Problem("--out", f"nothing can be written to {out}, because of {hindrance}")
+        return
     try:
         if not out.exists() or not any(out.iterdir()):
             return
@@ -232,8 +241,11 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="heterotrain-") as folder:
             yield Path(folder)
         return
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).touch()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARKER).touch()
+    except OSError as error:
+        raise ManifestError([Problem("--out", f"nothing can be written to {out}: {error.strerror}")]) from error
     shutil.rmtree(out / "arms", ignore_errors=True)
     for pattern in WRITTEN:
         for path in out.glob(pattern):
@@ -402,6 +414,7 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 schedule=prepared.schedule,
                 placements=placements,
                 output=options.logs,
+                keeps_checkpoints=prepared.durable is not None or options.out is not None,
             )
             results = _run_legs(runner, prepared, options, folder, kept)
         summary = _summary(prepared, results, mechanism)
@@ -414,8 +427,6 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
         _say(console, f"Logs: {_seen_from(here, kept)}")
         if options.out is not None:
             _say(console, f"Report: {_report(prepared, options, results, summary, folder)}")
-        elif results[-1].stopped_by is not None and prepared.durable is None:
-            _say(console, "The checkpoints were temporary and are removed: nothing can be resumed", "yellow")
         if results[-1].stopped_by is not None and prepared.durable is not None:
             _say(console, f"Go on with: {shlex.join(words_to_go_on(options))}", "yellow")
         if options.as_json:

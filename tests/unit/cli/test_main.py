@@ -285,3 +285,44 @@ def test_errors_of_usage_show_that_of_the_subcommand(arguments: list[str], capsy
     said = capsys.readouterr().err
     assert said.startswith(f"usage: heterotrain {arguments[0]} ")
     assert "unrecognized arguments: --wide" in said
+
+
+def test_folder_that_cannot_be_made_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = str(write_manifest(tmp_path, manifest()))
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere/below")):
+        assert main(["run", path, "--out", str(out)]) == 2
+        assert f"--out: nothing can be written to {out}" in capsys.readouterr().err
+
+
+def completed(folder: Path, words: list[str]) -> list[str]:
+    """What bash offers for the last of these words."""
+    script = folder / "completion.bash"
+    source = [sys.executable, "-m", "heterotrain_operator.cli.main", "completion", "bash"]
+    script.write_text(subprocess.run(source, capture_output=True, text=True, check=True).stdout, "utf-8")
+    program = (
+        f"source {script}; COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; "
+        "COMPREPLY=(); $(complete -p heterotrain | sed 's/.*-F \\([^ ]*\\).*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["heterotrain", "va"], {"validate"}),
+        (["heterotrain", "run", "--comp"], {"--compare"}),
+        (["heterotrain", "run", "--logs", ""], {"leader", "all", "none"}),
+        (["heterotrain", "validate", "jo"], {"job.yaml"}),
+    ],
+)
+def test_bash_completes_commands_options_and_files(words: list[str], offered: set[str], tmp_path: Path):
+    (tmp_path / "job.yaml").touch()
+    assert set(completed(tmp_path, words)) == offered
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_get_a_script_too(shell: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["completion", shell]) == 0
+    assert "validate" in capsys.readouterr().out

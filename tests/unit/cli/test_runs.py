@@ -176,3 +176,18 @@ def test_output_of_all_workers_or_of_none_is_shown_as_asked(shown: str, names: s
     assert " | job-cpu" not in err, "no line has two prefixes"
     logs_kept = (tmp_path / ".heterotrain" / "runs" / "job").glob("*/arms/*/workers/*/log")
     assert {log.parent.name for log in logs_kept} == {"job-cpu-0", "job-cpu-1"}
+
+
+def test_interrupted_run_without_checkpoints_promises_none(tmp_path: Path):
+    path = write_manifest(tmp_path, manifest(SLEEP, replicas=1))
+    command = start(tmp_path, "run", str(path))
+    assert command.stderr is not None
+    while " | up" not in (line := command.stderr.readline()):
+        assert line, "the run ended"
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "stopping: the workers finish their step, within 60 s" in err
+    assert "stopped after 0 steps; nothing can be resumed, for the job keeps no checkpoints" in err
+    assert "write a checkpoint" not in err
+    assert "removed" not in err
