@@ -12,6 +12,8 @@ from heterotrain_operator.cli import wording
 from heterotrain_operator.cli.fitting import Cell, Column, fits, fitted
 from heterotrain_operator.cli.summary import ArmSummary, Summary
 
+METRICS = 4
+"""Of what a script evaluates, in the table; `--json` and the report have all."""
 ARM_COLUMNS = (
     Column("policy", name=True),
     Column("steps", rank=5),
@@ -32,11 +34,12 @@ PHASE_COLUMNS = (
 
 
 def arms_table(summary: Summary, width: int) -> Table:
-    """One row per arm."""
+    """One row per arm; what its script evaluated last is in it, too."""
     with_ceiling = any(arm.ceiling_fraction is not None for arm in summary.arms)
     with_target = any(arm.target_seconds is not None for arm in summary.arms)
     absent = {heading for heading, known in (("to target", with_target), ("of ceiling", with_ceiling)) if not known}
     rounds = wording.rounds_of(summary.arms)
+    measured = wording.metrics_of(summary.arms)[:METRICS]
     rows: list[dict[str, Cell]] = []
     for arm in summary.arms:
         name = wording.title(arm, rounds)
@@ -51,8 +54,10 @@ def arms_table(summary: Summary, width: int) -> Table:
             "to target": wording.seconds(arm.target_seconds),
             "of ceiling": wording.percent(arm.ceiling_fraction),
         }
+        row |= {f"evaluated {name}": wording.loss(arm.measured.get(name)) for name in measured}
         rows.append(row)
     shown = [column for column in ARM_COLUMNS if column.heading not in absent]
+    shown += [Column(name, rank=2, least=6, key=f"evaluated {name}") for name in measured]
     return fitted(shown, rows, width, title=summary.job)
 
 

@@ -70,6 +70,11 @@ def loss(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.4g}"
 
 
+def metrics_of(arms: Sequence[ArmSummary]) -> tuple[str, ...]:
+    """The names of all that was evaluated, in the order in which the scripts told them."""
+    return tuple(dict.fromkeys(name for arm in arms for each in arm.evaluations for name in each.metrics))
+
+
 def title(arm: ArmSummary, rounds: int) -> str:
     """The arm's name: its policy, and the round where there are several."""
     return f"{arm.policy} {arm.round}" if rounds > 1 else arm.policy
