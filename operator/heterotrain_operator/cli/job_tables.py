@@ -221,6 +221,7 @@ def _facts(job: JobState) -> list[str]:
         "" if job.plan_version is None else f"plan {job.plan_version}{generation}",
         "" if job.global_batch is None else f"{job.global_batch} samples per step",
         "" if job.step is None else f"step {steps(job)}",
+        "" if job.evaluated is None else wording.evaluated(job.evaluated),
         f"{job.ready} workers" if job.ready else "",
         "" if job.imbalance_percent is None else f"imbalance {_percent(job.imbalance_percent)}",
         f"restarts {job.restarts}" if job.restarts else "",

@@ -157,6 +157,8 @@ def one_line(job: JobState) -> str:
         parts.append(f"{job.ready} workers")
     if job.step is not None:
         parts.append(f"step {steps(job)}")
+    if job.evaluated is not None:
+        parts.append(wording.evaluated(job.evaluated))
     if job.plan_version is not None:
         parts.append(f"plan {job.plan_version}")
     if any(worker.batch is not None for worker in job.workers):

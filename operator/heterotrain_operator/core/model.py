@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from heterotrain.contract import Plan
+from heterotrain.contract import Evaluated, Plan
 
 JobPhase = Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
@@ -81,6 +81,7 @@ class WorkerMetrics:
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0
     least_batch_size: int = 1  # with fewer samples its model trains badly
+    evaluated: Evaluated | None = None  # of the leader: what was measured last
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class WorkerSeen:
     (preemption, eviction, a lost node) and does not count as a restart. `deleting_since`: it is being deleted, and its
     grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does
     not answer, so nothing the worker last said can be relied on. `lingering`: the worker has ended, but its pod
-    has not, for a container beside it goes on.
+    has not, for a container beside it goes on. `evaluated`: last words, too.
     """
 
     name: str
@@ -116,6 +117,7 @@ class WorkerSeen:
     node_lost: bool = False
     lingering: bool = False
     metrics: WorkerMetrics | None = None
+    evaluated: Evaluated | None = None
 
 
 @dataclass(frozen=True, slots=True)

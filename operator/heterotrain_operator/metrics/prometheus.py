@@ -19,7 +19,7 @@ from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.credentials import Credentials
 from heterotrain_operator.metrics.fetch import MAX_BYTES, Fetcher, FetchError
-from heterotrain_operator.metrics.workers import PHASE_LABEL, worker_metrics
+from heterotrain_operator.metrics.workers import OWN_LABELS, worker_metrics
 
 QUERY_PATH = "/api/v1/query"
 TIMEOUT_SECONDS = 5.0
@@ -131,7 +131,7 @@ def newest_scrapes(series: Sequence[Series], counts_from: Mapping[str, float]) -
     newest: dict[str, tuple[float, float, Target]] = {}
     for labels, time, value in series:
         name = labels.get(_NAME_LABEL, "")
-        target = frozenset(item for item in labels.items() if item[0] not in (_NAME_LABEL, PHASE_LABEL))
+        target = frozenset(item for item in labels.items() if item[0] not in (_NAME_LABEL, *OWN_LABELS))
         scrapes.setdefault((target, time), []).append(Sample(name, dict(labels), value))
         worker = labels.get("worker", "")
         if name != contract.METRIC_PLAN_VERSION or worker not in counts_from or not math.isfinite(value):

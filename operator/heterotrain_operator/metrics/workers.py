@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from prometheus_client.samples import Sample
 
@@ -14,6 +15,9 @@ from heterotrain_operator.core.model import WorkerMetrics
 logger = logging.getLogger(__name__)
 
 PHASE_LABEL = "phase"
+METRIC_LABEL = "metric"
+OWN_LABELS = (PHASE_LABEL, METRIC_LABEL)
+"""Labels in which series of one scrape differ."""
 GREATEST_LEAST_BATCH = 1024
 """Samples; a worker that reports to need more than this is not believed."""
 
@@ -31,16 +35,19 @@ def worker_metrics(samples: Iterable[Sample]) -> WorkerMetrics | None:
         return None
     version = int(max(versions))
     values: dict[str, float] = {}
+    evaluation: list[tuple[str, float]] = []
     phase = ""
     for sample in own:
         if sample.labels.get("plan_version") != str(version):
             continue
         if sample.name == contract.METRIC_PHASE:
             phase = sample.labels.get(PHASE_LABEL, "") if sample.value else phase
+        elif sample.name == contract.METRIC_EVALUATION:
+            evaluation.append((sample.labels.get(METRIC_LABEL, ""), sample.value))
         else:
             values[sample.name.removesuffix(_COUNTER_SUFFIX)] = sample.value
     try:
-        return _metrics(version, values, phase)
+        return replace(_metrics(version, values, phase), evaluated=_evaluated(values, evaluation))
     except (ValueError, OverflowError) as error:
         logger.debug("malformed metrics: %s", error)
         return None
@@ -70,6 +77,11 @@ def _metrics(version: int, values: Mapping[str, float], phase: str) -> WorkerMet
         memory_batch_size=int(values.get(contract.METRIC_MEMORY_BATCH_SIZE, 0)),
         least_batch_size=_least_batch(values.get(contract.METRIC_LEAST_BATCH_SIZE, 1.0)),
     )
+
+
+def _evaluated(values: Mapping[str, float], metrics: list[tuple[str, float]]) -> contract.Evaluated | None:
+    step = values.get(contract.METRIC_EVALUATION_STEP, math.nan)
+    return contract.Evaluated.of(int(step), metrics) if math.isfinite(step) else None
 
 
 def _least_batch(value: float) -> int:

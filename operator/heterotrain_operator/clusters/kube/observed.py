@@ -71,6 +71,7 @@ class PodFacts:
     disrupted: bool = False
     out_of_memory: bool = False
     script_error: bool = False
+    evaluated: contract.Evaluated | None = None
     fatal: bool = False
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
@@ -130,6 +131,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         disrupted=gone or deleted is not None or ending.asked_to_stop or is_disrupted(status, trainer),
         out_of_memory=ending.out_of_memory,
         script_error=ending.script_error,
+        evaluated=ending.evaluated,
         fatal=ending.fatal,
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
@@ -156,6 +158,7 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         disrupted=facts.disrupted or node_lost,
         out_of_memory=facts.out_of_memory,
         script_error=facts.script_error,
+        evaluated=facts.evaluated,
         fatal=facts.fatal,
         deleting_since=facts.deleting_since,
         node=facts.node,

@@ -25,6 +25,7 @@ from heterotrain_operator.clusters.kube.worker_status import (
     imbalance_percent,
     worker_entries,
 )
+from heterotrain_operator.core.evaluations import newest_evaluation
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen
 from heterotrain_operator.core.state import Memory
 
@@ -34,7 +35,7 @@ FIGURES_SECONDS = 30.0
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
 
-_QUIET = frozenset({"step", "epoch", "imbalancePercent"})
+_QUIET = frozenset({"step", "epoch", "evaluation", "imbalancePercent"})
 _QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent", "maxBatchSize"})
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
@@ -67,6 +68,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "ready": f"{sum(_trains(entry) for entry in workers)}/{job.spec.replicas}",
         "replicas": job.spec.replicas,
         **_progress(previous, job, seen),
+        "evaluation": _evaluation(seen) or previous.get("evaluation"),
         "imbalancePercent": imbalance_percent(seen, workers, previous.get("imbalancePercent")),
         "planVersion": _within(plan.version if plan else None, MAX_STEPS),
         "planGeneration": _within(plan.generation if plan else None, MAX_STEPS),
@@ -123,6 +125,15 @@ def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -
         "totalSteps": job.spec.training.steps or _within(max(totals, default=previous.get("totalSteps")), MAX_STEPS),
         "epoch": _within(max(epochs, default=previous.get("epoch")), MAX_STEPS),
     }
+
+
+def _evaluation(seen: Seen) -> Entry | None:
+    """The newest evaluation with four digits of its values, which suffice people and keep the status still."""
+    newest = newest_evaluation(seen.workers)
+    if newest is None:
+        return None
+    metrics = [{"name": name, "value": float(f"{value:.4g}")} for name, value in newest.metrics]
+    return {"step": newest.step, "metrics": metrics}
 
 
 def _within(value: int | None, most: int) -> int | None:

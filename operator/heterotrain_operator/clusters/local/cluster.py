@@ -332,13 +332,13 @@ class LocalCluster:
     def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
-        finished, step, message = False, 0, ""
+        finished, step, message, evaluated = False, 0, "", None
         asked_to_stop = out_of_memory = script_error = fatal = False
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
             finished, step, message = words.finished, words.step, words.message
-            script_error, fatal = words.script_error, words.fatal
+            script_error, fatal, evaluated = words.script_error, words.fatal, words.evaluated
             asked_to_stop = words.asked_to_stop and code == contract.EXIT_PREEMPTED
             out_of_memory = code != 0 and (pod.process.out_of_memory or words.out_of_memory)
         return WorkerSeen(
@@ -358,6 +358,7 @@ class LocalCluster:
             script_error=script_error,
             fatal=fatal,
             metrics=metrics,
+            evaluated=evaluated,
         )
 
 
