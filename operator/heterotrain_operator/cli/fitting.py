@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.box import HEAVY_HEAD, Box
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -94,6 +95,17 @@ def fitted(
     for row in rows:
         table.add_row(*(_cell(row[column.cell], column, widths[column.cell]) for column in shown))
     return table
+
+
+class FittedTable:
+    """The same without lines, for whatever place it is printed in."""
+
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]]) -> None:
+        self._columns = columns
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield fitted(self._columns, self._rows, options.max_width, box=None)
 
 
 def fits(columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]], width: int) -> bool:

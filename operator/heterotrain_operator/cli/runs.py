@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ RUNS = Path(".heterotrain") / "runs"
 KEPT = 10
 """Runs of one job whose logs are kept."""
 
+_MOMENT = re.compile(r"\d{8}T\d{12}")
 _ARMS, _WORKERS, _LOG = "arms", "workers", "log"
 
 
@@ -51,7 +53,8 @@ def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -
 
 
 def _entries(runs: Path) -> list[Path]:
-    return sorted(runs.iterdir()) if runs.is_dir() else []
+    """Those that `begin` made; what else somebody has put there is left alone."""
+    return sorted(entry for entry in runs.iterdir() if _MOMENT.fullmatch(entry.name)) if runs.is_dir() else []
 
 
 def _forget(entries: Iterable[Path]) -> None:

@@ -129,8 +129,12 @@ def test_what_is_not_there_is_bad_input(
 def test_old_runs_are_forgotten_but_never_the_users_folders(here: Path) -> None:
     out = here / "out"
     a_run(here, {"digits-a-0": "mine\n"}, out=out)
+    kept = here / runs.RUNS / "digits" / "0-kept-by-hand"
+    kept.mkdir()
     for minute in range(1, runs.KEPT + 2):
         a_run(here, {"digits-a-0": f"{minute}\n"}, minutes=minute)
+    assert kept.is_dir()
+    kept.rmdir()
     assert len(list((here / runs.RUNS / "digits").iterdir())) == runs.KEPT
     assert (runs.log_folder(out, "optimal-1") / "digits-a-0" / "log").read_text() == "mine\n"
 

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console, RenderableType
 
+from heterotrain_operator.api import parse_manifest, to_core
+from heterotrain_operator.cli.explain import Evidence, explanation
 from heterotrain_operator.cli.fitting import Column, fitted, shortened
 from heterotrain_operator.cli.job_state import read_job
 from heterotrain_operator.cli.job_tables import job_view, jobs_table
@@ -151,3 +153,14 @@ def test_names_are_shortened_in_the_middle_and_stay_different() -> None:
     table = fitted(columns, [{"worker": name, "more": "x" * 40} for name in names], 60)
     shown = [line.split()[1] for line in lines(table, 60) if line.startswith("│")]
     assert len(set(shown)) == 2
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_explanation_has_a_line_per_worker(width: int) -> None:
+    job = trained(name="a-job-with-a-name-of-some-length")
+    core = to_core(parse_manifest({key: job.document[key] for key in ("apiVersion", "kind", "metadata", "spec")}))
+    evidence = Evidence(read_job(job.document), core, (), job.world.plan, job.world.memory, (), ())
+    shown = lines(explanation(evidence, job.now), width)
+    start = next(number for number, line in enumerate(shown) if line.startswith("WORKER"))
+    assert [line.split()[0][-5:] for line in shown[start + 1 : start + 4]] == ["-g0-0", "-g1-0", "-g2-0"]
+    assert shown[start].split()[-1] == "BEST"
