@@ -224,6 +224,14 @@ def training(dashboard: Dashboard) -> Dashboard:
             )
         )
         .with_panel(
+            graph(
+                "Evaluation",
+                "What the script evaluated last, by metric.",
+                "short",
+                (f"max by (metric) ({names.JOB_EVALUATION}{SELECTOR})", "{{metric}}"),
+            )
+        )
+        .with_panel(
             steps(
                 "Plan version",
                 "The version in force, and the one that each worker follows.",

@@ -7,6 +7,8 @@ import pytest
 
 from heterotrain import contract
 from heterotrain.contract import (
+    MAX_METRICS,
+    Evaluated,
     EvaluationRecord,
     Member,
     Plan,
@@ -110,6 +112,8 @@ def test_last_words_of_any_kind_are_understood() -> None:
     assert Termination.from_text(words.to_json()) == words
     asked = Termination(finished=False, step=3, asked_to_stop=True)
     assert Termination.from_text(asked.to_json()) == asked
+    evaluated = Termination(finished=True, step=9, evaluated=Evaluated(9, (("accuracy", 0.5),)))
+    assert Termination.from_text(evaluated.to_json()) == evaluated
     hungry = Termination(finished=False, message="CUDA out of memory", out_of_memory=True)
     assert Termination.from_text(hungry.to_json()) == hungry
     assert Termination.from_text("Killed\n") == Termination(finished=False, message="Killed")
@@ -147,3 +151,28 @@ def test_metric_names_share_their_prefix() -> None:
     names = [value for key, value in vars(contract).items() if key.startswith("METRIC_") and key != "METRIC_PREFIX"]
     assert len(set(names)) == len(names)
     assert all(name.startswith(contract.METRIC_PREFIX) for name in names)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {"step": 1},
+        {"step": -1, "metrics": {"a": 1}},
+        {"step": True, "metrics": {"a": 1}},
+        {"step": 10**400, "metrics": {"a": 1}},
+        {"step": 1, "metrics": {"a": "1", "": 1, "b" * 64: 1, "c": 10**400, "d": True, "e\n": 1, "f": float("nan")}},
+    ],
+)
+def test_evaluation_that_cannot_be_one_is_not_believed(document: object) -> None:
+    assert Evaluated.from_document(document) is None
+
+
+def test_evaluation_has_bounds() -> None:
+    found = Evaluated.of(3, [(f"metric-{number}", number) for number in range(1000)])
+    assert found is not None
+    assert len(found.metrics) == MAX_METRICS
+    longest = Evaluated.of(2**53, [("\u2260" * 62 + chr(65 + number), -1.7976931348623157e308) for number in range(16)])
+    words = Termination(finished=False, step=2**53, message="x" * 9000, evaluated=longest)
+    assert len(words.to_json()) <= 4096

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from heterotrain.contract import Member, TrainingConfig
+from heterotrain.contract import Evaluated, Member, TrainingConfig
 from heterotrain.evaluation import Evaluation, Measure, Sums
 from heterotrain.loading import Source
 from heterotrain.sampler import Position
@@ -152,4 +152,6 @@ def test_a_job_ends_when_its_metric_reaches_the_target_though_an_evaluation_fail
     assert [record.step for record in records] == list(range(5, 5 * len(records) + 1, 5))
     assert [record.metrics["accuracy"] >= 0.6 for record in records] == [False] * (len(records) - 1) + [True]
     assert max(record.step for record in gang.series(0)) == records[-1].step - 1
+    told = Evaluated.of(records[-1].step, records[-1].metrics.items())
+    assert [gang.ending(rank).evaluated for rank in range(2)] == [told, None], "the leader alone tells of it"
     assert {gang.saved(rank, "-metrics")["accuracy"] for rank in range(2)} == {records[-1].metrics["accuracy"]}

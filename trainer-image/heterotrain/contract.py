@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from heterotrain.evaluated import MAX_METRIC_NAME as MAX_METRIC_NAME  # noqa: PLC0414 - part of the contract
+from heterotrain.evaluated import MAX_METRICS as MAX_METRICS  # noqa: PLC0414 - part of the contract
+from heterotrain.evaluated import Evaluated as Evaluated  # noqa: PLC0414 - part of the contract
 from heterotrain.foreign import MAX_WHOLE, as_text, is_number, is_text, is_whole, parse_object, shown
 from heterotrain.records import EvaluationRecord as EvaluationRecord  # noqa: PLC0414 - part of the contract
 from heterotrain.records import StepRecord as StepRecord  # noqa: PLC0414 - part of the contract
@@ -67,6 +70,8 @@ METRIC_TOTAL_STEPS = "heterotrain_worker_total_steps"
 METRIC_EPOCH = "heterotrain_worker_epoch"
 METRIC_PHASE = "heterotrain_worker_phase"  # 1 for the phase in the label `phase`
 METRIC_IN_COLLECTIVE = "heterotrain_worker_in_collective"  # 1 while it only waits for the others
+METRIC_EVALUATION = "heterotrain_worker_evaluation"  # of the leader: what was measured last, by the label `metric`
+METRIC_EVALUATION_STEP = "heterotrain_worker_evaluation_step"  # committed steps of the model that was measured
 METRIC_LOSS = "heterotrain_worker_loss"  # global training loss of the newest step known
 METRIC_MEMORY_BYTES = "heterotrain_worker_memory_bytes"
 METRIC_MEMORY_PEAK_BYTES = "heterotrain_worker_memory_peak_bytes"  # of measured steps since the version began
@@ -400,7 +405,8 @@ class Termination:
     workers left in order between two steps, because one of them, not necessarily this one, got SIGTERM.
     `out_of_memory`: an allocation failed, so the batch was too large; whom the kernel kills for that has no last words.
     `script_error`: the script itself raised, after `step` committed steps, which the same step will likely do again.
-    `fatal`: whatever the reason, another try from the newest checkpoint would do harm or is sure to fail.
+    `fatal`: whatever the reason, another try from the newest checkpoint would do harm or is sure to fail. `evaluated`:
+    what was measured last, of the leader.
     """
 
     finished: bool
@@ -410,6 +416,7 @@ class Termination:
     out_of_memory: bool = False
     script_error: bool = False
     fatal: bool = False
+    evaluated: Evaluated | None = None
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
@@ -420,6 +427,7 @@ class Termination:
             document |= {"outOfMemory": True} if self.out_of_memory else {}
             document |= {"scriptError": True} if self.script_error else {}
             document |= {"fatal": True} if self.fatal else {}
+            document |= {"evaluated": self.evaluated.to_document()} if self.evaluated is not None else {}
             text = json.dumps(document)
             excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
             if excess <= 0:
@@ -445,4 +453,5 @@ class Termination:
             out_of_memory=document.get("outOfMemory") is True,
             script_error=document.get("scriptError") is True,
             fatal=document.get("fatal") is True,
+            evaluated=Evaluated.from_document(document.get("evaluated")),
         )

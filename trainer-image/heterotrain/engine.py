@@ -508,6 +508,7 @@ class Engine:
             )
         if record is not None and self.rank == 0:
             self._series.write(record)
+            self._metrics.state.evaluated = contract.Evaluated.of(record.step, record.metrics.items())
         self._mark = self._mark or "evaluation"
         self._clock.restart()
 

@@ -83,6 +83,7 @@ class WorkerState:
     steps_replayed: int = 0
     steps_nonfinite: int = 0
     taken_over: Origin | None = None
+    evaluated: contract.Evaluated | None = None
 
 
 class WorkerMetrics(Collector):
@@ -186,6 +187,22 @@ class WorkerMetrics(Collector):
         )
         phase.add_metric((*labels, state.phase), 1.0)
         yield phase
+        if state.evaluated is not None:
+            yield from _evaluation(labels, state.evaluated)
+
+
+def _evaluation(labels: tuple[str, ...], evaluated: contract.Evaluated) -> Iterator[Metric]:
+    values = GaugeMetricFamily(
+        contract.METRIC_EVALUATION, "What was evaluated last, by metric.", labels=(*contract.LABELS, "metric")
+    )
+    for name, value in evaluated.metrics:
+        values.add_metric((*labels, name), value)
+    yield values
+    step = GaugeMetricFamily(
+        contract.METRIC_EVALUATION_STEP, "Committed steps of the model evaluated last.", labels=contract.LABELS
+    )
+    step.add_metric(labels, evaluated.step)
+    yield step
 
 
 def serve(metrics: WorkerMetrics, port: int) -> None:

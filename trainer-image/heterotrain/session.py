@@ -397,4 +397,10 @@ class Session:
         elif not error and not finished:
             total = self._metrics.state.total_steps
             message = f"the script ended before the job's last step (step {self.step} of {total or 'unknown'})"
-        return Termination(finished=finished, step=self.step, message=message, asked_to_stop=stopped)
+        return Termination(
+            finished=finished,
+            step=self.step,
+            message=message,
+            asked_to_stop=stopped,
+            evaluated=self._metrics.state.evaluated,
+        )

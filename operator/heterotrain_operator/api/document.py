@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from heterotrain_operator.api.problems import ManifestError, Problem
+
+STANDARD_INPUT = Path("-")
+LONGEST_LINE = 100
+"""Characters of a faulty line that are shown."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -56,8 +61,22 @@ def read_document(path: Path) -> object:
 
     Raises ManifestError if the file cannot be read, is not YAML, repeats a key, or holds not one document.
     """
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise ManifestError([Problem(str(path), f"must hold exactly one document, found {len(documents)}")])
+    if not isinstance(documents[0], dict):
+        kind = type(documents[0]).__name__
+        raise ManifestError([Problem(str(path), f"must hold a mapping, found a {kind}")])
+    return documents[0]
+
+
+def read_documents(path: Path) -> list[Any]:
+    """The documents in a YAML (or JSON) file, or in standard input (`-`), without empty ones.
+
+    Raises ManifestError if it cannot be read, is not YAML, or repeats a key.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
     except OSError as error:
         raise ManifestError([Problem(str(path), f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:
@@ -75,18 +94,15 @@ def read_document(path: Path) -> object:
         raise ManifestError([Problem(str(path), f"holds a number that is none: {error}")]) from error
     if loader.problems:
         raise ManifestError(Problem(f"{path}, {found.path}", found.reason) for found in loader.problems)
-    documents = [document for document in documents if document is not None]
-    if len(documents) != 1:
-        raise ManifestError([Problem(str(path), f"must hold exactly one document, found {len(documents)}")])
-    if not isinstance(documents[0], dict):
-        kind = type(documents[0]).__name__
-        raise ManifestError([Problem(str(path), f"must hold a mapping, found a {kind}")])
-    return documents[0]
+    return [document for document in documents if document is not None]
 
 
 def _in_one_line(error: yaml.YAMLError) -> str:
-    """What and where, without the excerpt."""
+    """What and where, and the line itself."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+        lines = (mark.buffer or "").split("\n")
+        line = lines[mark.line].strip("\0 \t\r")[:LONGEST_LINE] if mark.line < len(lines) else ""
+        told = f" (the line is: {line})" if line else ""
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}{told}"
     return " ".join(str(error).split())

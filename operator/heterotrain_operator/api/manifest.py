@@ -7,7 +7,6 @@ does not read it is still judged.
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from pydantic_core import ErrorDetails
 from heterotrain_operator.api.availability import unavailable
 from heterotrain_operator.api.base import PATTERN_MEANING, Model
 from heterotrain_operator.api.document import read_document
+from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
 from heterotrain_operator.api.magnitude import magnitude_problem
 from heterotrain_operator.api.problems import ManifestError, Problem, render_path
@@ -175,7 +175,9 @@ def _problem(detail: ErrorDetails) -> Problem:
     elif kind == "extra_forbidden":
         reason = _unknown_field(detail["loc"])
     elif kind == "literal_error":
-        reason = f"must be {str(context['expected']).replace(chr(39), '')}, found {_shown(found)}"
+        expected = str(context["expected"])
+        hint = did_you_mean(str(found), re.findall(r"'([^']+)'", expected))
+        reason = f"must be {expected.replace(chr(39), '')}, found {_shown(found)}{hint}"
     elif kind in _TYPES:
         reason = f"must be {_TYPES[kind]}, found {_shown(found)}"
     elif kind == "greater_than_equal":
@@ -202,8 +204,8 @@ def _unknown_field(location: _Location) -> str:
         if isinstance(part, str):
             model = _model_of(model, part)
     names = [field.alias or name for name, field in model.model_fields.items()]
-    close = difflib.get_close_matches(str(location[-1]), names, n=1)
-    return f"unknown field; did you mean {close[0]}?" if close else f"unknown field; known are {', '.join(names)}"
+    hint = did_you_mean(str(location[-1]), names) or f"; known are {', '.join(names)}"
+    return f"unknown field{hint}"
 
 
 def _model_of(model: type[Model], alias: str) -> type[Model]:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from heterotrain.contract import TRAINING_LOSS
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_NAME
+from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
 from heterotrain_operator.api.problems import Problem, render_path
 from heterotrain_operator.api.size import MOST_BYTES, WORKER_BYTES, bytes_of
@@ -199,7 +200,8 @@ def _one_credential(job: HeteroTrainingJob) -> Iterator[Problem]:
 def _known_policy(job: HeteroTrainingJob) -> Iterator[Problem]:
     policy, known = job.spec.batching.policy, known_policies()
     if policy not in known and policy != "LBBSP":
-        yield Problem("spec.batching.policy", f"{policy} is not a known policy; known are {', '.join(known)}")
+        hint = did_you_mean(policy, known)
+        yield Problem("spec.batching.policy", f"{policy} is not a known policy; known are {', '.join(known)}{hint}")
 
 
 def _templates(job: HeteroTrainingJob) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from heterotrain.contract import MAX_METRICS
 from heterotrain_operator.api.base import (
     MAX_BATCH,
     MAX_COUNT,
@@ -79,6 +80,26 @@ class ResumedFrom(Model):
     )
 
 
+class MeasuredStatus(Model):
+    """One metric of an evaluation."""
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(description="As the script calls it.")
+    value: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        description="Over the whole data set; four digits of it."
+    )
+
+
+class EvaluationStatus(Model):
+    """What the script measured last with session.evaluate()."""
+
+    step: Number = Field(description="Committed steps of the model that was measured.")
+    metrics: Annotated[tuple[MeasuredStatus, ...], Field(max_length=MAX_METRICS)] = Field(
+        default=(),
+        description="What it measured.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+
+
 class JobStatus(Model):
     """What the operator reports of a job."""
 
@@ -98,6 +119,7 @@ class JobStatus(Model):
     step: Number | None = Field(default=None, description="Committed steps.")
     total_steps: Number | None = Field(default=None, description="Steps at the end of training, if known.")
     epoch: Number | None = Field(default=None, description="Passes over the data begun, from 0.")
+    evaluation: EvaluationStatus | None = Field(default=None, description="The newest evaluation, if there is one.")
     imbalance_percent: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = Field(
         default=None, description="By how much the slowest worker's own time exceeds the mean, in percent."
     )

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from kubernetes_validate.utils import latest_version, schema_contents
 from referencing import Registry, Resource
 
+from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.api.magnitude import unusual_values
 from heterotrain_operator.api.problems import Problem, render_path
 from heterotrain_operator.api.quantity import parse_quantity
@@ -65,7 +66,7 @@ def _reasons(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], st
         known = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
         for name in found:
             if name not in known:
-                yield (*path, str(name)), "unknown field"
+                yield (*path, str(name)), f"unknown field{did_you_mean(str(name), known)}"
     elif error.validator in ("type", "oneOf", "anyOf"):
         kinds = [wanted] if error.validator == "type" else [choice.get("type") for choice in _names(wanted)]
         words = dict.fromkeys(_MEANING[name] for kind in kinds for name in _names(kind) if name in _MEANING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +13,13 @@ from pathlib import Path
 from heterotrain.contract import StepRecord
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.api.base import MAX_STEPS
-from heterotrain_operator.cli import wording
+from heterotrain_operator.cli import script_output, wording
 from heterotrain_operator.cli.checkpoints import newest_step
-from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of
+from heterotrain_operator.cli.journal import Entry, committed_steps, entry_of, reached_steps
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.schedule import Schedule
 from heterotrain_operator.cli.scheduled import ScheduledLimits
+from heterotrain_operator.cli.script_output import ScriptOutput
 from heterotrain_operator.cli.series import align, read_evaluations, read_series
 from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
 from heterotrain_operator.cli.summary import Arm
@@ -65,9 +67,17 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedWorker:
+    """The worker for which a leg failed, and its log."""
+
+    name: str
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a leg: the arm, the decisions taken, every worker's records, the signal that ended it, and the
-    fewest samples that workers reported to need.
+    """What came of a leg: the arm, the decisions taken, every worker's records, the signal that ended it, the fewest
+    samples that workers reported to need, and the worker for which it failed.
     """
 
     leg: Leg
@@ -76,6 +86,7 @@ class Result:
     series: dict[str, tuple[StepRecord, ...]]
     stopped_by: Interrupted | None = None
     least_batches: Mapping[str, int] = field(default_factory=dict)
+    failed: FailedWorker | None = None
 
 
 def legs(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Leg, ...]:
@@ -174,8 +185,15 @@ class Runner:
         grace_seconds: float,
         schedule: Schedule,
         placements: Sequence[Mapping[str, int]],
+        output: str = script_output.LEADER,
+        keeps_checkpoints: bool = True,
     ) -> None:
-        """`placements` has for each level of the schedule a CPU for each worker, or none."""
+        """`placements` has for each level of the schedule a CPU for each worker, or none; `output` says whose output is
+        shown (one of `script_output.CHOICES`). Without `keeps_checkpoints` they are gone with the run, and none is
+        promised.
+        """
+        self._keeps_checkpoints = keeps_checkpoints
+        self._output = output
         self._job = job
         self._schedule = schedule
         self._placements = placements
@@ -184,8 +202,11 @@ class Runner:
         self._stop = stop
         self._grace_seconds = grace_seconds
 
-    def run(self, leg: Leg, title: str, folder: Path, checkpoints: Path, *, position: str = "") -> Result:
-        """Run one leg in `folder` to its end, its failure, or a signal; nothing of it is left running.
+    def run(
+        self, leg: Leg, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
+    ) -> Result:
+        """Run one leg in `folder` to its end, its failure, or a signal; nothing of it is left running. `logs` is where
+        the workers' logs lie (None: in `folder`).
 
         Raises ManifestError if the job cannot run here.
         """
@@ -202,10 +223,12 @@ class Runner:
             mechanism=self._mechanism,
             cpus=placements[0],
             endless=leg.is_profile,
+            logs=logs,
         ) as cluster:
             self._view.begin(title, core, position=position, endless=leg.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
-            round_of = _Rounds(self._view, limits)
+            output = ScriptOutput(names, cluster.log_file, self._view.script_says, self._output)
+            round_of = _Rounds(self._view, limits, output)
             wish: Interrupted | None = None
             phase: str
             try:
@@ -213,7 +236,7 @@ class Runner:
                     core,
                     cluster,
                     now=time.time,
-                    pause=self._pause_in(cluster, limits),
+                    pause=self._pause_in(cluster, limits, output),
                     on_round=round_of.note,
                     until=measured(core) if leg.is_profile else None,
                 )
@@ -225,6 +248,7 @@ class Runner:
                     self._leave(cluster)
             except (LimitError, OSError) as error:
                 phase, message = "Failed", str(error)
+            output.end()
             self._view.clear()
             adjustments, restarts, least_batches = _remembered(cluster)
             files = cluster.series_files()
@@ -241,12 +265,14 @@ class Runner:
             tuple(limits.changes),
             tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values())))),
         )
+        culprit = failing_worker(message, round_of.failures) if phase == "Failed" else None
+        failed = None if culprit is None else FailedWorker(culprit, cluster.log_file(culprit))
         if limits.missed() and phase == "Succeeded":
             said = f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}"
             self._view.say(said, style="yellow")
         if wish is not None and not leg.is_profile:
             self._say_where_it_ended(arm, checkpoints)
-        return Result(leg, arm, tuple(round_of.entries), series, wish, least_batches)
+        return Result(leg, arm, tuple(round_of.entries), series, wish, least_batches, failed)
 
     def _schedule_of(self, leg: Leg) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
         """An arm has all of the schedule, a profile one level of it."""
@@ -254,19 +280,22 @@ class Runner:
             return self._schedule, self._placements
         return Schedule((self._schedule.levels[leg.level],)), (self._placements[leg.level],)
 
-    def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits) -> Callable[[float], None]:
+    def _pause_in(
+        self, cluster: LocalCluster, limits: ScheduledLimits, output: ScriptOutput
+    ) -> Callable[[float], None]:
         def pause(seconds: float) -> None:
             self._stop.check()
             left = limits.seconds_left()
-            cluster.wait(seconds if left is None else min(seconds, left))
+            cluster.wait(seconds if left is None else min(seconds, left), output.look)
             self._stop.check()
 
         return pause
 
     def _leave(self, cluster: LocalCluster) -> None:
         """Let the workers write a checkpoint and end; a second signal cuts that short."""
+        saving = " and write a checkpoint" if self._keeps_checkpoints else ""
         self._view.say(
-            f"stopping: the workers finish their step and write a checkpoint, within {self._grace_seconds:g} s "
+            f"stopping: the workers finish their step{saving}, within {self._grace_seconds:g} s "
             "(ask again to kill them)",
             style="yellow",
         )
@@ -281,7 +310,15 @@ class Runner:
         trained = arm.steps[-1].number + 1 if arm.steps else 0
         saved = newest_step(checkpoints)
         kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
+        if not self._keeps_checkpoints:
+            kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
         self._view.say(f"{arm.title}: stopped after {trained} steps; {kept}", style="yellow")
+
+
+def failing_worker(message: str, failures: Sequence[str]) -> str | None:
+    """The worker for which a job failed: the one that the message names, else the one that failed first."""
+    named = [name for name in failures if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message)]
+    return next(iter([*sorted(named, key=message.find), *failures]), None)
 
 
 def _remembered(cluster: LocalCluster) -> tuple[int, int, dict[str, int]]:
@@ -298,10 +335,12 @@ def _remembered(cluster: LocalCluster) -> tuple[int, int, dict[str, int]]:
 
 
 class _Rounds:
-    """Listens to the loop: keeps what was decided, and shows it."""
+    """Listens to the loop: keeps what was decided and which workers failed, in that order, and shows it."""
 
-    def __init__(self, view: View, limits: ScheduledLimits) -> None:
+    def __init__(self, view: View, limits: ScheduledLimits, output: ScriptOutput) -> None:
         self.entries: list[Entry] = []
+        self.failures: list[str] = []
+        self._output = output
         self._view = view
         self._limits = limits
         self._steps = 0
@@ -309,11 +348,13 @@ class _Rounds:
 
     def note(self, seen: Seen, decision: Decision) -> None:
         """One round of the loop."""
-        # Workers that have ended say nothing any more.
-        self._steps = committed_steps(seen) or self._steps
+        # A worker that has just ended may not have said yet how far it came.
+        self._steps = reached_steps(seen) or self._steps
         changed = self._limits.look(seen)
         decision = replace(decision, events=(*decision.events, *changed))
         entry = entry_of(time.monotonic() - self._began, self._steps, decision)
         if entry is not None:
             self.entries.append(entry)
+        self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
+        self._output.look()
         self._view.show(seen, decision, entry)

@@ -1,7 +1,8 @@
 """The commands that read a cluster: their options, as kubectl has them, and what their exit codes say.
 
-0: it could be read, or the watched job succeeded; 1: the watched job failed or was deleted; 2: bad input, be it the
-kubeconfig or a job that does not exist; 3: the cluster does not answer, refuses, or has no HeteroTrain.
+0: it could be read, or the watched job succeeded; 1: the watched job failed or was deleted, or a worker has no log; 2:
+bad input, be it the kubeconfig or a job that does not exist; 3: the cluster does not answer, refuses, or has no
+HeteroTrain. `logs` reads runs in this folder, too, and needs no cluster for them.
 """
 
 from __future__ import annotations
@@ -12,21 +13,29 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterotrain_operator.clusters.kube.reading_errors import AccessError, JobNotFoundError, ReadingError
+from heterotrain_operator.clusters.kube.reading_errors import (
+    AccessError,
+    JobNotFoundError,
+    NoLogError,
+    ReadingError,
+    WorkerNotFoundError,
+)
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
+NO_LOG = 1
 BAD_INPUT = 2
 NO_CLUSTER = 3
 
-COMMANDS = ("status", "watch", "explain")
+COMMANDS = ("status", "watch", "explain", "logs")
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `status`, `watch` and `explain`."""
+    """Add `status`, `watch`, `explain` and `logs`."""
     status = commands.add_parser(
         "status",
         help="show jobs on a cluster",
@@ -61,6 +70,28 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     explain.add_argument("job", metavar="JOB")
     _add_access(explain)
 
+    logs = commands.add_parser(
+        "logs",
+        help="print what the workers of a job have printed, here or on a cluster",
+        description="Print what the workers of a job have printed: of its newest run in this folder, else on the "
+        "cluster. Of several workers, each line begins with its worker's name. Exit code: 0 printed, 1 a worker has no "
+        "log, 2 bad input, 3 the cluster cannot be read.",
+    )
+    logs.add_argument("job", metavar="JOB")
+    logs.add_argument("worker", nargs="?", metavar="WORKER", help="such as large-0 (default: all workers)")
+    logs.add_argument("--tail", type=_count, metavar="N", help="only the last N lines of each worker")
+    world = logs.add_mutually_exclusive_group()
+    world.add_argument("--local", action="store_true", help="of a run in this folder, or not at all")
+    world.add_argument("--cluster", action="store_true", help="of the cluster, whatever was run in this folder")
+    logs.add_argument("--arm", metavar="NAME", help="of a run with several arms, such as uniform-1 (default: the last)")
+    _add_access(logs)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of lines, at least 1, found {text!r}")
+    return int(text)
+
 
 def _add_access(command: argparse.ArgumentParser) -> None:
     access = command.add_argument_group("the cluster, as for kubectl")
@@ -77,8 +108,10 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         sys.stderr.write(f"{program} status: name a job or ask for all namespaces, not both\n")
         return BAD_INPUT
     try:
-        with _reader(asked) as reader:
-            code = _run(asked, reader)
+        code = _local_logs(asked, program) if asked.command == "logs" else None
+        if code is None:
+            with _reader(asked) as reader:
+                code = _run(asked, reader)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -87,7 +120,27 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         return 128 + signal.SIGPIPE
     except ReadingError as error:
         sys.stderr.write(f"{program} {asked.command}: {error}\n")
-        return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError) else NO_CLUSTER
+        if isinstance(error, NoLogError):
+            return NO_LOG
+        return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError | WorkerNotFoundError) else NO_CLUSTER
+
+
+def _local_logs(asked: argparse.Namespace, program: str) -> int | None:
+    """Print the logs of a run in this folder; None if those of the cluster are meant."""
+    from heterotrain_operator.cli import logs_command, runs  # noqa: PLC0415
+
+    named = asked.namespace or asked.context or asked.kubeconfig
+    if (asked.local or asked.arm) and (named or asked.cluster):
+        sys.stderr.write(f"{program} logs: --local and --arm are about runs in this folder, not about a cluster\n")
+        return BAD_INPUT
+    run = None if named or asked.cluster else runs.newest(Path.cwd(), asked.job)
+    if run is not None:
+        return logs_command.print_local(run, asked.job, asked.worker, arm=asked.arm, tail=asked.tail, program=program)
+    if not (asked.local or asked.arm):
+        return None
+    known = ", ".join(runs.jobs(Path.cwd())) or "none"
+    sys.stderr.write(f"{program} logs: no run of job {asked.job!r} in this folder; there are runs of {known}\n")
+    return BAD_INPUT
 
 
 def _reader(asked: argparse.Namespace) -> Reader:
@@ -99,8 +152,10 @@ def _reader(asked: argparse.Namespace) -> Reader:
 
 
 def _run(asked: argparse.Namespace, reader: Reader) -> int:
-    from heterotrain_operator.cli import explain, job_tables, status_command, watch  # noqa: PLC0415
+    from heterotrain_operator.cli import explain, job_tables, logs_command, status_command, watch  # noqa: PLC0415
 
+    if asked.command == "logs":
+        return logs_command.print_of_cluster(reader, asked.job, asked.worker, asked.tail)
     console = job_tables.console()
     if asked.command == "watch":
         return watch.watch(reader, asked.job, console, now=_now, clock=time.monotonic, pause=time.sleep)

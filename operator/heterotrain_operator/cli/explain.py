@@ -17,6 +17,7 @@ from rich.text import Text
 from heterotrain.contract import Plan
 from heterotrain_operator.api import ManifestError, parse_stored, to_core
 from heterotrain_operator.cli import wording
+from heterotrain_operator.cli.fitting import Cell, Column, FittedTable
 from heterotrain_operator.cli.job_state import JobState, moment, read_job
 from heterotrain_operator.cli.job_tables import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.core.least import why_no_fewer
@@ -194,29 +195,38 @@ def _outlook(evidence: Evidence, now: datetime) -> list[RenderableType]:
     return [*parts, *_section("How much of the possible is reached", [_ceiling(ahead)])]
 
 
-def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> Table:
-    changes = ahead.proposal.batches is not None
-    table = columns(
-        *("worker", "batch", "bounds", "cpu", "own time", "samples/s", "fitted own time"),
-        *(("next",) if changes else ()),
-        "best",
-        right=("batch", "bounds", "cpu", "own time", "samples/s", "next", "best"),
-    )
+WORKER_COLUMNS = (
+    Column("WORKER", name=True),
+    Column("BATCH"),
+    Column("BOUNDS", rank=5),
+    Column("CPU", rank=4),
+    Column("OWN TIME", rank=1),
+    Column("SAMPLES/S", rank=3),
+    Column("FITTED OWN TIME", rank=2, left=True),
+    Column("NEXT"),
+    Column("BEST"),
+)
+
+
+def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> FittedTable:
+    rows: list[dict[str, Cell]] = []
     for worker in ahead.workers:
         seat = worker.seat
         limit = limits.get(seat.name) or seat.memory.cpu_limit or seat.group.cpu_limit
-        table.add_row(
-            seat.name,
-            str(seat.batch),
-            f"{seat.bounds[0]}-{seat.bounds[1]}",
-            wording.UNKNOWN if limit is None else f"{limit:g}",
-            _own_time(worker),
-            wording.rate(worker.samples_per_second),
-            _fitted(worker.line),
-            *((str(worker.proposed),) if changes else ()),
-            wording.UNKNOWN if worker.best is None else str(worker.best),
-        )
-    return table
+        row: dict[str, Cell] = {
+            "WORKER": seat.name,
+            "BATCH": str(seat.batch),
+            "BOUNDS": f"{seat.bounds[0]}-{seat.bounds[1]}",
+            "CPU": wording.UNKNOWN if limit is None else f"{limit:g}",
+            "OWN TIME": _own_time(worker),
+            "SAMPLES/S": wording.rate(worker.samples_per_second),
+            "FITTED OWN TIME": _fitted(worker.line),
+            "NEXT": str(worker.proposed),
+            "BEST": wording.UNKNOWN if worker.best is None else str(worker.best),
+        }
+        rows.append(row)
+    changes = ahead.proposal.batches is not None
+    return FittedTable([column for column in WORKER_COLUMNS if changes or column.cell != "NEXT"], rows)
 
 
 def _own_time(worker: WorkerOutlook) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from heterotrain.contract import Evaluated
 from heterotrain_operator.core.model import FINAL_PHASES
 
 
@@ -66,6 +67,7 @@ class JobState:
     step: int | None
     total_steps: int | None
     imbalance_percent: int | None
+    evaluated: Evaluated | None
     plan_version: int | None
     plan_generation: int | None
     global_batch: int | None
@@ -104,6 +106,7 @@ def read_job(document: Mapping[str, Any]) -> JobState:
         step=status.get("step"),
         total_steps=status.get("totalSteps"),
         imbalance_percent=status.get("imbalancePercent"),
+        evaluated=_evaluated(status.get("evaluation")),
         plan_version=status.get("planVersion"),
         plan_generation=status.get("planGeneration"),
         global_batch=status.get("globalBatchSize"),
@@ -118,6 +121,13 @@ def read_job(document: Mapping[str, Any]) -> JobState:
 def moment(text: str | None) -> datetime | None:
     """A point in time as Kubernetes writes it (RFC 3339); None for none."""
     return datetime.fromisoformat(text) if text else None
+
+
+def _evaluated(entry: Any) -> Evaluated | None:
+    if not isinstance(entry, Mapping):
+        return None
+    metrics = entry.get("metrics") or ()
+    return Evaluated.of(entry.get("step"), [(each.get("name"), each.get("value")) for each in metrics])
 
 
 def _condition(entry: Mapping[str, Any]) -> ConditionState:

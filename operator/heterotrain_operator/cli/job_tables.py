@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from heterotrain_operator.cli import wording
+from heterotrain_operator.cli.fitting import Cell, Column, fitted
 from heterotrain_operator.cli.job_state import ConditionState, JobState, WorkerState
 
 UNCUT_WIDTH = 4096
@@ -23,6 +25,9 @@ STYLES = {
     "Restarting": "yellow",
     "Suspended": "yellow",
 }
+
+MESSAGES = 5
+"""Of workers, repeated in full below their table."""
 
 UNSEEN = "Unseen"
 """Stands for the phase of a job that no operator has looked at."""
@@ -83,49 +88,79 @@ def steps(job: JobState) -> str:
     return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)
 
 
-def jobs_table(jobs: Sequence[JobState], now: datetime, *, everywhere: bool, wide: bool) -> Table:
+JOB_COLUMNS = (
+    Column("NAMESPACE", name=True),
+    Column("NAME", name=True),
+    Column("PHASE", left=True),
+    Column("WORKERS", rank=2, left=True),
+    Column("STEP", rank=1),
+    Column("IMBALANCE", rank=3),
+    Column("PLAN", rank=8),
+    Column("AGE", rank=6, left=True),
+    Column("POLICY", rank=7, left=True),
+    Column("GLOBAL BATCH", rank=9),
+    Column("RESTARTS", rank=4),
+    Column("REASON", rank=5, text=True, least=20),
+)
+WORKER_COLUMNS = (
+    Column("WORKER", name=True),
+    Column("BATCH"),
+    Column("FITS", rank=6),
+    Column("OWN TIME", rank=1),
+    Column("WAITING", rank=2),
+    Column("CPU", rank=3),
+    Column("PLAN", rank=5),
+    Column("NODE", rank=4, name=True),
+    Column("STATE", text=True, least=10),
+)
+
+
+def jobs_table(
+    jobs: Sequence[JobState], now: datetime, *, everywhere: bool, wide: bool, width: int = UNCUT_WIDTH
+) -> Table:
     """One line per job: the columns that kubectl prints, and in the wide form what explains them."""
-    more = ("policy", "global batch", "restarts", "reason") if wide else ()
-    table = columns(
-        *(("namespace",) if everywhere else ()),
-        *("name", "phase", "workers", "step", "imbalance", "plan", "age"),
-        *more,
-        right=("step", "imbalance", "plan", "global batch", "restarts"),
-    )
+    rows = []
     for job in jobs:
-        row: list[str | Text] = [job.namespace] if everywhere else []
-        row += [job.name, phase(job), shown(job.ready), steps(job), _percent(job.imbalance_percent)]
-        row += [shown(job.plan_version), since(job.created, now)]
+        row: dict[str, Cell] = {"NAMESPACE": job.namespace} if everywhere else {}
+        row |= {
+            "NAME": job.name,
+            "PHASE": phase(job),
+            "WORKERS": shown(job.ready),
+            "STEP": steps(job),
+            "IMBALANCE": _percent(job.imbalance_percent),
+            "PLAN": shown(job.plan_version),
+            "AGE": since(job.created, now),
+        }
         if wide:
-            policy = f"{shown(job.policy)}{' (dry run)' if job.dry_run else ''}"
-            row += [policy, shown(job.global_batch), shown(job.restarts), shown(job.reason)]
-        table.add_row(*row)
-    return table
+            row |= {
+                "POLICY": f"{shown(job.policy)}{' (dry run)' if job.dry_run else ''}",
+                "GLOBAL BATCH": shown(job.global_batch),
+                "RESTARTS": shown(job.restarts),
+                "REASON": shown(job.reason),
+            }
+        rows.append(row)
+    return fitted([column for column in JOB_COLUMNS if column.cell in rows[0]], rows, width, box=None)
 
 
-def workers_table(workers: Sequence[WorkerState], plan_version: int | None) -> Table:
+def workers_table(workers: Sequence[WorkerState], plan_version: int | None, width: int = UNCUT_WIDTH) -> Table:
     """One line per worker; a plan that is not the one in force is marked."""
     fits = any(worker.most is not None for worker in workers)
-    table = columns(
-        *("worker", "batch"),
-        *(("fits",) if fits else ()),
-        *("own time", "waiting", "cpu", "plan", "node", "state"),
-        right=("batch", "fits", "own time", "waiting", "cpu", "plan"),
-    )
+    rows: list[dict[str, Cell]] = []
     for worker in workers:
         behind = worker.plan_version is not None and worker.plan_version != plan_version
-        table.add_row(
-            worker.name,
-            shown(worker.batch),
-            *((shown(worker.most),) if fits else ()),
-            wording.seconds(worker.own_seconds),
-            wording.percent(worker.waiting),
-            wording.UNKNOWN if worker.cpu_limit is None else f"{float(worker.cpu_limit):g}",
-            Text(shown(worker.plan_version), style="yellow" if behind else ""),
-            shown(worker.node),
-            state(worker),
-        )
-    return table
+        row: dict[str, Cell] = {
+            "WORKER": worker.name,
+            "BATCH": shown(worker.batch),
+            "FITS": shown(worker.most),
+            "OWN TIME": wording.seconds(worker.own_seconds),
+            "WAITING": wording.percent(worker.waiting),
+            "CPU": wording.UNKNOWN if worker.cpu_limit is None else f"{float(worker.cpu_limit):g}",
+            "PLAN": Text(shown(worker.plan_version), style="yellow" if behind else ""),
+            "NODE": shown(worker.node),
+            "STATE": state(worker),
+        }
+        rows.append(row)
+    return fitted([column for column in WORKER_COLUMNS if fits or column.cell != "FITS"], rows, width, box=None)
 
 
 def state(worker: WorkerState) -> str:
@@ -142,8 +177,10 @@ def conditions_table(conditions: Sequence[ConditionState], now: datetime) -> Tab
     return table
 
 
-def job_view(job: JobState, now: datetime, *, wide: bool = False) -> RenderableType:
-    """One job in full. Conditions that do not hold say little and are left out, except in the wide form."""
+def job_view(job: JobState, now: datetime, *, wide: bool = False, width: int = UNCUT_WIDTH) -> RenderableType:
+    """One job in full, in a terminal of `width` columns. Conditions that do not hold say little and are left out,
+    except in the wide form. What workers say is repeated below their table where it has no room in it.
+    """
     parts: list[RenderableType] = [_heading(job, now), *(Text(line, style="dim") for line in _facts(job))]
     if job.reason:
         parts.append(Text(job.reason))
@@ -153,7 +190,10 @@ def job_view(job: JobState, now: datetime, *, wide: bool = False) -> RenderableT
     if told:
         parts += [Text(), conditions_table(told, now)]
     if job.workers:
-        parts += [Text(), workers_table(job.workers, job.plan_version)]
+        table = workers_table(job.workers, job.plan_version, width)
+        room = next(column.width or 0 for column in table.columns if column.header == "STATE")
+        parts += [Text(), table]
+        parts += [Text(f"{w.name}: {state(w)}") for w in job.workers if cell_len(state(w)) > room][:MESSAGES]
     return Group(*parts)
 
 
@@ -181,6 +221,7 @@ def _facts(job: JobState) -> list[str]:
         "" if job.plan_version is None else f"plan {job.plan_version}{generation}",
         "" if job.global_batch is None else f"{job.global_batch} samples per step",
         "" if job.step is None else f"step {steps(job)}",
+        "" if job.evaluated is None else wording.evaluated(job.evaluated),
         f"{job.ready} workers" if job.ready else "",
         "" if job.imbalance_percent is None else f"imbalance {_percent(job.imbalance_percent)}",
         f"restarts {job.restarts}" if job.restarts else "",

@@ -33,6 +33,12 @@ def committed_steps(seen: Seen) -> int:
     return max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=0)
 
 
+def reached_steps(seen: Seen) -> int:
+    """The same, with what workers that have ended said at last: the last steps fall between two looks."""
+    ended = max((worker.step for worker in seen.workers if worker.exit_code is not None), default=0)
+    return max(committed_steps(seen), ended)
+
+
 def entry_of(seconds: float, step: int, decision: Decision) -> Entry | None:
     """What is worth keeping of a decision; None if it did and said nothing."""
     if decision.plan is None and not decision.events:

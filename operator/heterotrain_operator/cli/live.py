@@ -6,10 +6,11 @@ Plain lines come at every decision and now and then between, so that a log stays
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -17,18 +18,34 @@ from rich.table import Table
 from rich.text import Text
 
 from heterotrain_operator.cli import wording
-from heterotrain_operator.cli.journal import Entry, committed_steps
+from heterotrain_operator.cli.fitting import Column, fitted
+from heterotrain_operator.cli.journal import Entry, reached_steps
 from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
 
 PLAIN_EVERY_SECONDS = 10.0
 RATE_OVER_SECONDS = 20.0
 
-HEADINGS = (
-    *("worker", "device", "CPU limit", "batch", "fits", "memory"),
-    *("own time", "waiting", "samples/s", "plan", "phase"),
+WORKER_COLUMNS = (
+    Column("worker", name=True),
+    Column("device", rank=9, left=True),
+    Column("CPU limit", rank=4),
+    Column("batch"),
+    Column("fits", rank=6),
+    Column("memory", rank=7, least=16),
+    Column("own time", rank=1),
+    Column("waiting", rank=2),
+    Column("samples/s", rank=5),
+    Column("plan", rank=8),
+    Column("phase", rank=3, least=13, left=True),
 )
-ALWAYS = tuple(heading for heading in HEADINGS if heading not in ("fits", "memory"))
+ALWAYS = tuple(column.heading for column in WORKER_COLUMNS if column.heading not in ("fits", "memory"))
+
+BAR_WIDTH = 40
+LEAST_BAR_WIDTH = 8
+LEAST_ROWS = 3
+LINES_AROUND = 8
+"""Of the live view besides a row for each worker: the table's lines and heading, progress, reason, and some room."""
 
 
 class Pace:
@@ -77,7 +94,7 @@ class Progress:
 
 def progress(seen: Seen, pace: Pace, *, endless: bool = False) -> Progress:
     """How far a job has come."""
-    steps = committed_steps(seen)
+    steps = reached_steps(seen)
     total = max((w.metrics.total_steps for w in seen.workers if w.metrics is not None), default=0)
     if endless:
         total = 0
@@ -90,12 +107,15 @@ def by_rank(job: Job, seen: Seen) -> tuple[WorkerSeen, ...]:
     return survey(job, seen).workers
 
 
-def workers_table(job: Job, seen: Seen, pace: Pace, safe: Mapping[str, int]) -> Table:
+def workers_table(
+    job: Job, seen: Seen, pace: Pace, safe: Mapping[str, int], *, width: int, most: int | None = None
+) -> Table:
     """One row per worker, by group and index; `safe` are the greatest batches that memory is thought to hold.
 
-    Of memory only what is known of anybody is shown.
+    Of memory only what is known of anybody is shown, and of all that only what fits into `width` columns, and
+    the first `most` workers.
     """
-    workers = by_rank(job, seen)
+    workers = by_rank(job, seen)[:most]
     devices = {group.name: group.device for group in job.groups}
     cells = [_row(worker, devices.get(worker.group, ""), pace.steps_per_second) for worker in workers]
     limited = any(w.metrics is not None and w.metrics.memory_limit_bytes is not None for w in workers)
@@ -104,13 +124,26 @@ def workers_table(job: Job, seen: Seen, pace: Pace, safe: Mapping[str, int]) -> 
             row["fits"] = str(safe.get(worker.name, wording.UNKNOWN))
         if limited:
             row["memory"] = _memory(worker)
-    table = Table(expand=False)
-    for heading in HEADINGS:
-        if all(heading in row for row in cells):
-            table.add_column(heading, justify="left" if heading in ("worker", "device", "phase") else "right")
-    for row in cells:
-        table.add_row(*(row[heading] for heading in HEADINGS if heading in row))
-    return table
+    known = [column for column in WORKER_COLUMNS if all(column.heading in row for row in cells)]
+    return fitted(known, cells, width)
+
+
+def progress_line(title: str, reached: Progress, width: int) -> Table:
+    """The title, a bar and how far it is, in one line of `width` columns: the bar gives way, then the title."""
+    left = "" if reached.seconds_left is None else f"{wording.clock(reached.seconds_left)} left"
+    told = "  ".join(filter(None, [str(reached), left]))
+    bar = min(width - cell_len(title) - cell_len(told) - 2, BAR_WIDTH)
+    line = Table.grid(padding=(0, 1, 0, 0))
+    name = Text(title, style="bold", overflow="ellipsis", no_wrap=True)
+    for _ in range(3 if bar >= LEAST_BAR_WIDTH else 2):
+        line.add_column(no_wrap=True)
+    if bar >= LEAST_BAR_WIDTH:
+        done = reached.steps if reached.total else 0
+        line.add_row(name, ProgressBar(total=reached.total or 1, completed=done, width=bar), told)
+    else:
+        name.truncate(max(width - cell_len(told) - 1, 1), overflow="ellipsis")
+        line.add_row(name, told)
+    return line
 
 
 def _memory(worker: WorkerSeen) -> str:
@@ -168,6 +201,7 @@ class View:
         self._endless = False
         self._pace = Pace()
         self._said_at = float("-inf")
+        self._known: dict[str, WorkerMetrics] = {}
 
     def __enter__(self) -> View:
         if self._live is not None:
@@ -188,10 +222,16 @@ class View:
         """One line that stays."""
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
+    def script_says(self, worker: str, lines: Sequence[str]) -> None:
+        """Lines that a worker's script has printed; colours stay, other control sequences would tear the table."""
+        told = [Text.assemble((f"{worker} | ", "dim"), Text.from_ansi(line)) for line in lines]
+        self._console.print(Text("\n").join(told), soft_wrap=True)
+
     def begin(self, title: str, job: Job, *, position: str = "", endless: bool = False) -> None:
         """A new arm starts, in a `position` among several; an endless one shows no end."""
         self._title, self._job, self._endless, self._pace = title, job, endless, Pace()
         self._said_at = self._now()
+        self._known = {}
         place = f" ({position})" if position else ""
         self.say(f"{title}{place}", style="bold")
 
@@ -203,7 +243,8 @@ class View:
     def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
         """One round of the loop: what was seen and decided; `entry` if it is worth a line that stays."""
         moment = self._now()
-        self._pace.note(moment, committed_steps(seen))
+        seen = self._with_last_figures(seen)
+        self._pace.note(moment, reached_steps(seen))
         if entry is not None:
             self._tell(entry)
         if self._live is not None:
@@ -213,6 +254,12 @@ class View:
             self.say(
                 plain_line(self._title, self._job, seen, self._pace, reason=decision.reason, endless=self._endless)
             )
+
+    def _with_last_figures(self, seen: Seen) -> Seen:
+        """Workers that end say nothing any more; what they said last still tells how the job went."""
+        self._known |= {w.uid: replace(w.metrics, phase="") for w in seen.workers if w.metrics is not None}
+        workers = (w if w.metrics is not None else replace(w, metrics=self._known.get(w.uid)) for w in seen.workers)
+        return replace(seen, workers=tuple(workers))
 
     def _tell(self, entry: Entry) -> None:
         where = f"{self._title}, step {entry.step}"
@@ -227,14 +274,9 @@ class View:
         if self._job is None:
             return Text("")
         reached = progress(seen, self._pace, endless=self._endless)
-        left = reached.seconds_left
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row(
-            Text(self._title, style="bold"),
-            ProgressBar(total=reached.total or 1, completed=reached.steps if reached.total else 0, width=40),
-            str(reached),
-            f"{wording.clock(left)} left" if left is not None else "",
-        )
+        width, most = self._console.width, max(self._console.height - LINES_AROUND, LEAST_ROWS)
         reason = Text(decision.reason, style="dim", overflow="ellipsis", no_wrap=True)
-        table = workers_table(self._job, seen, self._pace, dict(decision.safe_batches))
-        return Group(table, bar, reason)
+        table = workers_table(self._job, seen, self._pace, dict(decision.safe_batches), width=width, most=most)
+        hidden = len(by_rank(self._job, seen)) - most
+        more = [Text(f"and {hidden} more workers", style="dim")] if hidden > 0 else []
+        return Group(table, *more, progress_line(self._title, reached, width), reason)

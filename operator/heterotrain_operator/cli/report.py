@@ -131,6 +131,17 @@ def _arms(summary: Summary) -> str:
     )
 
 
+def _evaluations(arm: ArmSummary) -> str:
+    if not arm.evaluations:
+        return ""
+    names = wording.metrics_of([arm])
+    rows = [
+        (str(each.step), wording.seconds(each.seconds), *(wording.loss(each.metrics.get(name)) for name in names))
+        for each in arm.evaluations
+    ]
+    return "<h3>Evaluations</h3>" + _table(("step", "after", *names), rows)
+
+
 def _workers(summary: Summary) -> str:
     rounds = wording.rounds_of(summary.arms)
     return _table(
@@ -223,6 +234,7 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
             f"<h2>{escape(each.arm.title)}</h2>",
             _phases(by_name[each.arm.policy, each.arm.round]),
             _picture(pictures[f"{each.slug}.png"], f"{each.arm.title}: batch size and own time by step"),
+            _evaluations(by_name[each.arm.policy, each.arm.round]),
             _decisions(each.entries),
         ]
     if summary.profile is not None:

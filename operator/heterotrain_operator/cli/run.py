@@ -19,13 +19,28 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.text import Text
 
-from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, to_core
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, parse_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.cli import checkpoints
-from heterotrain_operator.cli.arms import Leg, Result, Runner, bounds_of, least_batches, legs, limits_of, worker_names
+from heterotrain_operator.api.hints import did_you_mean
+from heterotrain_operator.cli import checkpoints, runs, script_output
+from heterotrain_operator.cli.arms import (
+    FailedWorker,
+    Leg,
+    Result,
+    Runner,
+    bounds_of,
+    least_batches,
+    legs,
+    limits_of,
+    worker_names,
+)
 from heterotrain_operator.cli.live import View
+from heterotrain_operator.cli.log_tail import last_lines
 from heterotrain_operator.cli.schedule import Schedule, load_schedule, unchanging
+from heterotrain_operator.cli.script_job import ScriptJob, document_of, manifest_text
+from heterotrain_operator.cli.scripts import located
 from heterotrain_operator.cli.stop import StopSignals, stop_signals
 from heterotrain_operator.cli.summary import WELL, Summary, Target, summarize
 from heterotrain_operator.cli.table import print_summary
@@ -44,13 +59,15 @@ MARKER = ".heterotrain-run"
 WRITTEN = ("*.png", "*.jsonl", "summary.json", "manifest.yaml", "schedule.yaml", "report.html")
 PLAIN_WIDTH = 120
 """Columns of the tables where standard error is no terminal."""
+LAST_LINES = 20
+"""Of the failing worker's log, shown at the end of a run."""
 
 _IN_POD = re.compile(r"^spec\.workerGroups\[\d+\]\.template\.(?:spec\.)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asks of a run."""
+    """What the user asks of a run of a manifest, or of `script` alone."""
 
     manifest: Path
     compare: tuple[str, ...] = ()
@@ -62,6 +79,20 @@ class Options:
     policy: str | None = None
     ceiling: bool = False
     schedule: Path | None = None
+    logs: str = script_output.LEADER
+    script: ScriptJob | None = None
+
+    def load(self) -> HeteroTrainingJob:
+        """The job. Raises ManifestError with all that is wrong with it."""
+        if self.script is not None:
+            return parse_manifest(document_of(self.script))
+        return load_manifest(self.manifest)
+
+    def manifest_text(self) -> str:
+        """The manifest, for the report."""
+        if self.script is not None:
+            return manifest_text(document_of(self.script))
+        return self.manifest.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +129,7 @@ def policy_problems(options: Options, policy: str) -> Iterator[Problem]:
     named += [("--compare", name) for name in options.compare]
     for option, name in named:
         if name not in known:
-            yield Problem(option, f"{name!r} is no policy; known are {', '.join(known)}")
+            yield Problem(option, f"{name!r} is no policy; known are {', '.join(known)}{did_you_mean(name, known)}")
     for name in dict.fromkeys(options.compare):
         if options.compare.count(name) > 1 or name == policy:
             yield Problem("--compare", f"{name} would run twice; name each policy besides {policy} once")
@@ -130,12 +161,14 @@ def prepare(options: Options, here: Path) -> Prepared:
     """
     problems: list[Problem] = []
     try:
-        job = load_manifest(options.manifest)
+        job = options.load()
     except ManifestError as error:
         raise ManifestError([*error.problems, *policy_problems(options, "")]) from None
     policy = options.policy or job.spec.batching.policy
     problems += policy_problems(options, policy)
     schedule = _schedule(job, options, problems)
+    if options.script is None:
+        job = located(job, options.manifest, here, problems)
     templates = _templates(job, problems)
     if job.spec.run_policy.suspend:
         problems.append(Problem("spec.runPolicy.suspend", "a suspended job does not run; set it to false"))
@@ -167,19 +200,28 @@ def prepare(options: Options, here: Path) -> Prepared:
 
 def _checkpoint_problems(durable: Path) -> Iterator[Problem]:
     """Found now, and not when the first checkpoint is lost."""
-    there = durable
+    hindrance = _hindrance(durable)
+    if hindrance:
+        yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {hindrance}")
+
+
+def _hindrance(folder: Path) -> str:
+    """Why a folder cannot be written to or made, empty if it can."""
+    there = folder.absolute()
     try:
         while not there.exists():
             there = there.parent
         usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     except OSError as error:
-        yield Problem("spec.checkpoint.path", f"{there}: {error.strerror}")
-        return
-    if not usable:
-        yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {there}")
+        return f"{there}: {error.strerror}"
+    return "" if usable else str(there)
 
 
 def _out_problems(out: Path, fresh: bool) -> Iterator[Problem]:
+    hindrance = _hindrance(out)
+    if hindrance:
+        yield Problem("--out", f"nothing can be written to {out}, because of {hindrance}")
+        return
     try:
         if not out.exists() or not any(out.iterdir()):
             return
@@ -199,8 +241,11 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="heterotrain-") as folder:
             yield Path(folder)
         return
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).touch()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARKER).touch()
+    except OSError as error:
+        raise ManifestError([Problem("--out", f"nothing can be written to {out}: {error.strerror}")]) from error
     shutil.rmtree(out / "arms", ignore_errors=True)
     for pattern in WRITTEN:
         for path in out.glob(pattern):
@@ -271,7 +316,7 @@ def _title(leg: Leg, rounds: int, schedule: Schedule) -> str:
     return f"{leg.policy} (round {leg.round})" if rounds > 1 else leg.policy
 
 
-def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path) -> list[Result]:
+def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path, kept: Path) -> list[Result]:
     """Run leg after leg, until one does not end well."""
     results: list[Result] = []
     position = 0
@@ -281,7 +326,8 @@ def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path
         single = prepared.durable is not None and not leg.is_profile
         saved = prepared.durable if single and prepared.durable else place / "checkpoints"
         arm = f"arm {position} of {prepared.arms}" if prepared.arms > 1 and not leg.is_profile else ""
-        results.append(runner.run(leg, _title(leg, options.rounds, prepared.schedule), place, saved, position=arm))
+        title, logs = _title(leg, options.rounds, prepared.schedule), runs.log_folder(kept, leg.slug)
+        results.append(runner.run(leg, title, place, saved, logs=logs, position=arm))
         if results[-1].arm.phase not in WELL:
             break
     return results
@@ -318,7 +364,7 @@ def _report(prepared: Prepared, options: Options, results: Sequence[Result], sum
             told=tuple(each for result, each in told if not result.leg.is_profile),
             profiles=tuple(each for result, each in told if result.leg.is_profile),
             names=worker_names(to_core(prepared.job)),
-            manifest=options.manifest.read_text(encoding="utf-8"),
+            manifest=options.manifest_text(),
             facts=report.Facts(machine_cores(), summary.limits, package_version()),
             schedule=options.schedule.read_text(encoding="utf-8") if options.schedule is not None else "",
         ),
@@ -346,15 +392,16 @@ def run(options: Options, here: Path) -> int:
     )
     try:
         with stop_signals() as stop:
-            return _run(options, prepared, console, stop)
+            return _run(options, prepared, console, stop, here)
     except OSError as error:
         console.print(f"the run failed: {error}", style="red", markup=False, highlight=False)
         return FAILED
 
 
-def _run(options: Options, prepared: Prepared, console: Console, stop: StopSignals) -> int:
+def _run(options: Options, prepared: Prepared, console: Console, stop: StopSignals, here: Path) -> int:
     mechanism = detect()
     with _run_folder(options.out) as folder:
+        kept = runs.begin(here, prepared.job.metadata.name, folder if options.out is not None else None)
         with View(console, time.monotonic) as view:
             placements = _placed(prepared)
             _introduce(view, prepared, options, mechanism, placements[0])
@@ -366,23 +413,40 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
                 schedule=prepared.schedule,
                 placements=placements,
+                output=options.logs,
+                keeps_checkpoints=prepared.durable is not None or options.out is not None,
             )
-            results = _run_legs(runner, prepared, options, folder)
+            results = _run_legs(runner, prepared, options, folder, kept)
         summary = _summary(prepared, results, mechanism)
         print_summary(console, summary)
+        if (failed := results[-1].failed) is not None:
+            _tell_its_end(console, failed, here)
         if summary.message:
             colour = "yellow" if summary.phase == "Interrupted" else "red"
             _say(console, f"{summary.job} {summary.phase.lower()}: {summary.message}", colour)
+        _say(console, f"Logs: {_seen_from(here, kept)}")
         if options.out is not None:
             _say(console, f"Report: {_report(prepared, options, results, summary, folder)}")
-        elif results[-1].stopped_by is not None and prepared.durable is None:
-            _say(console, "The checkpoints were temporary and are removed: nothing can be resumed", "yellow")
         if results[-1].stopped_by is not None and prepared.durable is not None:
             _say(console, f"Go on with: {shlex.join(words_to_go_on(options))}", "yellow")
         if options.as_json:
             sys.stdout.write(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
             sys.stdout.flush()
         return _exit_code(results)
+
+
+def _tell_its_end(console: Console, failed: FailedWorker, here: Path) -> None:
+    """The last lines that the failing worker's script printed, and where all of them are."""
+    lines = last_lines(failed.log, LAST_LINES)
+    place = _seen_from(here, failed.log)
+    _say(console, f"The last lines of {failed.name}, all of {place}:" if lines else f"{failed.name} printed nothing")
+    for line in lines:
+        console.print(Text("  ").append_text(Text.from_ansi(line)), soft_wrap=True)
+
+
+def _seen_from(here: Path, path: Path) -> Path:
+    """A path as short as it can be written from the current folder."""
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def words_to_go_on(options: Options) -> list[str]:

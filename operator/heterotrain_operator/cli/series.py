@@ -109,6 +109,15 @@ def last_accounts(records: Iterable[StepRecord]) -> dict[int, StepRecord]:
     return kept
 
 
+def last_evaluations(records: Iterable[EvaluationRecord]) -> tuple[EvaluationRecord, ...]:
+    """The evaluations in the order of steps, of every step the last. Going back to a step voids what came after it."""
+    kept: dict[int, EvaluationRecord] = {}
+    for record in sorted(records, key=lambda record: record.time):
+        kept = {step: old for step, old in kept.items() if step < record.step}
+        kept[record.step] = record
+    return tuple(kept.values())
+
+
 def align(series: Mapping[str, Sequence[StepRecord]]) -> tuple[Step, ...]:
     """The job's history in the order of steps, from every worker's records.
 

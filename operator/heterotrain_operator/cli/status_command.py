@@ -24,7 +24,7 @@ def list_jobs(reader: Reader, console: Console, output: str | None, now: datetim
         _write({"apiVersion": "v1", "kind": "List", "items": [_without_bookkeeping(job) for job in found]}, output)
     elif found:
         jobs = [read_job(job) for job in found]
-        show(console, jobs_table(jobs, now, everywhere=everywhere, wide=output == "wide"))
+        show(console, jobs_table(jobs, now, everywhere=everywhere, wide=output == "wide", width=console.width))
     else:
         sys.stderr.write(
             f"There are no jobs {'' if everywhere else f'in namespace {reader.namespace}'}".rstrip() + ".\n"
@@ -38,7 +38,7 @@ def show_job(reader: Reader, name: str, console: Console, output: str | None, no
     if output in ("json", "yaml"):
         _write(_without_bookkeeping(found), output)
     else:
-        show(console, job_view(read_job(found), now, wide=output == "wide"))
+        show(console, job_view(read_job(found), now, wide=output == "wide", width=console.width))
     return 0
 
 

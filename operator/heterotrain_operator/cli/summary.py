@@ -21,6 +21,7 @@ from heterotrain_operator.cli.schedule import DECLARED, Level
 from heterotrain_operator.cli.series import (
     Step,
     iteration_seconds,
+    last_evaluations,
     mean_loss,
     seconds_to_metric,
     seconds_to_target,
@@ -102,6 +103,15 @@ class WorkerSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationSummary:
+    """What the script measured after `step` committed steps, `seconds` after the first of them was."""
+
+    step: int
+    seconds: float | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class ArmSummary:
     """One arm in numbers.
 
@@ -135,6 +145,12 @@ class ArmSummary:
     worker: tuple[WorkerSummary, ...]
     changes: tuple[LimitChange, ...]
     phases: tuple[PhaseSummary, ...]
+    evaluations: tuple[EvaluationSummary, ...]
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """The last evaluation, by metric; empty if there was none."""
+        return self.evaluations[-1].metrics if self.evaluations else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +297,10 @@ def summarize_arm(
         worker=tuple(_worker(name, steps, settled) for name in names),
         changes=arm.changes,
         phases=by_phase,
+        evaluations=tuple(
+            EvaluationSummary(each.step, each.time - steps[0].seconds if steps else None, dict(each.metrics))
+            for each in last_evaluations(arm.evaluations)
+        ),
     )
 
 

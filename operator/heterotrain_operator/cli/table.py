@@ -2,81 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from heterotrain_operator.cli import wording
-from heterotrain_operator.cli.summary import Summary
+from heterotrain_operator.cli.fitting import Cell, Column, fits, fitted
+from heterotrain_operator.cli.summary import ArmSummary, Summary
+
+METRICS = 4
+"""Of what a script evaluates, in the table; `--json` and the report have all."""
+ARM_COLUMNS = (
+    Column("policy", name=True),
+    Column("steps", rank=5),
+    Column("time", rank=1),
+    Column("samples/s", rank=2),
+    Column("iteration", rank=3),
+    Column("adjustments", rank=7),
+    Column("final loss", rank=6),
+    Column("to target", rank=4),
+    Column("of ceiling", rank=2),
+)
+PHASE_COLUMNS = (
+    Column("policy", name=True),
+    Column("CPU limits", left=True),
+    *(Column(heading, rank=rank) for heading, rank in zip(wording.PHASE_FIGURES, (4, 5, 2, 1, 6, 0, 3), strict=True)),
+)
+"""Of `wording.PHASE_FIGURES` the share of the ceiling always stays."""
 
 
-def arms_table(summary: Summary) -> Table:
-    """One row per arm."""
+def arms_table(summary: Summary, width: int) -> Table:
+    """One row per arm; what its script evaluated last is in it, too."""
     with_ceiling = any(arm.ceiling_fraction is not None for arm in summary.arms)
     with_target = any(arm.target_seconds is not None for arm in summary.arms)
-    table = Table(title=summary.job, title_justify="left")
-    table.add_column("policy")
-    for heading in ("steps", "time", "samples/s", "iteration", "adjustments", "final loss"):
-        table.add_column(heading, justify="right")
-    if with_target:
-        table.add_column("to target", justify="right")
-    if with_ceiling:
-        table.add_column("of ceiling", justify="right")
+    absent = {heading for heading, known in (("to target", with_target), ("of ceiling", with_ceiling)) if not known}
     rounds = wording.rounds_of(summary.arms)
+    measured = wording.metrics_of(summary.arms)[:METRICS]
+    rows: list[dict[str, Cell]] = []
     for arm in summary.arms:
         name = wording.title(arm, rounds)
-        row = [
-            name if arm.phase == "Succeeded" else f"[red]{name}: {arm.phase}[/red]",
-            str(arm.steps),
-            wording.seconds(arm.seconds),
-            wording.rate(arm.samples_per_second),
-            wording.seconds(arm.iteration_seconds),
-            str(arm.adjustments),
-            wording.loss(arm.final_loss),
+        row: dict[str, Cell] = {
+            "policy": name if arm.phase == "Succeeded" else Text(f"{name}: {arm.phase}", style="red"),
+            "steps": str(arm.steps),
+            "time": wording.seconds(arm.seconds),
+            "samples/s": wording.rate(arm.samples_per_second),
+            "iteration": wording.seconds(arm.iteration_seconds),
+            "adjustments": str(arm.adjustments),
+            "final loss": wording.loss(arm.final_loss),
+            "to target": wording.seconds(arm.target_seconds),
+            "of ceiling": wording.percent(arm.ceiling_fraction),
+        }
+        row |= {f"evaluated {name}": wording.loss(arm.measured.get(name)) for name in measured}
+        rows.append(row)
+    shown = [column for column in ARM_COLUMNS if column.heading not in absent]
+    shown += [Column(name, rank=2, least=6, key=f"evaluated {name}") for name in measured]
+    return fitted(shown, rows, width, title=summary.job)
+
+
+def workers_tables(summary: Summary, width: int) -> list[Table]:
+    """One row per worker, for every arm its batch, own time and share of waiting after the last adjustment; as many
+    arms side by side as there is room for, the others below.
+    """
+    rounds = wording.rounds_of(summary.arms)
+    tables: list[Table] = []
+    arms = list(summary.arms)
+    while arms:
+        beside = next((number for number in range(len(arms), 1, -1) if _fits(arms[:number], rounds, width)), 1)
+        tables.append(fitted(*_of_workers(arms[:beside], rounds), width))
+        arms = arms[beside:]
+    return tables
+
+
+def _fits(arms: Sequence[ArmSummary], rounds: int, width: int) -> bool:
+    return fits(*_of_workers(arms, rounds), width)
+
+
+def _of_workers(arms: Sequence[ArmSummary], rounds: int) -> tuple[list[Column], list[dict[str, Cell]]]:
+    columns = [Column("worker", name=True)]
+    for number, arm in enumerate(arms):
+        columns += [
+            Column(f"{wording.title(arm, rounds)}\nbatch", key=f"batch {number}"),
+            Column("own time", rank=1, key=f"own {number}"),
+            Column("waiting", rank=2, key=f"waiting {number}"),
         ]
-        if with_target:
-            row.append(wording.seconds(arm.target_seconds))
-        if with_ceiling:
-            row.append(wording.percent(arm.ceiling_fraction))
-        table.add_row(*row)
-    return table
+    rows: list[dict[str, Cell]] = []
+    for workers in zip(*(arm.worker for arm in arms), strict=True):
+        row: dict[str, Cell] = {"worker": workers[0].name}
+        for number, worker in enumerate(workers):
+            row[f"batch {number}"] = str(worker.batch)
+            row[f"own {number}"] = wording.seconds(worker.settled_own_seconds)
+            row[f"waiting {number}"] = wording.percent(worker.wait_share)
+        rows.append(row)
+    return columns, rows
 
 
-def workers_table(summary: Summary) -> Table:
-    """One row per worker, for every arm its batch, own time and share of waiting after the last adjustment."""
-    table = Table()
-    table.add_column("worker")
-    rounds = wording.rounds_of(summary.arms)
-    for arm in summary.arms:
-        table.add_column(f"{wording.title(arm, rounds)}\nbatch", justify="right", vertical="bottom")
-        table.add_column("own time", justify="right", vertical="bottom")
-        table.add_column("waiting", justify="right", vertical="bottom")
-    for workers in zip(*(arm.worker for arm in summary.arms), strict=True):
-        cells = [(str(w.batch), wording.seconds(w.settled_own_seconds), wording.percent(w.wait_share)) for w in workers]
-        table.add_row(workers[0].name, *(cell for group in cells for cell in group))
-    return table
-
-
-def phases_table(summary: Summary) -> Table:
+def phases_table(summary: Summary, width: int) -> Table:
     """One row per arm and phase between changes of CPU limits."""
-    table = Table()
-    table.add_column("policy")
-    table.add_column("CPU limits")
-    for heading in wording.PHASE_FIGURES:
-        table.add_column(heading, justify="right")
     rounds = wording.rounds_of(summary.arms)
-    for arm in summary.arms:
-        for phase in arm.phases:
-            table.add_row(wording.title(arm, rounds), phase.label, *wording.phase_figures(phase))
-    return table
+    rows: list[dict[str, Cell]] = [
+        {
+            "policy": wording.title(arm, rounds),
+            "CPU limits": phase.label,
+            **dict(zip(wording.PHASE_FIGURES, wording.phase_figures(phase), strict=True)),
+        }
+        for arm in summary.arms
+        for phase in arm.phases
+    ]
+    return fitted(PHASE_COLUMNS, rows, width)
 
 
 def print_summary(console: Console, summary: Summary) -> None:
     """The tables, what they mean in words, and what is doubtful about it."""
     if any(arm.steps for arm in summary.arms):
-        console.print(arms_table(summary))
-        console.print(workers_table(summary))
+        console.print(arms_table(summary, console.width))
+        for table in workers_tables(summary, console.width):
+            console.print(table)
     if any(arm.phases for arm in summary.arms):
-        console.print(phases_table(summary))
+        console.print(phases_table(summary, console.width))
     for found in summary.speedup:
         console.print(wording.speedup(found), style="bold", highlight=False, soft_wrap=True)
     for line in wording.ceilings(summary):

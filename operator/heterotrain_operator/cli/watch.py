@@ -140,7 +140,7 @@ class Display:
         """The job as it is now."""
         now = self._now()
         if self._live is not None:
-            self._live.update(job_view(job, now), refresh=True)
+            self._live.update(job_view(job, now, width=self._console.width), refresh=True)
             return
         line = "; ".join([one_line(job), *remarks(job)])
         reason = job.reason if job.reason != self._reason else ""
@@ -157,6 +157,8 @@ def one_line(job: JobState) -> str:
         parts.append(f"{job.ready} workers")
     if job.step is not None:
         parts.append(f"step {steps(job)}")
+    if job.evaluated is not None:
+        parts.append(wording.evaluated(job.evaluated))
     if job.plan_version is not None:
         parts.append(f"plan {job.plan_version}")
     if any(worker.batch is not None for worker in job.workers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from heterotrain.contract import Evaluated
 from heterotrain_operator.cli.ceiling import LEAST_SIZES, Ceiling, Profile
 from heterotrain_operator.cli.phases import PhaseSummary
 from heterotrain_operator.cli.summary import ArmSummary, Ratio, Speedup, Summary
@@ -68,6 +69,16 @@ def rate(value: float | None) -> str:
 def loss(value: float | None) -> str:
     """A loss."""
     return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def evaluated(found: Evaluated) -> str:
+    """What was measured last, and when."""
+    return f"{' and '.join(f'{name} {loss(value)}' for name, value in found.metrics)} at step {found.step}"
+
+
+def metrics_of(arms: Sequence[ArmSummary]) -> tuple[str, ...]:
+    """The names of all that was evaluated, in the order in which the scripts told them."""
+    return tuple(dict.fromkeys(name for arm in arms for each in arm.evaluations for name in each.metrics))
 
 
 def title(arm: ArmSummary, rounds: int) -> str:

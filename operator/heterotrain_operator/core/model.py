@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from heterotrain.contract import Plan
+from heterotrain.contract import Evaluated, Plan
 
 JobPhase = Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
@@ -92,6 +92,7 @@ class WorkerMetrics:
     least_batch_size: int = 1  # with fewer samples its model trains badly
     resumed_step: int | None = None  # of an earlier job's checkpoint, which training went on from
     resumed_from: str = ""  # that job's UID, if it is known
+    evaluated: Evaluated | None = None  # of the leader: what was measured last
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class WorkerSeen:
     deleted, and its grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`:
     that node does not answer, so nothing the worker last said can be relied on. `gated`: it may not be placed yet, by
     somebody's decision. `lingering`: the worker has ended, but its pod has not, for a container beside it goes on.
+    `evaluated`: last words, too.
     """
 
     name: str
@@ -130,6 +132,7 @@ class WorkerSeen:
     gated: bool = False
     lingering: bool = False
     metrics: WorkerMetrics | None = None
+    evaluated: Evaluated | None = None
 
 
 @dataclass(frozen=True, slots=True)

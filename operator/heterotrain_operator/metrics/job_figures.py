@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING
+from heterotrain.contract import (
+    PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
+    PHASE_PAUSED,
+    PHASE_TRAINING,
+    Evaluated,
+)
 from heterotrain.foreign import as_text, is_measurement
+from heterotrain_operator.core.evaluations import newest_evaluation
 from heterotrain_operator.core.facts import ended
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
@@ -44,6 +51,7 @@ class JobFigures:
     planned: tuple[tuple[str, str, int], ...]
     imbalance: float | None
     step: int | None
+    evaluated: Evaluated | None = None
 
 
 def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory: Memory) -> JobFigures:
@@ -68,6 +76,7 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         planned=tuple((m.name, m.group, m.batch_size) for m in plan.members) if plan is not None else (),
         imbalance=None if decision.imbalance is None else 1 + decision.imbalance,
         step=max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=None),
+        evaluated=newest_evaluation(seen.workers),
     )
 
 
@@ -78,15 +87,18 @@ def families(jobs: Iterable[JobFigures], sources_up: dict[tuple[str, str], bool]
     phase = _gauge(names.JOB_PHASE, "1 for the phase the job is in.", "phase")
     condition = _gauge(names.JOB_CONDITION, "1 if the condition holds, 0 if not.", "condition")
     planned = _gauge(names.JOB_PLANNED_BATCH_SIZE, "Samples per step in the plan in force.", "worker", "group")
+    evaluation = _gauge(names.JOB_EVALUATION, "What the script evaluated last, by metric.", "metric")
     for job in jobs:
         key = (job.namespace, job.name)
+        for metric, value in job.evaluated.metrics if job.evaluated is not None else ():
+            _add(evaluation, (*key, metric), value)
         _add(info, (*key, job.policy, job.apply_at, str(job.dry_run).lower()), 1)
         _add(phase, (*key, job.phase), 1)
         for kind, holds in job.conditions:
             _add(condition, (*key, kind), holds)
         for worker, group, batch in job.planned:
             _add(planned, (*key, worker, group), batch)
-    yield from (info, phase, condition, planned)
+    yield from (info, phase, condition, planned, evaluation)
     for name, text, field in (
         (names.JOB_WORKERS_WANTED, "Workers that the job asks for.", "wanted"),
         (names.JOB_WORKERS_READY, "Workers that train.", "ready"),

@@ -17,6 +17,7 @@ JOB_PLAN_VERSION = "heterotrain_job_plan_version"
 JOB_PLANNED_BATCH_SIZE = "heterotrain_job_planned_batch_size"
 JOB_IMBALANCE_RATIO = "heterotrain_job_imbalance_ratio"
 JOB_STEP = "heterotrain_job_step"
+JOB_EVALUATION = "heterotrain_job_evaluation"  # the last one, by the label `metric`
 JOB_ADJUSTMENTS = "heterotrain_job_adjustments"
 JOB_RESTARTS = "heterotrain_job_restarts"
 JOB_METRICS_SOURCE_UP = "heterotrain_job_metrics_source_up"

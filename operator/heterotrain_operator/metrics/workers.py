@@ -7,6 +7,7 @@ otherwise stand in plans, status and metrics.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from heterotrain_operator.core.model import WorkerMetrics
 logger = logging.getLogger(__name__)
 
 PHASE_LABEL = "phase"
-OWN_LABELS = frozenset({PHASE_LABEL, contract.LABEL_RESUMED_FROM})
+METRIC_LABEL = "metric"
+OWN_LABELS = frozenset({PHASE_LABEL, METRIC_LABEL, contract.LABEL_RESUMED_FROM})
 """Of single series of a worker, beside those that all of them have."""
 
 LONGEST_UID = 64
@@ -51,31 +53,43 @@ def worker_metrics(samples: Iterable[Sample]) -> WorkerMetrics | None:
         if not versions:
             return None
         version = _whole({contract.METRIC_PLAN_VERSION: max(versions)}, contract.METRIC_PLAN_VERSION)
-        return _metrics(version, *_of_version(own, str(version)))
+        values, texts = _of_version(own, str(version))
+        return _metrics(version, values, texts)
     except ValueError as error:
         logger.debug("malformed metrics: %s", error)
         return None
 
 
-def _of_version(samples: Iterable[Sample], version: str) -> tuple[dict[str, float], str, str]:
-    """The figures, the phase, and of which job the checkpoint was that it resumed from."""
+def _of_version(samples: Iterable[Sample], version: str) -> tuple[dict[str, float], _Texts]:
+    """The figures, and what is told in labels."""
     values: dict[str, float] = {}
+    evaluation: list[tuple[str, float]] = []
     phase = resumed_from = ""
     for sample in samples:
         if sample.labels.get("plan_version") != version:
             continue
         if sample.name == contract.METRIC_PHASE:
             phase = sample.labels.get(PHASE_LABEL, "") if sample.value else phase
+        elif sample.name == contract.METRIC_EVALUATION:
+            evaluation.append((sample.labels.get(METRIC_LABEL, ""), sample.value))
         else:
             if sample.name == contract.METRIC_RESUMED_STEP:
                 resumed_from = sample.labels.get(contract.LABEL_RESUMED_FROM, "")[:LONGEST_UID]
             values[sample.name.removesuffix(_COUNTER_SUFFIX)] = sample.value
     if len(phase) > GREATEST_PHASE or not (phase.isascii() and phase.isprintable()):
         raise ValueError(f"the phase is {phase[:GREATEST_PHASE]!r}")
-    return values, phase, resumed_from
+    return values, _Texts(phase, resumed_from, evaluation)
 
 
-def _metrics(version: int, values: Mapping[str, float], phase: str, resumed_from: str) -> WorkerMetrics:
+class _Texts(NamedTuple):
+    """The phase, of which job the checkpoint was that it resumed from, and what was evaluated last, by metric."""
+
+    phase: str
+    resumed_from: str
+    evaluation: list[tuple[str, float]]
+
+
+def _metrics(version: int, values: Mapping[str, float], texts: _Texts) -> WorkerMetrics:
     return WorkerMetrics(
         plan_version=version,
         generation=_whole(values, contract.METRIC_GENERATION),
@@ -83,7 +97,7 @@ def _metrics(version: int, values: Mapping[str, float], phase: str, resumed_from
         step=_whole(values, contract.METRIC_STEP),
         total_steps=_whole(values, contract.METRIC_TOTAL_STEPS),
         epoch=_whole(values, contract.METRIC_EPOCH),
-        phase=phase,
+        phase=texts.phase,
         in_collective=values.get(contract.METRIC_IN_COLLECTIVE, 0.0) > 0,
         steps=_figure(values, contract.METRIC_STEPS),
         samples=_figure(values, contract.METRIC_SAMPLES),
@@ -98,7 +112,8 @@ def _metrics(version: int, values: Mapping[str, float], phase: str, resumed_from
         memory_limit_bytes=_known(values, contract.METRIC_MEMORY_LIMIT_BYTES),
         memory_batch_size=_whole(values, contract.METRIC_MEMORY_BATCH_SIZE),
         resumed_step=_step(values.get(contract.METRIC_RESUMED_STEP)),
-        resumed_from=resumed_from,
+        resumed_from=texts.resumed_from,
+        evaluated=_evaluated(values, texts.evaluation),
         least_batch_size=_least_batch(values.get(contract.METRIC_LEAST_BATCH_SIZE, 1.0)),
     )
 
@@ -120,6 +135,11 @@ def _whole(values: Mapping[str, float], name: str) -> int:
 
 def _step(value: float | None) -> int | None:
     return int(value) if value is not None and 0 <= value < 2**53 else None
+
+
+def _evaluated(values: Mapping[str, float], metrics: list[tuple[str, float]]) -> contract.Evaluated | None:
+    step = values.get(contract.METRIC_EVALUATION_STEP, math.nan)
+    return contract.Evaluated.of(int(step), metrics) if math.isfinite(step) else None
 
 
 def _least_batch(value: float) -> int:

@@ -26,13 +26,15 @@ class Api:
     """What the cluster holds, and how it behaves.
 
     `watches` are scripts, one for each watch request in turn: their events are sent, then the request ends. `forbidden`
-    are resources that the user has no right to.
+    are resources that the user has no right to. `logs` are by pod; one that has none waits to start.
     """
 
     def __init__(self) -> None:
         self.jobs: list[Document] = []
         self.config_maps: dict[str, dict[str, str]] = {}
         self.events: list[Document] = []
+        self.pods: list[Document] = []
+        self.logs: dict[str, str] = {}
         self.watches: list[list[Document | str]] = []
         self.installed = True
         self.forbidden: set[str] = set()
@@ -57,6 +59,11 @@ class Api:
             return self._jobs(namespace, query)
         if resource == "configmaps":
             return self._config_map(parts[-1])
+        if parts[-1] == "log":
+            return self._log(parts[-2], query)
+        if resource == "pods":
+            pods = [pod for pod in self.pods if _labelled(pod, query.get("labelSelector", ""))]
+            return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": pods}
         found = [event for event in self.events if _selected(event, query.get("fieldSelector", ""))]
         return 200, {"kind": "EventList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": found}
 
@@ -74,6 +81,13 @@ class Api:
         ]
         kind = {"kind": "HeteroTrainingJobList", "apiVersion": "heterotrain.dev/v1alpha1"}
         return 200, {**kind, "metadata": {"resourceVersion": "100"}, "items": found}
+
+    def _log(self, pod: str, query: dict[str, str]) -> tuple[int, Document | str]:
+        if pod not in self.logs:
+            reason = f'container "{query["container"]}" in pod "{pod}" is waiting to start: ContainerCreating'
+            return 400, status(400, "BadRequest", reason)
+        lines = self.logs[pod].splitlines(keepends=True)
+        return 200, "".join(lines[-int(query.get("tailLines", len(lines) or 1)) :])
 
     def _config_map(self, name: str) -> tuple[int, Document]:
         if name not in self.config_maps:
@@ -97,6 +111,11 @@ def _selected(document: Document, selector: str) -> bool:
         if value != wanted:
             return False
     return True
+
+
+def _labelled(pod: Document, selector: str) -> bool:
+    pairs = [term.partition("=") for term in filter(None, selector.split(","))]
+    return all(pod["metadata"]["labels"].get(name) == value for name, _, value in pairs)
 
 
 @contextmanager

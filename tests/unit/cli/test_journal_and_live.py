@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.cli.journal import committed_steps, entry_of
+from heterotrain_operator.cli.journal import committed_steps, entry_of, reached_steps
 from heterotrain_operator.cli.live import Pace, View, plain_line, progress
 from heterotrain_operator.core.model import Decision, Event, Group, Job, Seen, WorkerMetrics, WorkerSeen
 
@@ -104,6 +104,32 @@ def test_steps_are_none_without_metrics():
     assert committed_steps(Seen()) == 0
 
 
+def ended(step: int) -> Seen:
+    """Both workers have ended, and their metrics with them."""
+    now = seen(step)
+    workers = tuple(
+        replace(worker, metrics=None, phase="Succeeded", exit_code=0, finished=True, step=step)
+        for worker in now.workers
+    )
+    return replace(now, workers=workers)
+
+
+def test_steps_of_workers_that_ended_are_those_of_their_last_words():
+    assert reached_steps(ended(400)) == 400
+    assert reached_steps(seen(391)) == 391
+
+
+def test_last_table_of_a_job_tells_how_it_went():
+    text, clock = io.StringIO(), Clock()
+    with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
+        view.begin("Optimal", JOB)
+        view.show(seen(391), QUIET, None)
+        view.show(ended(400), QUIET, None)
+    last = text.getvalue()[text.getvalue().index("step 391/400") :]
+    for word in ("step 400/400", "60 ms", "succeeded", " 16 "):
+        assert word in last
+
+
 class Clock:
     """A clock that tests set."""
 
@@ -137,3 +163,16 @@ def test_terminal_shows_a_table_of_workers():
     for word in ("digits-large-0", "CPU limit", "0.25", "60 ms", "25%", "step 100/400", "within the dead-band"):
         assert word in shown
     assert [" 23 " in line for line in shown.splitlines() if "700 of 1024 MiB" in line] == [True]
+
+
+def test_script_prints_above_the_table_with_its_colours_but_moves_no_cursor():
+    text, clock = io.StringIO(), Clock()
+    with View(Console(file=text, width=160, force_terminal=True, color_system="standard"), clock) as view:
+        view.begin("Optimal", JOB)
+        view.show(seen(100), QUIET, None)
+        view.script_says("digits-large-0", ["\x1b[31mred\x1b[0m \x1b[2J[bold]loss[/bold]", "next"])
+    shown = text.getvalue()
+    assert "\x1b[31mred\x1b[0m [bold]loss[/bold]" in shown
+    assert "\x1b[2J" not in shown
+    above = shown[shown.index("[bold]loss") :]
+    assert above.index("next") < above.index("worker"), "the table is drawn again below"

@@ -155,14 +155,6 @@ def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path):
     assert list(checkpoints.steps_in(aside)) == [100, 200]
 
 
-def test_valid_manifest_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = write_manifest(tmp_path, manifest())
-    assert main(["validate", str(path)]) == 0
-    assert capsys.readouterr().out == (
-        f"{path} is valid: job, 2 workers in 1 groups, global batch 32, policy Optimal\n"
-    )
-
-
 def test_invalid_manifest_is_refused_by_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump({"kind": "Pod"}), "utf-8")
@@ -275,3 +267,62 @@ def test_signals_that_came_before_count():
     with pytest.raises(Insisted) as insisted, stop.insistable():
         pytest.fail("was let in")
     assert insisted.value.exit_code == 130
+
+
+def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("heterotrain ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "x.yaml", "--wide"], ["logs", "j", "--wide"], ["validate", "x", "--wide"]]
+)
+def test_errors_of_usage_show_that_of_the_subcommand(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: heterotrain {arguments[0]} ")
+    assert "unrecognized arguments: --wide" in said
+
+
+def test_folder_that_cannot_be_made_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = str(write_manifest(tmp_path, manifest()))
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere/below")):
+        assert main(["run", path, "--out", str(out)]) == 2
+        assert f"--out: nothing can be written to {out}" in capsys.readouterr().err
+
+
+def completed(folder: Path, words: list[str]) -> list[str]:
+    """What bash offers for the last of these words."""
+    script = folder / "completion.bash"
+    source = [sys.executable, "-m", "heterotrain_operator.cli.main", "completion", "bash"]
+    script.write_text(subprocess.run(source, capture_output=True, text=True, check=True).stdout, "utf-8")
+    program = (
+        f"source {script}; COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; "
+        "COMPREPLY=(); $(complete -p heterotrain | sed 's/.*-F \\([^ ]*\\).*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["heterotrain", "va"], {"validate"}),
+        (["heterotrain", "run", "--comp"], {"--compare"}),
+        (["heterotrain", "run", "--logs", ""], {"leader", "all", "none"}),
+        (["heterotrain", "validate", "jo"], {"job.yaml"}),
+    ],
+)
+def test_bash_completes_commands_options_and_files(words: list[str], offered: set[str], tmp_path: Path):
+    (tmp_path / "job.yaml").touch()
+    assert set(completed(tmp_path, words)) == offered
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_get_a_script_too(shell: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["completion", shell]) == 0
+    assert "validate" in capsys.readouterr().out

@@ -2,11 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.cli.journal import Entry
 from heterotrain_operator.cli.report import Facts, Run, Told, write
 from heterotrain_operator.cli.summary import summarize
@@ -20,7 +22,8 @@ MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = history(30, (32, 32), (0.32, 0.96))
     after = history(60, (48, 16), (0.48, 0.5), first=30, began=BEGAN + 60, loss=0.5)
-    optimal = arm("Optimal", joined(before, after), adjustments=1)
+    told_by_script = (EvaluationRecord(BEGAN + 70, 60, {"<accuracy>": 0.75}),)
+    optimal = replace(arm("Optimal", joined(before, after), adjustments=1), evaluations=told_by_script)
     uniform = arm("Uniform", joined(history(90, (32, 32), (0.32, 0.96))))
     sizes = [history(5, (16 * k, 8 * k), (0.16 * k, 0.24 * k), first=5 * k) for k in range(1, 5)]
     profiled = arm("Profile", joined(*sizes), 0, "Running")
@@ -102,3 +105,12 @@ def test_arm_that_never_trained_can_be_reported(tmp_path: Path):
     told = (Told(failed, "optimal-1", (), {}),)
     write(tmp_path, Run(summary, told, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
     assert (tmp_path / "report.html").exists()
+
+
+def test_report_has_the_evaluations_of_each_arm(folder: Path):
+    text = (folder / "report.html").read_text("utf-8")
+    assert text.count("<h3>Evaluations</h3>") == 1
+    assert "&lt;accuracy&gt;</th>" in text
+    assert "<td>60</td><td>1:10</td><td>0.75</td>" in text
+    (summary,) = [json.loads((folder / "summary.json").read_text("utf-8"))]
+    assert summary["arms"][0]["evaluations"][0]["metrics"] == {"<accuracy>": 0.75}

@@ -140,3 +140,54 @@ def test_scheduled_limits_are_imposed_and_told(tmp_path: Path):
     assert all(record["time"] >= change["seconds"] for record in limited)
     assert (tmp_path / "out" / "schedule.yaml").read_text() == schedule.read_text()
     assert "<h2>Schedule</h2>" in (tmp_path / "out" / "report.html").read_text()
+
+
+TALK = """
+import sys
+for number in range(30):
+    print('line', number, flush=True)
+sys.exit('\\x1b[31mno data\\x1b[0m')
+"""
+
+
+def test_failure_ends_with_the_last_lines_of_the_worker_and_the_place_of_its_log(tmp_path: Path):
+    path = write_manifest(tmp_path, manifest(TALK, replicas=1, runPolicy={"backoffLimit": 0}))
+    command = start(tmp_path, "run", str(path))
+    _, err = command.communicate(timeout=120)
+    assert command.returncode == 1
+    (log,) = (tmp_path / ".heterotrain" / "runs" / "job").glob("*/arms/optimal-1/workers/job-cpu-0/log")
+    assert log.read_text("utf-8").startswith("line 0\n")
+    assert "job-cpu-0 | line 0\n" in err, "the leader's output is shown"
+    _, told = err.split(f"The last lines of job-cpu-0, all of {log.relative_to(tmp_path)}:\n")
+    assert told.splitlines()[:20] == [*(f"  line {number}" for number in range(11, 30)), "  no data"]
+    assert "job failed: " in told
+
+    asked = start(tmp_path, "logs", "job", "cpu-0", "--tail", "1")
+    out, _ = asked.communicate(timeout=60)
+    assert out == "\x1b[31mno data\x1b[0m\n"
+
+
+@pytest.mark.parametrize(("shown", "names"), [("all", {"job-cpu-0", "job-cpu-1"}), ("none", set())])
+def test_output_of_all_workers_or_of_none_is_shown_as_asked(shown: str, names: set[str], tmp_path: Path):
+    path = write_manifest(tmp_path, manifest("print('up'); raise SystemExit(3)", runPolicy={"backoffLimit": 0}))
+    command = start(tmp_path, "run", str(path), "--logs", shown)
+    _, err = command.communicate(timeout=120)
+    assert {line.split()[0] for line in err.splitlines() if line.endswith(" | up")} == names
+    assert " | job-cpu" not in err, "no line has two prefixes"
+    logs_kept = (tmp_path / ".heterotrain" / "runs" / "job").glob("*/arms/*/workers/*/log")
+    assert {log.parent.name for log in logs_kept} == {"job-cpu-0", "job-cpu-1"}
+
+
+def test_interrupted_run_without_checkpoints_promises_none(tmp_path: Path):
+    path = write_manifest(tmp_path, manifest(SLEEP, replicas=1))
+    command = start(tmp_path, "run", str(path))
+    assert command.stderr is not None
+    while " | up" not in (line := command.stderr.readline()):
+        assert line, "the run ended"
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "stopping: the workers finish their step, within 60 s" in err
+    assert "stopped after 0 steps; nothing can be resumed, for the job keeps no checkpoints" in err
+    assert "write a checkpoint" not in err
+    assert "removed" not in err

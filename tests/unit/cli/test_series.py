@@ -10,6 +10,7 @@ from heterotrain_operator.cli.series import (
     balanced,
     iteration_seconds,
     last_accounts,
+    last_evaluations,
     read_evaluations,
     read_series,
     seconds_to_metric,
@@ -117,3 +118,11 @@ def test_metric_is_reached_at_the_first_evaluation_that_says_so(tmp_path: Path):
     assert seconds_to_metric(steps, told, "accuracy", lambda value: value >= 0.8) == 9.0 - begin
     assert seconds_to_metric(steps, told, "accuracy", lambda value: value >= 0.95) is None
     assert seconds_to_metric(steps, told, "f1", lambda value: True) is None
+
+
+def test_evaluations_after_a_step_that_was_gone_back_to_are_void():
+    told = [
+        EvaluationRecord(time, step, {"accuracy": accuracy})
+        for time, step, accuracy in [(3.0, 20, 0.5), (4.0, 30, 0.6), (7.0, 20, 0.55), (1.0, 10, 0.4)]
+    ]
+    assert [(each.step, each.metrics["accuracy"]) for each in last_evaluations(told)] == [(10, 0.4), (20, 0.55)]

@@ -165,3 +165,11 @@ def test_empty_list_is_a_list_for_programs(status: Status) -> None:
 )
 def test_ages_are_short(seconds: float | None, text: str) -> None:
     assert wording.age(seconds) == text
+
+
+def test_evaluation_is_told(api: Api, status: Status, digits: Trained) -> None:
+    document = {**digits.document, "status": {**digits.document["status"]}}
+    metrics = [{"name": "accuracy", "value": 0.9753}, {"name": "f1", "value": 1}, {"name": "odd"}]
+    document["status"]["evaluation"] = {"step": 50, "metrics": metrics}
+    api.jobs.append(document)
+    assert "step 60/1000, accuracy 0.9753 and f1 1 at step 50, " in status("digits")

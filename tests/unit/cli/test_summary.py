@@ -1,13 +1,17 @@
 """The figures of a run, from records small enough to calculate by hand."""
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.cli.ceiling import AllReduce, Ceiling, allreduce_of, ceiling_of, profile_of
 from heterotrain_operator.cli.phases import LimitChange
 from heterotrain_operator.cli.summary import Arm, Summary, Target, summarize, summarize_arm
+from heterotrain_operator.cli.table import arms_table
 from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
 
 NAMES = (FAST, SLOW)
@@ -253,3 +257,35 @@ def test_json_has_the_promised_fields_and_only_numbers_that_json_knows():
     assert {"name", "batch", "own_seconds", "wait_seconds"} <= found["worker"][0].keys()
     points = document["profile"]["workers"][0]["points"]
     assert {"batch", "own_seconds", "spread_seconds", "steps"} <= points[0].keys()
+
+
+def evaluated_arm() -> Arm:
+    """The adjusted arm, evaluated twice: the second time nearly every sample is right, and the F1 score is unknown."""
+    told = (
+        EvaluationRecord(BEGAN + 20.0, 8, {"accuracy": 0.5, "f1": 0.25}),
+        EvaluationRecord(BEGAN + 40.0, 20, {"accuracy": 0.97531, "f1": float("nan")}),
+    )
+    return replace(adjusted_arm(), evaluations=told)
+
+
+def test_evaluations_are_in_the_summary():
+    found = summarize("j", (evaluated_arm(), uniform_arm()), NAMES, bounds=BOUNDS)
+    told, none = json.loads(json.dumps(found.to_json(), allow_nan=False))["arms"]
+    assert none["evaluations"] == []
+    began = evaluated_arm().steps[0].seconds - BEGAN
+    assert told["evaluations"] == [
+        {"step": 8, "seconds": 20.0 - began, "metrics": {"accuracy": 0.5, "f1": 0.25}},
+        {"step": 20, "seconds": 40.0 - began, "metrics": {"accuracy": 0.97531, "f1": None}},
+    ]
+
+
+def test_table_has_what_was_evaluated_last():
+    found = summarize("j", (evaluated_arm(), uniform_arm()), NAMES, bounds=BOUNDS)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(arms_table(found, 120))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    heading = [cell.strip() for cell in next(line for line in lines if "accuracy" in line).strip("┃").split("┃")]
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    accuracy, f1 = heading.index("accuracy"), heading.index("f1")
+    assert [(row[accuracy], row[f1]) for row in rows] == [("0.9753", "nan"), ("-", "-")]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from jsonschema import Draft4Validator
 
+from heterotrain.contract import Evaluated
 from heterotrain_operator.api.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.status import next_status, worth_writing
 from heterotrain_operator.core.model import Condition, Seen
@@ -267,3 +268,20 @@ def test_job_completes_once() -> None:
 def test_start_is_that_of_the_time_now_active() -> None:
     suspended = replace(MEMORY, started_at=None)
     assert "startTime" not in status(status(), decided=decision("Suspended"), memory=suspended)
+
+
+def test_newest_evaluation_is_told_and_stays() -> None:
+    early, late = Evaluated(100, (("accuracy", 0.123456),)), Evaluated(120, (("accuracy", 0.987654), ("f1", 0.5)))
+    known = status(seen=training(evaluated=early))
+    assert known["evaluation"] == {"step": 100, "metrics": [{"name": "accuracy", "value": 0.1235}]}
+    assert status(known, seen=training())["evaluation"] == known["evaluation"]
+    ended = [replace(each, metrics=None, exit_code=0, finished=True, evaluated=late) for each in training().workers]
+    told = status(known, seen=Seen(tuple(ended), plan()))
+    assert told["evaluation"]["step"] == 120
+    assert [entry["value"] for entry in told["evaluation"]["metrics"]] == [0.9877, 0.5]
+
+
+def test_evaluation_is_a_quiet_figure_while_the_job_runs() -> None:
+    before, after = (status(seen=training(evaluated=Evaluated(step, (("f1", 0.5),)))) for step in (100, 110))
+    assert not worth_writing(before, after, 1.0)
+    assert worth_writing(before, after, 31.0)

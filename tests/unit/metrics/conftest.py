@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -57,7 +58,10 @@ def worker(index: int, own_seconds: float, *, version: int = 7, phase: str = con
     return WorkerSeen(f"digits-cpu-{index}", f"u{index}", "cpu", index, "Running", metrics=metrics)
 
 
-SEEN = Seen((worker(0, 0.3), worker(1, 0.1)), PLAN)
+EVALUATED = contract.Evaluated(100, (("accuracy", 0.75), ("loss", 0.5)))
+_LEADER = worker(0, 0.3)
+assert _LEADER.metrics is not None
+SEEN = Seen((replace(_LEADER, metrics=replace(_LEADER.metrics, evaluated=EVALUATED)), worker(1, 0.1)), PLAN)
 
 
 @pytest.fixture
@@ -85,6 +89,7 @@ def exported(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> Expo
     exporter.counters = VersionCounters(plan_version=7, ewma=0.25)
     exporter.state.loss = 1.5
     exporter.state.taken_over = Origin(40, "an earlier job")
+    exporter.state.evaluated = EVALUATED
     exporter.memory.peak = Peak(memory_bytes=700e6, batch_size=48)
     return exported_by([*exporter.collect(), *operator.registry.collect()])
 

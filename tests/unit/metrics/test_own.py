@@ -45,6 +45,7 @@ def test_look_at_a_job_is_exported(operator: OperatorMetrics) -> None:
     assert of_job(operator, names.JOB_PLANNED_BATCH_SIZE, worker="digits-cpu-0", group="cpu") == 64
     assert of_job(operator, names.JOB_IMBALANCE_RATIO) == pytest.approx(1.5)
     assert of_job(operator, names.JOB_STEP) == 121
+    assert of_job(operator, names.JOB_EVALUATION, metric="accuracy") == 0.75
     assert of_job(operator, f"{names.JOB_ADJUSTMENTS}_total") == 3
     assert of_job(operator, f"{names.JOB_RESTARTS}_total") == 1
     assert of_job(operator, names.JOB_METRICS_SOURCE_UP) == 1

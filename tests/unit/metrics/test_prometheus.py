@@ -172,3 +172,15 @@ def test_server_that_scrapes_no_worker_is_noted_with_what_was_asked(url: str) ->
 def test_nothing_is_noted_when_all_workers_are_known(url: str, script: Script) -> None:
     script.answer = matrix(*scrape(-1))
     assert source(url).read().note == ""
+
+
+def test_evaluations_of_a_scrape_are_read_with_it(url: str, script: Script) -> None:
+    script.answer = matrix(
+        *scrape(-1),
+        row(contract.METRIC_EVALUATION, [(-1, 0.75)], metric="accuracy"),
+        row(contract.METRIC_EVALUATION, [(-1, "NaN")], metric="f1"),
+        row(contract.METRIC_EVALUATION_STEP, [(-1, 100)]),
+    )
+    found = read(url)
+    assert found is not None
+    assert found.evaluated == contract.Evaluated(100, (("accuracy", 0.75),))

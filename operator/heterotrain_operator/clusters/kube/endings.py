@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heterotrain.contract import EXIT_PREEMPTED, Termination
+from heterotrain.contract import EXIT_PREEMPTED, Evaluated, Termination
 
 Document = Mapping[str, Any]
 
@@ -70,6 +70,7 @@ class Ending:
     out_of_memory: bool = False
     asked_to_stop: bool = False
     script_error: bool = False
+    evaluated: Evaluated | None = None
     fatal: bool = False
 
 
@@ -93,6 +94,7 @@ def how_it_ended(spec: Document, status: Document, container: Document, trainer:
         out_of_memory=out_of_memory,
         asked_to_stop=words.asked_to_stop and code == EXIT_PREEMPTED,
         script_error=words.script_error,
+        evaluated=words.evaluated,
         fatal=words.fatal,
     )
 

@@ -78,6 +78,7 @@ class PodFacts:
     disrupted: bool = False
     out_of_memory: bool = False
     script_error: bool = False
+    evaluated: contract.Evaluated | None = None
     fatal: bool = False
     asked_to_stop: bool = False
     deleting_since: float | None = None
@@ -139,6 +140,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         disrupted=gone or deleted is not None or is_disrupted(status, trainer),
         out_of_memory=ending.out_of_memory,
         script_error=ending.script_error,
+        evaluated=ending.evaluated,
         fatal=ending.fatal,
         asked_to_stop=ending.asked_to_stop,
         deleting_since=None if deleted is None else unix_seconds(deleted),
@@ -167,6 +169,7 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         disrupted=facts.disrupted or node_lost,
         out_of_memory=facts.out_of_memory,
         script_error=facts.script_error,
+        evaluated=facts.evaluated,
         fatal=facts.fatal,
         asked_to_stop=facts.asked_to_stop,
         deleting_since=facts.deleting_since,

@@ -25,6 +25,7 @@ from heterotrain_operator.clusters.kube.plan_map import StoredPlan, read_plan_ma
 from heterotrain_operator.clusters.kube.reading_errors import (
     ExpiredError,
     JobNotFoundError,
+    NoLogError,
     NotInstalledError,
     ReadingError,
     RefusedError,
@@ -35,6 +36,8 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 20.0
 WATCH_SECONDS = 60
 """One watch request lasts at most so long: a dead connection is noticed when the next one fails."""
+
+LOG_PIECE_BYTES = 64 * 1024
 
 RESOURCE = f"{names.PLURAL}.{names.GROUP}"
 INSTALL = "helm install heterotrain helm/heterotrain --namespace heterotrain --create-namespace --wait"
@@ -177,6 +180,48 @@ class Reader:
         )
         return sorted(listing.get("items", []), key=_moment_of)
 
+    def worker_pods(self, job: str) -> list[Document]:
+        """The pods of a job's workers, by group and index.
+
+        Raises ReadingError in its kinds.
+        """
+        selector = f"{names.LABEL_JOB}={job},{names.LABEL_ROLE}={names.ROLE_WORKER}"
+        listing = self._document(
+            lambda **limits: self._core().list_namespaced_pod(self.namespace, label_selector=selector, **limits),
+            "list",
+            f"pods {self._where}",
+        )
+        return sorted(listing.get("items", []), key=_place_of)
+
+    def log(self, pod: Document, *, tail: int | None = None) -> Iterator[bytes]:
+        """What the trainer of a pod has printed, or its last `tail` lines, piece by piece.
+
+        Raises NoLogError if it has not started, or is gone, and the other kinds of ReadingError.
+        """
+        name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
+        try:
+            response = self._ask(
+                lambda: self._core().read_namespaced_pod_log(
+                    name,
+                    self.namespace,
+                    container=container,
+                    tail_lines=tail,
+                    _preload_content=False,
+                    _request_timeout=(CONNECT_SECONDS, READ_SECONDS),
+                ),
+                "get",
+                f"pods/log {name} {self._where}",
+            )
+        except _MissingError as error:
+            raise NoLogError(f"pod {name} is gone, and its log with it") from error
+        try:
+            yield from response.stream(LOG_PIECE_BYTES)
+        except HTTPError as error:
+            raise UnreachableError(f"the log of {name} broke off: {_words(error)}") from error
+        finally:
+            response.close()
+            response.release_conn()
+
     def not_found(self, name: str) -> JobNotFoundError:
         """That a job does not exist, with the names of those that do, and where else one is called that."""
         here = [job["metadata"]["name"] for job in self.jobs()]
@@ -241,6 +286,8 @@ class Reader:
             return RefusedError(f"{self._server} does not accept the credentials (401 Unauthorized); log in anew")
         if error.status == 403:
             return RefusedError(f"you may not {verb} {what}: {told}")
+        if error.status == 400 and what.startswith("pods/log "):
+            return NoLogError(told)
         if error.status == 404:
             return _MissingError(f"{self._server} has no {what}: {told}")
         if error.status == 410:
@@ -287,6 +334,13 @@ def _moment_of(event: Document) -> tuple[str, int]:
     version = metadata.get("resourceVersion", "")
     last = str(next(filter(None, moments), metadata.get("creationTimestamp") or ""))
     return last, int(version) if version.isdecimal() else 0
+
+
+def _place_of(pod: Document) -> tuple[str, int, str]:
+    """A worker's group and index, which its pod's labels tell."""
+    labels = pod["metadata"].get("labels") or {}
+    index = labels.get(names.LABEL_INDEX, "")
+    return labels.get(names.LABEL_GROUP, ""), int(index) if index.isdecimal() else 0, pod["metadata"]["name"]
 
 
 def _words(error: Exception) -> str:

@@ -15,6 +15,10 @@ class JobNotFoundError(ReadingError):
     """The cluster answers, but has no job of that name."""
 
 
+class WorkerNotFoundError(ReadingError):
+    """The job exists, but has no worker of that name."""
+
+
 class UnreachableError(ReadingError):
     """The cluster does not answer, or not as a Kubernetes API does."""
 
@@ -29,3 +33,7 @@ class NotInstalledError(ReadingError):
 
 class ExpiredError(ReadingError):
     """A watch asked for changes from longer ago than the cluster remembers; look anew and watch from there."""
+
+
+class NoLogError(ReadingError):
+    """A pod that has printed nothing that could be read: it has not started yet, or is gone."""

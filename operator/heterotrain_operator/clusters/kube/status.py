@@ -28,6 +28,7 @@ from heterotrain_operator.clusters.kube.worker_status import (
     two_digits,
     worker_entries,
 )
+from heterotrain_operator.core.evaluations import newest_evaluation
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen
 from heterotrain_operator.core.state import Memory
 
@@ -40,7 +41,7 @@ _ATTEMPTS = 4
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
 
-_QUIET = frozenset({"step", "epoch", "imbalancePercent"})
+_QUIET = frozenset({"step", "epoch", "evaluation", "imbalancePercent"})
 _QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent", "maxBatchSize"})
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
@@ -73,6 +74,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "ready": f"{sum(_trains(entry) for entry in workers)}/{job.spec.replicas}",
         "replicas": job.spec.replicas,
         **_progress(previous, job, seen),
+        "evaluation": _evaluation(seen) or previous.get("evaluation"),
         "imbalancePercent": _percent(decision.imbalance),
         "planVersion": _within(plan.version if plan else None, MAX_STEPS),
         "planGeneration": _within(plan.generation if plan else None, MAX_STEPS),
@@ -177,6 +179,15 @@ def _resumed_from(memory: Memory) -> dict[str, Any] | None:
     if not 0 <= memory.resumed_step <= MAX_STEPS:
         return None
     return {"step": memory.resumed_step, "jobUid": memory.resumed_from[:MAX_NAME]}
+
+
+def _evaluation(seen: Seen) -> Entry | None:
+    """The newest evaluation with four digits of its values, which suffice people and keep the status still."""
+    newest = newest_evaluation(seen.workers)
+    if newest is None:
+        return None
+    metrics = [{"name": name, "value": float(f"{value:.4g}")} for name, value in newest.metrics]
+    return {"step": newest.step, "metrics": metrics}
 
 
 def _within(value: int | None, most: int) -> int | None:

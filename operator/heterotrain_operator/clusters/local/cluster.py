@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -80,15 +80,18 @@ class LocalCluster:
         mechanism: Mechanism | None = None,
         cpus: Mapping[str, int] | None = None,
         endless: bool = False,
+        logs: Path | None = None,
     ) -> None:
         """Use `directory` for plan, logs and series; `checkpoint_path` replaces the manifest's. `cpus` keeps workers,
-        by name, to one CPU each. Workers of an `endless` job go on until they are stopped.
+        by name, to one CPU each. Workers of an `endless` job go on until they are stopped. `logs` is where their logs
+        lie instead, in a folder for each worker.
 
         Raises ManifestError if a template asks for what a process cannot have. Without a `mechanism` the best
         that works here limits the workers.
         """
         self.job = job
         self.directory = directory.absolute()
+        self._logs = self.directory / "workers" if logs is None else logs.absolute()
         self._templates = read_templates(job)
         self._check_working_dirs()
         self.ignored = tuple(path for template in self._templates.values() for path in template.ignored)
@@ -180,10 +183,15 @@ class LocalCluster:
         """A worker's first process. Raises ValueError without such a worker."""
         return self._pod(name).process.pid
 
-    def wait(self, seconds: float) -> None:
-        """Let time pass, but no longer than until there is an end of a worker that was not observed yet."""
+    def wait(self, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
+        """Let time pass, but no longer than until there is an end of a worker that was not observed yet.
+
+        `meanwhile` is called now and then.
+        """
         deadline = time.monotonic() + seconds
         while not self._tend() and not self._unreported() and (left := deadline - time.monotonic()) > 0:
+            if meanwhile is not None:
+                meanwhile()
             time.sleep(min(POLL_SECONDS, left))
 
     def interrupt(self, grace_seconds: float) -> bool:
@@ -206,7 +214,7 @@ class LocalCluster:
 
     def log_file(self, name: str) -> Path:
         """The log of a worker, all its incarnations in one."""
-        return self.directory / "workers" / name / "log"
+        return self._logs / name / "log"
 
     def close(self) -> None:
         """Kill what is left and remove every limit; harmless when done already."""
@@ -280,7 +288,7 @@ class LocalCluster:
 
     def _start(self, key: WorkerKey) -> _Pod:
         template = self._templates[key.group]
-        files = WorkerFiles(self.directory / "workers" / key.name, str(uuid.uuid4()))
+        files = WorkerFiles(self.directory / "workers" / key.name, str(uuid.uuid4()), self._logs / key.name)
         address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
         environment = self._environment(key, template, files, metrics_port)
         command = [expand(word, environment) for word in template.command]
@@ -329,13 +337,13 @@ class LocalCluster:
     def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
-        finished, step, message = False, 0, ""
+        finished, step, message, evaluated = False, 0, "", None
         out_of_memory = script_error = fatal = False
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
             finished, step, message = words.finished, words.step, words.message
-            script_error, fatal = words.script_error, words.fatal
+            script_error, fatal, evaluated = words.script_error, words.fatal, words.evaluated
             out_of_memory = code != 0 and (pod.process.out_of_memory or words.out_of_memory)
         return WorkerSeen(
             name=pod.key.name,
@@ -354,6 +362,7 @@ class LocalCluster:
             script_error=script_error,
             fatal=fatal,
             metrics=metrics,
+            evaluated=evaluated,
         )
 
 

@@ -23,15 +23,19 @@ POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class WorkerFiles:
-    """Where one worker leaves what. The log is that of all incarnations; the others belong to one of them."""
+    """Where one worker leaves what. The log is that of all incarnations; the others belong to one of them.
+
+    The log lies in `log_folder`, which may outlive the rest (None: in `folder`).
+    """
 
     folder: Path
     uid: str
+    log_folder: Path | None = None
 
     @property
     def log(self) -> Path:
         """Standard output and error."""
-        return self.folder / "log"
+        return (self.log_folder or self.folder) / "log"
 
     @property
     def termination(self) -> Path:
@@ -68,6 +72,7 @@ class WorkerProcess:
         self._kill_at: float | None = None
         self._removed = self._ended = False
         files.folder.mkdir(parents=True, exist_ok=True)
+        files.log.parent.mkdir(parents=True, exist_ok=True)
         with files.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem
+from heterotrain_operator.api.lint import BYTES, memory_fault
 from heterotrain_operator.api.problems import render_path
 from heterotrain_operator.api.quantity import parse_quantity
 
@@ -108,6 +109,9 @@ def _pod(template: Mapping[str, Any], path: Path, problems: list[Problem]) -> Pr
     if container.get("envFrom"):
         reason = "takes variables from objects of a cluster; write them under env for a run on this machine"
         problems.append(Problem(render_path((*inner, "envFrom")), reason))
+    for name in BYTES:
+        if name in limits and (reason := memory_fault(limits[name])):
+            problems.append(Problem(render_path((*limits_path, name)), reason))
     return ProcessTemplate(
         command=(*(container.get("command") or ()), *(container.get("args") or ())),
         environment=tuple(_environment(container.get("env") or (), (*inner, "env"), problems)),

@@ -1,0 +1,100 @@
+"""The runs of this folder, newest last: where the logs of each are kept, so that they can be read afterwards."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+RUNS = Path(".heterotrain") / "runs"
+"""Below the current folder: for each job a folder, and in it for each run a folder, or a link to that of --out."""
+KEPT = 10
+"""Runs of one job whose logs are kept."""
+
+_MOMENT = re.compile(r"\d{8}T\d{12}")
+_ARMS, _WORKERS, _LOG = "arms", "workers", "log"
+
+
+def log_folder(run: Path, slug: str) -> Path:
+    """The folder of the logs of one arm of a run; a worker's is `<name>/log` in it."""
+    return run / _ARMS / slug / _WORKERS
+
+
+def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -> Path:
+    """Enter a new run of a job, and return the folder of its logs: `out` if the user named one.
+
+    Logs of all but the newest runs are removed; what lies in a folder of --out never is.
+    """
+    moment = datetime.now(UTC) if now is None else now
+    runs = here / RUNS / job
+    entry = runs / f"{moment:%Y%m%dT%H%M%S%f}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        if out is None:
+            entry.mkdir()
+        else:
+            entry.symlink_to(out.absolute(), target_is_directory=True)
+    except OSError as error:
+        if out is not None:
+            logger.warning("`heterotrain logs` will not find this run, for %s: %s", runs, error.strerror)
+            return out
+        kept = Path(tempfile.mkdtemp(prefix="heterotrain-logs-"))
+        logger.warning("logs cannot be kept in %s: %s; they are in %s", runs, error.strerror, kept)
+        return kept
+    _forget(_entries(runs)[:-KEPT])
+    return entry if out is None else out
+
+
+def _entries(runs: Path) -> list[Path]:
+    """Those that `begin` made; what else somebody has put there is left alone."""
+    return sorted(entry for entry in runs.iterdir() if _MOMENT.fullmatch(entry.name)) if runs.is_dir() else []
+
+
+def _forget(entries: Iterable[Path]) -> None:
+    for entry in entries:
+        if entry.is_symlink():
+            entry.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def newest(here: Path, job: str) -> Path | None:
+    """The folder of a job's newest run of which something is left; None if there is none."""
+    return next((entry for entry in reversed(_entries(here / RUNS / job)) if (entry / _ARMS).is_dir()), None)
+
+
+def jobs(here: Path) -> list[str]:
+    """The jobs that were run here."""
+    runs = here / RUNS
+    return sorted(entry.name for entry in runs.iterdir()) if runs.is_dir() else []
+
+
+@dataclass(frozen=True, slots=True)
+class ArmLogs:
+    """The logs of one arm, by worker, in the order of their groups' names and indices."""
+
+    slug: str
+    workers: dict[str, Path]
+    newest: float
+
+
+def arms(run: Path) -> list[ArmLogs]:
+    """The arms of a run that have logs, the one written to last at the end."""
+    found = []
+    for folder in sorted((run / _ARMS).iterdir()):
+        logs = {log.parent.name: log for log in sorted((folder / _WORKERS).glob(f"*/{_LOG}"), key=_by_index)}
+        if logs:
+            found.append(ArmLogs(folder.name, logs, max(log.stat().st_mtime for log in logs.values())))
+    return sorted(found, key=lambda arm: arm.newest)
+
+
+def _by_index(log: Path) -> tuple[str, int]:
+    group, _, index = log.parent.name.rpartition("-")
+    return (group, int(index)) if index.isdecimal() else (log.parent.name, 0)

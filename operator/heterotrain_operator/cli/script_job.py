@@ -1,0 +1,117 @@
+"""The manifest of a job that is only a script and a few words on the command line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from heterotrain_operator.api import API_VERSION, KIND, ManifestError, Problem
+from heterotrain_operator.api.base import MAX_GROUP_NAME
+
+SUFFIX = ".py"
+WORKERS = (Decimal(1), Decimal("0.5"), Decimal("0.25"))
+"""CPU limits of the workers if nobody says: as unequal as those of the examples."""
+SAMPLES_EACH = 64
+"""Of the global batch if nobody says, for each worker on average."""
+EPOCHS = 1
+IMAGE = "heterotrain-trainer:0.1.0"
+
+_POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptJob:
+    """A script with its arguments, the CPU limit of each worker in cores, samples per step, and the end: epochs or
+    steps. What is None is up to this module.
+    """
+
+    script: Path
+    workers: tuple[Decimal, ...] | None = None
+    global_batch: int | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    arguments: tuple[str, ...] = ()
+
+
+def is_script(path: Path) -> bool:
+    """Whether a file is run as it is, not read as a manifest."""
+    return path.suffix == SUFFIX
+
+
+def job_name(script: Path) -> str:
+    """A job's name from that of its script: lower-case letters, digits and dashes, first a letter."""
+    name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:MAX_GROUP_NAME].strip("-")
+    return name if re.match(r"[a-z]", name) else f"job-{name}".strip("-")
+
+
+def document_of(job: ScriptJob, *, for_cluster: bool = False, image: str = IMAGE) -> dict[str, Any]:
+    """The job as a manifest's document, with all that a cluster asks for if it is for one.
+
+    Raises ManifestError if the script is not there.
+    """
+    if not job.script.is_file():
+        raise ManifestError(
+            [Problem(str(job.script), "is no file" if job.script.exists() else "there is no such file")]
+        )
+    workers = job.workers or WORKERS
+    end = {"steps": job.steps} if job.steps is not None else {"epochs": job.epochs or EPOCHS}
+    groups = []
+    for limit, alike in groupby(sorted(workers, reverse=True)):
+        container: dict[str, Any] = {"name": "trainer"}
+        pod: dict[str, Any] = {}
+        if for_cluster:
+            container |= {"image": image}
+            pod = {"securityContext": dict(_POD_SECURITY)}
+        container |= {"command": ["python", str(job.script), *job.arguments]}
+        resources: dict[str, Any] = {"limits": {"cpu": _cores(limit)}}
+        if for_cluster:
+            container |= {"securityContext": dict(_CONTAINER_SECURITY)}
+            resources = {"requests": {"cpu": _cores(limit)}, **resources}
+        container |= {"resources": resources}
+        groups.append(
+            {
+                "name": f"cpu-{_milli(limit)}m",
+                "replicas": len(list(alike)),
+                "template": {"spec": {**pod, "containers": [container]}},
+            }
+        )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": job_name(job.script)},
+        "spec": {
+            "workerGroups": groups,
+            "training": {"globalBatchSize": job.global_batch or SAMPLES_EACH * len(workers), **end},
+        },
+    }
+
+
+def manifest_text(document: dict[str, Any]) -> str:
+    """A document as YAML, with a comment that says what is left to decide."""
+    return (
+        "# Run it here with `heterotrain run`. On a cluster, the image must hold the script at its path in command.\n"
+        f"{yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=110)}"
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors, which a reader would have to follow."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _milli(limit: Decimal) -> int:
+    return int(limit * 1000)
+
+
+def _cores(limit: Decimal) -> str:
+    """As Kubernetes writes it."""
+    return f"{_milli(limit)}m" if _milli(limit) % 1000 else str(_milli(limit) // 1000)

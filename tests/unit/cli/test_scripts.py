@@ -1,0 +1,203 @@
+"""Jobs that are a script and a few words, and where scripts are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heterotrain_operator.api import ManifestError, load_manifest, parse_manifest
+from heterotrain_operator.cli.main import main
+from heterotrain_operator.cli.run import Options, prepare
+from heterotrain_operator.cli.script_job import ScriptJob, document_of, job_name
+from heterotrain_operator.cli.scripts import script_at
+from unit.cli.commands import manifest, start, write_manifest
+
+SAY = "import sys\nprint('arguments', sys.argv[1:], flush=True)\nsys.exit(3)\n"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "My_Train 2.py"
+    path.write_text(SAY, "utf-8")
+    return path
+
+
+# --- without a manifest ---------------------------------------------------------------------------------------------
+
+
+def test_script_is_a_job_by_itself(script: Path) -> None:
+    job = parse_manifest(document_of(ScriptJob(script)))
+    assert job.metadata.name == "my-train-2"
+    assert [(group.name, group.replicas) for group in job.spec.worker_groups] == [
+        ("cpu-1000m", 1),
+        ("cpu-500m", 1),
+        ("cpu-250m", 1),
+    ]
+    assert (job.spec.global_batch_size, job.spec.training.epochs, job.spec.training.steps) == (192, 1, None)
+
+
+def test_workers_and_the_end_are_as_asked(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--workers", "0.5,1.0,500m", "--global-batch", "30", "--steps", "7", "--", "--lr", "0.1"]
+    assert main(["run", script.name, "--print-manifest", *asked]) == 0
+    job = parse_manifest(yaml.safe_load(capsys.readouterr().out))
+    assert [(group.name, group.replicas) for group in job.spec.worker_groups] == [("cpu-1000m", 1), ("cpu-500m", 2)]
+    assert (job.spec.global_batch_size, job.spec.training.steps) == (30, 7)
+    container = job.spec.worker_groups[1].template["spec"]["containers"][0]
+    assert container["command"] == ["python", script.name, "--lr", "0.1"]
+    assert container["resources"]["limits"] == {"cpu": "500m"}
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"), [("train", "train"), ("Train_CNN.v2", "train-cnn-v2"), ("3d", "job-3d"), ("__", "job")]
+)
+def test_name_of_the_job_is_that_of_the_script(stem: str, name: str) -> None:
+    assert job_name(Path(f"{stem}.py")) == name
+
+
+@pytest.mark.processes
+def test_script_runs_with_its_arguments(script: Path) -> None:
+    command = start(script.parent, "run", script.name, "--workers", "1", "--", "--lr", "--json")
+    _, err = command.communicate(timeout=120)
+    assert command.returncode == 1
+    assert "my-train-2-cpu-1000m-0 | arguments ['--lr', '--json']" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "gone.py"], "gone.py: there is no such file"),
+        (["run", "job.yaml", "--workers", "1", "--steps", "3"], "--workers: is for a script; a manifest says it"),
+        (["run", "job.yaml", "--", "--lr"], "--: is for a script"),
+        (["run", "My_Train 2.py", "--global-batch", "2"], "spec.training.globalBatchSize: 2 samples are too few"),
+        (["init", "job.yaml"], "is no Python script (*.py)"),
+        (["init", "My_Train 2.py", "-o", "job.yaml"], "job.yaml: is there already; name another file with -o"),
+        (["init", "My_Train 2.py", "-o", "no/job.yaml"], "no/job.yaml: cannot be written: No such file"),
+    ],
+)
+def test_what_makes_no_job_is_refused(
+    arguments: list[str], words: str, script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = write_manifest(script.parent, manifest()).read_text("utf-8")
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+    assert (script.parent / "job.yaml").read_text("utf-8") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "x.py", "--workers", "1,fast"], "--workers: must be CPU limits such as 1.0,0.5,250m"),
+        (["run", "x.py", "--workers", "1,0"], "--workers: a CPU limit must be at least 1m"),
+        (["run", "x.py", "--epochs", "0"], "--epochs: must be a whole number of at least 1, found '0'"),
+        (["run", "x.py", "--epochs", "1", "--steps", "1"], "--steps: not allowed with argument --epochs"),
+        (["run", "x.py", "--lr", "0.1"], "unrecognized arguments: --lr 0.1; a script's own come after --"),
+    ],
+)
+def test_usage_is_that_of_the_command_that_is_meant(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: heterotrain run [options] JOB.yaml")
+    assert words in said
+
+
+def test_manifest_is_written_once_and_is_valid(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", script.name, "--epochs", "2", "--image", "team/trainer:1"]) == 0
+    written = script.with_suffix(".yaml")
+    assert capsys.readouterr().out.startswith(f"{written.name} is written; run it here with: heterotrain run")
+    text = written.read_text("utf-8")
+    assert text.startswith("# ")
+    assert "&" not in text, "no anchors"
+    job = load_manifest(written)
+    assert job.spec.training.epochs == 2
+    (image,) = {group.template["spec"]["containers"][0]["image"] for group in job.spec.worker_groups}
+    assert image == "team/trainer:1"
+    prepare(Options(written), script.parent)
+    assert main(["init", script.name]) == 2
+    assert written.read_text("utf-8") == text
+
+
+# --- where scripts are ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "position"),
+    [
+        (["python", "train.py", "--x"], 1),
+        (["/usr/bin/python3.11", "-u", "-W", "error", "train.py"], 4),
+        (["python", "-m", "train.py"], None),
+        (["python", "-c", "pass", "a.py"], None),
+        (["bash", "-c", "python train.py"], None),
+        (["python", "train"], None),
+        (["python"], None),
+        ([], None),
+    ],
+)
+def test_script_of_a_command_is_found(words: list[str], position: int | None) -> None:
+    assert script_at(words) == position
+
+
+def job_with(command: list[str], **container: Any) -> dict[str, Any]:
+    job = manifest()
+    job["spec"]["workerGroups"][0]["template"]["spec"]["containers"][0] |= {"command": command, **container}
+    return job
+
+
+def commands(path: Path, here: Path) -> tuple[str, ...]:
+    return prepare(Options(path), here).templates["cpu"].command
+
+
+def test_script_is_looked_for_here_then_beside_the_manifest(tmp_path: Path) -> None:
+    here, beside = tmp_path / "here", tmp_path / "repository" / "examples"
+    for folder in (here, beside):
+        folder.mkdir(parents=True)
+    path = write_manifest(beside, job_with(["python", "-u"], args=["train.py", "train.py"]))
+    with pytest.raises(ManifestError) as refused:
+        commands(path, here)
+    (problem,) = refused.value.problems
+    assert problem.path == "spec.workerGroups[0].template.spec.containers[0].args"
+    assert problem.reason == (
+        f"there is no train.py in {here}, {beside}, {beside.parent}; name its folder in workingDir"
+    )
+    (beside.parent / "train.py").touch()
+    assert commands(path, here) == ("python", "-u", str(beside.parent / "train.py"), "train.py")
+    (beside / "train.py").touch()
+    assert commands(path, here) == ("python", "-u", str(beside / "train.py"), "train.py")
+    (here / "train.py").touch()
+    assert commands(path, here) == ("python", "-u", "train.py", "train.py")
+
+
+def test_working_dir_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (tmp_path / "train.py").touch()
+    path = write_manifest(tmp_path, job_with(["python", "train.py"], workingDir=str(folder)))
+    with pytest.raises(ManifestError, match=rf"there is no train\.py in {folder}$"):
+        commands(path, tmp_path)
+    (folder / "train.py").touch()
+    assert commands(path, tmp_path) == ("python", "train.py")
+
+
+def test_absolute_script_must_be_there(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, job_with(["python", "/opt/nowhere/train.py"]))
+    with pytest.raises(ManifestError, match=r"there is no /opt/nowhere/train\.py$"):
+        commands(path, tmp_path)
+
+
+def test_references_are_left_to_the_worker(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, job_with(["python", "$(HOME)/train.py"]))
+    assert commands(path, tmp_path) == ("python", "$(HOME)/train.py")
+
+
+def test_examples_run_from_anywhere(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "digits-hetero.yaml"
+    templates = prepare(Options(example), tmp_path).templates
+    assert {template.command[1] for template in templates.values()} == {str(ROOT / "examples" / "digits.py")}
