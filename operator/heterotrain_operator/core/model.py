@@ -173,10 +173,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A Kubernetes-style condition; the transition time is the world's business."""
+    """A Kubernetes-style condition; the transition time is the world's business. `status` None: it is not known."""
 
     type: str  # Created | Running | Suspended | Succeeded | Failed | Balanced | Degraded
-    status: bool
+    status: bool | None
     reason: str
     message: str
 

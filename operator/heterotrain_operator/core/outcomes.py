@@ -60,7 +60,7 @@ def decision(
         ),
         Condition(
             "Balanced",
-            health.balanced is True,
+            health.balanced,
             {None: "NotMeasured", True: "WithinTolerance", False: "Unbalanced"}[health.balanced],
             health.balance,
         ),

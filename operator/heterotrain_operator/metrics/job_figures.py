@@ -65,7 +65,9 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         apply_at=job.apply_at,
         dry_run=job.dry_run,
         phase=decision.phase,
-        conditions=tuple((condition.type, condition.status) for condition in decision.conditions),
+        conditions=tuple(
+            (condition.type, condition.status) for condition in decision.conditions if condition.status is not None
+        ),
         wanted=sum(group.replicas for group in job.groups),
         ready=sum(worker.metrics is not None and worker.metrics.phase in READY_PHASES for worker in live),
         silent=sum(worker.metrics is None and worker.phase == "Running" for worker in live),

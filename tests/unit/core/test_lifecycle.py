@@ -349,6 +349,12 @@ def test_conditions_agree_with_the_phase() -> None:
     }
 
 
+def test_balance_is_unknown_before_anything_is_measured() -> None:
+    decision = hetero_world().tick()
+    (balanced,) = [condition for condition in decision.conditions if condition.type == "Balanced"]
+    assert (balanced.status, balanced.reason) == (None, "NotMeasured")
+
+
 def test_plan_that_names_a_worker_twice_is_replaced() -> None:
     world = hetero_world()
     assert world.plan is not None

@@ -103,10 +103,11 @@ def test_greatest_batch_that_memory_holds_is_a_quiet_figure() -> None:
 
 
 def test_balance_that_comes_and_goes_with_the_noise_is_a_quiet_figure() -> None:
-    def judged(balanced: bool, reason: str, before: Document | None = None) -> Document:
+    def judged(balanced: bool | None, reason: str, before: Document | None = None) -> Document:
         return status(before, decided=decision(conditions=(Condition("Balanced", balanced, reason, "as measured"),)))
 
-    unknown = judged(False, "NotMeasured")
+    unknown = judged(None, "NotMeasured")
+    assert condition(unknown, "Balanced")["status"] == "Unknown"
     measured = judged(True, "WithinTolerance", unknown)
     assert worth_writing(unknown, measured, 5.0), "the first that is known of a plan is written at once"
     lost = judged(False, "Unbalanced", measured)

@@ -32,6 +32,12 @@ def series(metrics: OperatorMetrics) -> set[str]:
     return {sample.name for family in metrics.registry.collect() for sample in family.samples}
 
 
+def test_condition_that_is_unknown_has_no_series(operator: OperatorMetrics) -> None:
+    unknown = replace(DECISION, conditions=(Condition("Balanced", None, "NotMeasured", "not measured yet"),))
+    operator.observe_job("ml", JOB, SEEN, unknown, MEMORY)
+    assert of_job(operator, names.JOB_CONDITION, condition="Balanced") is None
+
+
 def test_look_at_a_job_is_exported(operator: OperatorMetrics) -> None:
     assert of_job(operator, names.JOB_INFO, policy="Optimal", apply_at="step", dry_run="false") == 1
     assert of_job(operator, names.JOB_PHASE, phase="Running") == 1

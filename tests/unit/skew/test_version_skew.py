@@ -22,6 +22,7 @@ from heterotrain.contract import (
     parse_plan,
 )
 from heterotrain_operator.api import ManifestError, parse_manifest, parse_stored, training_config
+from heterotrain_operator.cli.job_state import read_job
 from heterotrain_operator.clusters.kube.status import tolerated
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.kube.documents import job
@@ -111,6 +112,14 @@ def test_last_words_and_records_of_the_next_trainer_are_understood() -> None:
 
 def test_status_of_the_next_operator_is_gone_on_from_by_what_is_known() -> None:
     assert tolerated(json.loads(next_of(previous("status")))) == json.loads(previous("status"))
+
+
+def test_command_line_shows_a_job_of_the_next_operator_by_what_is_known() -> None:
+    metadata = {"name": "digits", "namespace": "team-a", "uid": "u1"}
+    known = {"metadata": metadata, "spec": {}, "status": json.loads(previous("status"))}
+    assert read_job(json.loads(next_of(json.dumps(known)))) == read_job(known)
+    newer = {**known, "status": {**known["status"], "phase": "Queued"}}
+    assert read_job(newer).phase == "Queued"
 
 
 def test_job_admitted_by_the_next_resource_definition_is_read_and_its_unknown_fields_are_named() -> None:

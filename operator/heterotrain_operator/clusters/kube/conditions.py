@@ -24,7 +24,7 @@ def rendered(
     by_type = {condition.type: condition for condition in wanted}
     entries = []
     for condition in by_type.values():
-        status = "True" if condition.status else "False"
+        status = {True: "True", False: "False", None: "Unknown"}[condition.status]
         old = before.get(condition.type, {})
         since = old.get("lastTransitionTime") if old.get("status") == status else None
         entry = {

@@ -55,7 +55,7 @@ def build_plan_map(job: HeteroTrainingJob, uid: str, plan_json: str | None, memo
     if len(memory_json) > PLAIN_BYTES:
         # The other key stays, for else what an earlier operator wrote there might.
         body["data"] = {**plan, MEMORY_KEY: ""}
-        packed = gzip.compress(memory_json.encode(), mtime=0)
+        packed = gzip.compress(memory_json.encode(), compresslevel=6, mtime=0)
         body["binaryData"] = {PACKED_MEMORY_KEY: base64.b64encode(packed).decode()}
     return body
 
