@@ -13,6 +13,9 @@ from heterotrain_operator.cli.script_job import SUFFIX
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 """Options of python that take the next word."""
 
+FOLDERS_ABOVE = 2
+"""That of a manifest: as deep as manifests usually lie in a repository."""
+
 
 def script_at(words: Sequence[str]) -> int | None:
     """The position of the script in a command such as `python -u train.py`; None if it runs none that can be told."""
@@ -29,8 +32,8 @@ def script_at(words: Sequence[str]) -> int | None:
 def located(job: HeteroTrainingJob, manifest: Path, here: Path, problems: list[Problem]) -> HeteroTrainingJob:
     """The job with every relative script by where it is, and a problem for each that is nowhere.
 
-    A script is sought below `here`, the current folder, then below that of the manifest and the folder above it, so
-    that a path that was written for the top of a repository holds from anywhere; with a workingDir only below that.
+    A script is sought below `here`, the current folder, then below that of the manifest and FOLDERS_ABOVE more, so that
+    a path that was written for the top of a repository holds from anywhere; with a workingDir only below that.
     Paths with references such as $(HOME) are left as they are.
     """
     groups = []
@@ -55,7 +58,9 @@ def _locate(container: dict[str, Any], manifest: Path, here: Path, place: str, p
     script = words[position]
     beside = manifest.absolute().parent
     asked = container.get("workingDir")
-    folders = [Path(asked)] if asked is not None else list(dict.fromkeys((here, beside, beside.parent)))
+    folders = (
+        [Path(asked)] if asked is not None else list(dict.fromkeys((here, beside, *beside.parents[:FOLDERS_ABOVE])))
+    )
     if asked is not None and not folders[0].is_dir():
         return  # which is refused by itself
     found = next((folder / script for folder in folders if (folder / script).is_file()), None)

@@ -165,7 +165,7 @@ def test_script_is_looked_for_here_then_beside_the_manifest(tmp_path: Path) -> N
     (problem,) = refused.value.problems
     assert problem.path == "spec.workerGroups[0].template.spec.containers[0].args"
     assert problem.reason == (
-        f"there is no train.py in {here}, {beside}, {beside.parent}; name its folder in workingDir"
+        f"there is no train.py in {here}, {beside}, {beside.parent}, {tmp_path}; name its folder in workingDir"
     )
     (beside.parent / "train.py").touch()
     assert commands(path, here) == ("python", "-u", str(beside.parent / "train.py"), "train.py")
@@ -197,7 +197,12 @@ def test_references_are_left_to_the_worker(tmp_path: Path) -> None:
     assert commands(path, tmp_path) == ("python", "$(HOME)/train.py")
 
 
-def test_examples_run_from_anywhere(tmp_path: Path) -> None:
-    example = ROOT / "examples" / "digits-hetero.yaml"
-    templates = prepare(Options(example), tmp_path).templates
-    assert {template.command[1] for template in templates.values()} == {str(ROOT / "examples" / "digits.py")}
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if path.parent.name != "schedules"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs_from_anywhere(example: Path, tmp_path: Path) -> None:
+    for template in prepare(Options(example), tmp_path).templates.values():
+        position = script_at(template.command)
+        assert position is not None
+        assert Path(template.command[position]).is_relative_to(ROOT / "examples")
