@@ -74,10 +74,12 @@ def _of_version(samples: Iterable[Sample], version: str) -> tuple[dict[str, floa
             evaluation.append((sample.labels.get(METRIC_LABEL, ""), sample.value))
         else:
             if sample.name == contract.METRIC_RESUMED_STEP:
-                resumed_from = sample.labels.get(contract.LABEL_RESUMED_FROM, "")[:LONGEST_UID]
+                resumed_from = sample.labels.get(contract.LABEL_RESUMED_FROM, "")
             values[sample.name.removesuffix(_COUNTER_SUFFIX)] = sample.value
     if len(phase) > GREATEST_PHASE or not (phase.isascii() and phase.isprintable()):
         raise ValueError(f"the phase is {phase[:GREATEST_PHASE]!r}")
+    if len(resumed_from) > LONGEST_UID or not (resumed_from.isascii() and resumed_from.isprintable()):
+        raise ValueError(f"the earlier job's UID is {resumed_from[:LONGEST_UID]!r}")
     return values, _Texts(phase, resumed_from, evaluation)
 
 
