@@ -47,9 +47,35 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+_EVALUATING = """
+import runpy, sys
+from heterotrain.session import Session
+from heterotrain.workloads.digits import digits
+
+prepare = Session.prepare
+
+def measure(model, batch):
+    return {{"accuracy": (model(batch[0]).argmax(1) == batch[1]).sum()}}
+
+def prepare_and_evaluate(session, *arguments, **options):
+    prepared = prepare(session, *arguments, **options)
+    session.evaluate(digits(train=False), measure, every_steps=20)
+    return prepared
+
+Session.prepare = prepare_and_evaluate
+sys.argv = ["examples/digits.py", "--width", "{width}"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def digits(width: int = WIDTH) -> list[str]:
     """The command of a worker that trains on digits."""
     return ["python", "examples/digits.py", "--width", str(width)]
+
+
+def digits_evaluated(width: int = WIDTH) -> list[str]:
+    """The same, and workers measure the model's accuracy now and then."""
+    return ["python", "-c", _EVALUATING.format(width=width)]
 
 
 def digits_with_fault(group: str, at: int, fault: str, width: int = WIDTH) -> list[str]:

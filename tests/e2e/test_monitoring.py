@@ -13,7 +13,7 @@ from e2e.cluster import Cluster
 from e2e.conftest import Apply
 from e2e.helm import CHART
 from e2e.history import History
-from e2e.manifests import group, job
+from e2e.manifests import digits_evaluated, group, job
 from e2e.prometheus import Prometheus
 from e2e.waiting import wait_for
 
@@ -69,7 +69,8 @@ def expressions() -> dict[str, str]:
 
 
 def test_every_query_of_the_dashboard_finds_series(apply: Apply, prometheus: Prometheus) -> None:
-    shown = apply(job("shown", group("steady", "400m"), group("other", "200m")))
+    command = digits_evaluated()
+    shown = apply(job("shown", group("steady", "400m", command=command), group("other", "200m", command=command)))
     shown.wait_for_phase("Running")
     shown.wait_for_plan(2, 180)
     variables = {"namespace": shown.namespace, "job": shown.name, "__rate_interval": "1m", "__range": "5m"}
@@ -85,3 +86,6 @@ def test_every_query_of_the_dashboard_finds_series(apply: Apply, prometheus: Pro
 
     # Rates need some scrapes of everything they are made of.
     wait_for(lambda: not unanswered(), 60, lambda: f"series for {', '.join(unanswered())}", every=3)
+    (evaluated,) = shown.status["evaluation"]["metrics"]
+    assert evaluated["name"] == "accuracy"
+    assert 0 < evaluated["value"] <= 1
