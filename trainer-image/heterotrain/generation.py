@@ -54,17 +54,19 @@ class Collective:
         Raises CollectiveError if it failed, or the groups were broken up meanwhile: gloo can lose track of an operation
         on a connection that closes, and such a one would never end by itself.
         """
+        ended_well = False
         try:
             self._generation.check()
             while not self._ended():
                 self._generation.check_others()
             self._generation.check()
+            ended_well = True
         except CollectiveError:
             raise
         except RuntimeError as error:
             raise CollectiveError(str(error)) from error
         finally:
-            self._generation.ended(self)
+            self._generation.ended(self, well=ended_well)
 
     def _ended(self) -> bool:
         """Whether it ended well, soon. Raises RuntimeError if it failed."""
@@ -161,10 +163,11 @@ class Generation:
         if self._broken:
             raise CollectiveError(self._broken)
 
-    def ended(self, collective: Collective) -> None:
-        """Nobody waits for it any more."""
+    def ended(self, collective: Collective, *, well: bool) -> None:
+        """Nobody waits for it any more. One that did not end well may be under way still: its groups are not broken yet
+        if it was given up for another's failure."""
         self._under_way.pop(collective, None)
-        if self._broken:
+        if not well:
             self._given_up.append(collective)
 
     def check_others(self) -> None:
