@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,9 @@ CPU = torch.device("cpu")
 GROUP_SECONDS = 10.0
 # Beyond this a collective is lost even if nobody noticed; the operator acts on silent workers long before.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# How long a worker that was asked to stop still waits for the others to end a step with it. What it has to do after
+# that must fit into the 30 s that Kubernetes grants.
+STOP_SECONDS = 10.0
 # How often whoever waits looks whether the groups were given up meanwhile. Each look takes 0.3 ms of CPU.
 _LOOK = timedelta(seconds=0.2)
 
@@ -102,13 +105,25 @@ class Generation:
     gradients: dist.ProcessGroup
     control: dist.ProcessGroup
 
-    def __init__(self, plan: Plan, attempt: int, rank: int, cutter: SocketCutter, backend: str = "gloo") -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        attempt: int,
+        rank: int,
+        cutter: SocketCutter,
+        *,
+        backend: str = "gloo",
+        is_asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Once `is_asked_to_stop`, this worker waits no longer than `STOP_SECONDS`."""
         self.number = f"{plan.generation}.{attempt}"
         self.attempt = attempt
         self.rank = rank
         self.world_size = len(plan.members)
         self.backend = backend
         self._cutter = cutter
+        self._is_asked_to_stop = is_asked_to_stop
+        self._stopping_since: float | None = None  # when that was first seen in waiting
         self._lock = threading.Lock()
         self._under_way: dict[Collective, float] = {}  # since when
         self._given_up: list[Collective] = []
@@ -173,9 +188,17 @@ class Generation:
     def check_others(self) -> None:
         """One collective takes long, and gloo can lose track of it when a connection closes: has another one failed?
 
-        Raises RuntimeError then.
+        Raises RuntimeError then, and when this worker has to stop and cannot wait any longer.
         """
         self.check()
+        if self._is_asked_to_stop():
+            now = time.monotonic()
+            if self._stopping_since is None:
+                self._stopping_since = now
+            if now - self._stopping_since > STOP_SECONDS:
+                raise CollectiveError(
+                    f"asked to stop, and the others did not come to the end of the step within {STOP_SECONDS:g} s"
+                )
         for other in list(self._under_way):
             if other.has_ended:
                 other.raise_its_error()
