@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import torch.distributed as dist
 from torch import nn
 
 from heterotrain import checkpoint
+from heterotrain import generation as generation_module
 from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan
 from heterotrain.control import broadcast_document
-from heterotrain.generation import Generation
+from heterotrain.generation import Collective, CollectiveError, Generation
 from heterotrain.sockets import SocketCutter
 from heterotrain.state_transfer import broadcast_state
 from trainer.gang import free_port
@@ -29,6 +30,17 @@ TIMES = 12
 PLAN = Plan(1, 1, "step", (Member("a", "", "", "", 1), Member("b", "", "", "", 1)))
 # Of one pair of groups that gloo has lost track of.
 THREADS, DESCRIPTORS = 8, 12
+
+
+def kept_instead(kept: list[tuple[Any, Sequence[Collective]]]) -> Any:
+    class Kept:
+        def keep(self, group: Any, collectives: Sequence[Collective]) -> None:
+            kept.append((group, collectives))
+
+        def release_ended(self) -> None:
+            pass
+
+    return Kept()
 
 
 @pytest.fixture
@@ -84,6 +96,66 @@ def test_a_state_gets_to_another_worker_tensor_by_tensor(pair: tuple[Generation,
     other.load_state_dict(received["model"])
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(received["optimizer"], optimizer.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
+        torch.ones(3).expand(2, 3),
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.empty(0, 3),
+        torch.ones(2, dtype=torch.bfloat16),
+    ],
+    ids=["conjugated", "negated", "expanded", "transposed", "empty", "bfloat16"],
+)
+def test_a_tensor_that_is_a_view_of_some_kind_gets_to_another_worker(
+    pair: tuple[Generation, Generation], tensor: torch.Tensor
+) -> None:
+    _, received = at_once(
+        [
+            lambda: broadcast_state({"tensor": tensor}, 0, pair[0], takes=False),
+            lambda: broadcast_state({"tensor": tensor}, 0, pair[1], takes=True),
+        ]
+    )
+    torch.testing.assert_close(received["tensor"], tensor, rtol=0, atol=0, check_stride=False)
+
+
+class Lost:
+    """One that gloo has lost track of."""
+
+    def wait(self, *_: Any) -> None:
+        raise RuntimeError("Operation timed out!")
+
+    def is_completed(self) -> bool:
+        return False
+
+
+class Failed:
+    """One that failed."""
+
+    def wait(self, *_: Any) -> None:
+        raise RuntimeError("connection closed by gloo")
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def test_groups_with_a_collective_lost_beside_one_that_failed_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(generation_module, "_lost_track", kept_instead(kept))
+    generation = Generation(PLAN, 0, 0, SocketCutter())
+    generation.gradients = generation.control = group = dist.ProcessGroup(0, 2)
+    lost = generation._watched(Lost())  # type: ignore[arg-type]  # in place of gloo's
+    generation._watched(Failed())  # type: ignore[arg-type]  # likewise
+    with pytest.raises(CollectiveError, match="connection closed by gloo"):
+        lost.wait()
+    generation.break_up("connection closed by gloo")
+    generation.leave()
+    assert [(each, lost in collectives) for each, collectives in kept] == [(group, True)] * 2
 
 
 def test_a_state_far_larger_than_ones_own_is_refused(pair: tuple[Generation, Generation]) -> None:

@@ -111,6 +111,18 @@ def test_asked_to_stop_after_a_peer_died_the_leader_still_saves(tmp_path: Path) 
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{committed:010d}.pt"]
 
 
+def test_asked_to_stop_beside_a_peer_that_is_frozen_the_leader_still_saves(tmp_path: Path) -> None:
+    config = TrainingConfig(epochs=50, seed=3, checkpoint_path=str(tmp_path / "checkpoints"))
+    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 34), config) as gang:
+        gang.await_step(5)
+        gang.processes[1].send_signal(signal.SIGSTOP)
+        gang.stop()
+        # Kubernetes grants 30 s, and a busy machine some more.
+        assert gang.processes[0].wait(timeout=60) == contract.EXIT_PREEMPTED
+    committed = gang.series(0)[-1].step + 1
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{committed:010d}.pt"]
+
+
 def test_without_its_peer_a_worker_gives_up_and_names_it(tmp_path: Path) -> None:
     config = TrainingConfig(epochs=50, seed=3, progress_timeout_seconds=2)
     with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 30, 4), config) as gang:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,16 @@ def test_sums_of_all_workers_are_added() -> None:
     whole = Sums.of([json.dumps(SUMS).encode()] * 2)
     assert whole.samples == 8
     assert whole.values() == {"accuracy": 0.75}
+
+
+@pytest.mark.parametrize("figure", [1e38, -1e300, math.inf, math.nan])
+def test_the_figures_of_a_training_that_diverges_are_understood(figure: float) -> None:
+    told = {"losses": [[figure, 1.0]], "evaluation": {"step": 3, "values": {"error": figure}}}
+    facts = parse_facts(json.dumps(FACTS | told).encode())
+    assert repr(facts.losses) == repr(((figure, 1.0),))
+    assert repr(facts.evaluation["values"]) == repr({"error": figure})
+    whole = Sums.of([json.dumps({"samples": 4, "sums": {"error": [figure, 1.0]}}).encode()])
+    assert repr(whole.values()) == repr({"error": figure})
 
 
 @pytest.mark.parametrize("parse", [parse_facts, parse_sums, parse_traits])

@@ -12,7 +12,9 @@ import logging
 import operator
 import os
 import re
+import struct
 import sys
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -131,12 +133,28 @@ def _load(file: IO[bytes]) -> dict[str, Any]:
         OSError,
         LookupError,
         AttributeError,
+        TypeError,
+        AssertionError,
+        ArithmeticError,
+        MemoryError,
         UnpicklingError,
     ) as error:
         raise CheckpointError(f"not a checkpoint: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"not a checkpoint: holds a {type(state).__name__}")
     return state
+
+
+def _check_whole(file: IO[bytes]) -> None:
+    """Raises CheckpointError if bytes are other than were written. torch writes checksums, and never looks at them."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, RuntimeError, struct.error) as error:
+        raise CheckpointError(f"not a checkpoint: {error}") from error
+    if damaged is not None:
+        raise CheckpointError(f"damaged: the checksum of {damaged} in it is another")
+    file.seek(0)
 
 
 def _steps(folder: Path) -> list[tuple[int, Path]]:
@@ -182,6 +200,7 @@ def read_newest(folder: Path) -> dict[str, Any] | None:
     for step, path in reversed(_steps(folder)):
         try:
             with path.open("rb") as file:
+                _check_whole(file)
                 return _load(file)
         except (OSError, CheckpointError) as error:
             log.warning("checkpoint of step %d passed over: %s: %s", step, path, error)

@@ -106,7 +106,8 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int, generation: 
         for each in tensors:
             if not each.numel():
                 continue
-            own = each.detach().to("cpu").contiguous()
+            # bytes cannot be seen in one whose numbers stand there conjugated or negated
+            own = each.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
             _broadcast(own.reshape(-1).view(torch.uint8), source, generation)
             if generation.rank != source:
                 each.copy_(own)

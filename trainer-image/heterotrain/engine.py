@@ -432,7 +432,13 @@ class Engine:
         state.phase = contract.PHASE_WAITING
         self._plans.await_first(worker, self._check_stop)
         state.phase = contract.PHASE_STARTING
-        room = Room(worker.metrics_port, self._config.backend, self._check_stop, worker.secret)
+        room = Room(
+            spare_port=worker.metrics_port,
+            backend=self._config.backend,
+            check_stop=self._check_stop,
+            is_asked_to_stop=lambda: self._stop.requested,
+            secret=worker.secret,
+        )
         self._team.join(room, self._config.startup_deadline_seconds)
 
     def _reform(self) -> None:

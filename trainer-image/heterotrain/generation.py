@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,9 @@ CPU = torch.device("cpu")
 GROUP_SECONDS = 10.0
 # Beyond this a collective is lost even if nobody noticed; the operator acts on silent workers long before.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# How long a worker that was asked to stop still waits for the others to end a step with it. What it has to do after
+# that must fit into the 30 s that Kubernetes grants.
+STOP_SECONDS = 10.0
 # How often whoever waits looks whether the groups were given up meanwhile. Each look takes 0.3 ms of CPU.
 _LOOK = timedelta(seconds=0.2)
 
@@ -54,17 +57,19 @@ class Collective:
         Raises CollectiveError if it failed, or the groups were broken up meanwhile: gloo can lose track of an operation
         on a connection that closes, and such a one would never end by itself.
         """
+        ended_well = False
         try:
             self._generation.check()
             while not self._ended():
                 self._generation.check_others()
             self._generation.check()
+            ended_well = True
         except CollectiveError:
             raise
         except RuntimeError as error:
             raise CollectiveError(str(error)) from error
         finally:
-            self._generation.ended(self)
+            self._generation.ended(self, well=ended_well)
 
     def _ended(self) -> bool:
         """Whether it ended well, soon. Raises RuntimeError if it failed."""
@@ -100,13 +105,25 @@ class Generation:
     gradients: dist.ProcessGroup
     control: dist.ProcessGroup
 
-    def __init__(self, plan: Plan, attempt: int, rank: int, cutter: SocketCutter, backend: str = "gloo") -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        attempt: int,
+        rank: int,
+        cutter: SocketCutter,
+        *,
+        backend: str = "gloo",
+        is_asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Once `is_asked_to_stop`, this worker waits no longer than `STOP_SECONDS`."""
         self.number = f"{plan.generation}.{attempt}"
         self.attempt = attempt
         self.rank = rank
         self.world_size = len(plan.members)
         self.backend = backend
         self._cutter = cutter
+        self._is_asked_to_stop = is_asked_to_stop
+        self._stopping_since: float | None = None  # when that was first seen in waiting
         self._lock = threading.Lock()
         self._under_way: dict[Collective, float] = {}  # since when
         self._given_up: list[Collective] = []
@@ -161,18 +178,27 @@ class Generation:
         if self._broken:
             raise CollectiveError(self._broken)
 
-    def ended(self, collective: Collective) -> None:
-        """Nobody waits for it any more."""
+    def ended(self, collective: Collective, *, well: bool) -> None:
+        """Nobody waits for it any more. One that did not end well may be under way still: its groups are not broken yet
+        if it was given up for another's failure."""
         self._under_way.pop(collective, None)
-        if self._broken:
+        if not well:
             self._given_up.append(collective)
 
     def check_others(self) -> None:
         """One collective takes long, and gloo can lose track of it when a connection closes: has another one failed?
 
-        Raises RuntimeError then.
+        Raises RuntimeError then, and when this worker has to stop and cannot wait any longer.
         """
         self.check()
+        if self._is_asked_to_stop():
+            now = time.monotonic()
+            if self._stopping_since is None:
+                self._stopping_since = now
+            if now - self._stopping_since > STOP_SECONDS:
+                raise CollectiveError(
+                    f"asked to stop, and the others did not come to the end of the step within {STOP_SECONDS:g} s"
+                )
         for other in list(self._under_way):
             if other.has_ended:
                 other.raise_its_error()

@@ -53,12 +53,13 @@ class Rendezvous:
         check_stop: Callable[[], None],
         backend: str = "auto",
         secret: str | None = None,
+        is_asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Connect to the leader's store (or serve it).
 
         `check_stop` is called while waiting and may raise to give up; `backend` is that of `TrainingConfig`. With a
-        `secret` only what was written by those who know it is believed. Raises MembershipError if the leader is not
-        reached within `deadline_seconds`.
+        `secret` only what was written by those who know it is believed; `is_asked_to_stop` is for the generations.
+        Raises MembershipError if the leader is not reached within `deadline_seconds`.
         """
         self._plan = plan
         self._rank = rank
@@ -67,6 +68,7 @@ class Rendezvous:
         self._check_stop = check_stop
         self._backend = backend
         self._secret = secret
+        self._is_asked_to_stop = is_asked_to_stop
         self._attempt = 0
         self._left_since = 0.0
         self._given_up = False
@@ -212,7 +214,14 @@ class Rendezvous:
         # nccl reaches only GPUs; gloo serves a mixture, staging GPU buckets through pinned host memory by itself.
         backend = "nccl" if self._devices == {b"cuda"} and self._backend == "auto" else "gloo"
         cutter = SocketCutter(self._spare_port, self._hosts())
-        generation = Generation(self._plan, self._attempt, self._rank, cutter, backend)
+        generation = Generation(
+            self._plan,
+            self._attempt,
+            self._rank,
+            cutter,
+            backend=backend,
+            is_asked_to_stop=self._is_asked_to_stop,
+        )
 
         # In a thread, for a signal is only handled between the main thread's instructions.
         def make() -> None:

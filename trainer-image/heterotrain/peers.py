@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from heterotrain.contract import MAX_PLAN_BYTES, Plan, parse_plan
-from heterotrain.foreign import as_text, is_measurement, is_text, is_whole, parse_json, parse_object, shown
+from heterotrain.foreign import as_text, is_number, is_text, is_whole, parse_json, parse_object, shown
 
 MAX_BYTES = 2 * MAX_PLAN_BYTES + 2**22
 """Of a message: two plans, and the losses and figures beside them."""
@@ -103,14 +103,19 @@ def parse_number(data: bytes) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(data) <= len(text) else 0
 
 
+def _is_figure(value: Any) -> TypeGuard[float]:
+    """Any float: the losses of a training that diverges are beyond all bounds, before they are no numbers."""
+    return isinstance(value, float) or is_number(value)
+
+
 def _are_pairs(value: Any) -> TypeGuard[list[list[float]]]:
     return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(is_measurement, pair)) for pair in value
+        isinstance(pair, list) and len(pair) == 2 and all(map(_is_figure, pair)) for pair in value
     )
 
 
 def _are_figures(value: Any) -> TypeGuard[dict[str, float]]:
-    return isinstance(value, dict) and _are_names(value) and all(map(is_measurement, value.values()))
+    return isinstance(value, dict) and _are_names(value) and all(map(_is_figure, value.values()))
 
 
 def _are_names(value: dict[str, Any]) -> bool:

@@ -55,7 +55,7 @@ def _without_content(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_content_apart(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

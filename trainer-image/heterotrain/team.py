@@ -35,12 +35,13 @@ from heterotrain.wire import wire_for
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where this worker meets the others: the port of its own metrics server, which backend carries gradients, and by
-    which secret they know one another."""
+    """Where this worker meets the others: the port of its own metrics server, which backend carries gradients, by which
+    secret they know one another; and whether it is asked to stop, which `check_stop` raises."""
 
     spare_port: int
     backend: str
     check_stop: Callable[[], None]
+    is_asked_to_stop: Callable[[], bool]
     secret: str | None
 
 
@@ -97,6 +98,7 @@ class Team:
             check_stop=room.check_stop,
             backend=room.backend,
             secret=room.secret,
+            is_asked_to_stop=room.is_asked_to_stop,
         )
         if self._plans.rank == 0:
             self._state.resume()
