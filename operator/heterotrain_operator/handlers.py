@@ -14,7 +14,7 @@ from heterotrain_operator.clusters.kube.names import GROUP, LABEL_JOB, PLURAL, V
 from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
 from heterotrain_operator.controller import Key
 from heterotrain_operator.runtime import Runtime
-from heterotrain_operator.watches import EndlessPauses
+from heterotrain_operator.watches import EndlessPauses, begun_anew
 
 OURS = {LABEL_JOB: kopf.PRESENT}
 
@@ -24,6 +24,10 @@ RETRY_SECONDS = 5.0
 
 # Longer pauses than the last would leave the operator blind that long after the API server is back.
 BACKOFF_SECONDS = (1.0, 2.0, 3.0, 5.0)
+
+CHUNK_SIZE = 500
+"""Objects of one page of a list, as kubectl's. kopf asks for all at once otherwise, and thousands of pods take hundreds
+of MiB for as long as their one answer is read."""
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
@@ -57,6 +61,7 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         trace_configs=[memo.runtime.watches.trace()],
+        middlewares=[begun_anew],
     )
     return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
@@ -110,6 +115,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     """Timeouts that notice a dead connection, no rights but those to jobs, and nothing written by kopf itself."""
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
+    settings.watching.chunk_size = CHUNK_SIZE
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = EndlessPauses(*BACKOFF_SECONDS)

@@ -28,6 +28,7 @@ from handlers.operators import (
     until,
     why_not,
 )
+from heterotrain_operator import handlers
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.lease import Leadership
@@ -109,6 +110,43 @@ async def test_operator_that_goes_on_after_another_keeps_the_plan(site: Site, ap
         await looks(chosen.metrics_port, 5)
         assert plan_of(api) == plan
         assert [write[:3] for write in api.writes if write[1] != "leases"] == []
+
+
+async def test_more_pods_than_one_page_of_a_list_are_all_seen(
+    site: Site, api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operator(options(identity="operator-b")):
+        await trained(api, workers)
+    monkeypatch.setattr(handlers, "CHUNK_SIZE", 2)
+    chosen = options()
+    api.reads.clear()
+    api.writes.clear()
+    async with operator(chosen):
+        await looks(chosen.metrics_port, 3)
+        assert api.reads.count(("list", "pods", LABEL_JOB)) == 2
+        assert not [read for read in api.reads if read[:2] == ("get", "pods")]
+        assert [write[:3] for write in api.writes if write[1] != "leases"] == []
+
+
+async def test_list_that_cannot_be_continued_is_begun_anew(
+    site: Site, api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operator(options(identity="operator-b")):
+        await trained(api, workers)
+    monkeypatch.setattr(handlers, "CHUNK_SIZE", 2)
+    lists: list[str] = []
+
+    def late(verb: str, plural: str, name: str) -> None:
+        lists.extend([plural] if (verb, plural) == ("list", "pods") else [])
+        if len(lists) == 2 and plural == "pods":
+            api.forget_history()
+
+    chosen = options()
+    api.refuse = late
+    async with operator(chosen):
+        await ready(chosen)
+        await looks(chosen.metrics_port, 3)
+        assert len(lists) == 4
 
 
 async def test_liveness_fails_once_nobody_asks_for_the_lease(
