@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.index import Key
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.metrics.names import FAILURE_API_SERVER, FAILURE_UNEXPECTED
@@ -23,9 +24,6 @@ from heterotrain_operator.rounds import JobRounds
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-Key = tuple[str, str]
-"""Namespace and name of a job."""
 
 IDLE_SECONDS = 30.0
 """Between looks of a replica that does not lead; it is woken when it does."""

@@ -95,8 +95,8 @@ class Watches:
         return self.complete and len(self._failing) < len(self._wanted)
 
     def check(self) -> None:
-        """Raises RuntimeError if one refused watch keeps all the others from their start, and will: kopf calls no
-        handler before everything was listed once."""
+        """Raises RuntimeError if one refused watch keeps all the others from their start, and will: no job
+        is steered before everything was listed once."""
         since = self._refused_since
         if not self.complete and since is not None and self._clock() - since > BLOCKED_SECONDS:
             raise RuntimeError(f"the start waits for {_listed(self._failing)}")
@@ -136,11 +136,12 @@ class Watches:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _stands(self, watch: Watch) -> None:
-        if watch in self._failing or watch not in self._seen:
-            self._changed(*watch, True)
+        news = watch in self._failing or watch not in self._seen
+        self._seen.add(watch)
         if self._failing.pop(watch, None):
             logger.warning("%s goes again", _name(watch))
-        self._seen.add(watch)
+        if news:
+            self._changed(*watch, True)
         if not self._failing:
             self._refused_since = None
 
