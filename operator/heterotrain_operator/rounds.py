@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
-from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster
+from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster, check_job
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
@@ -86,6 +86,10 @@ class JobRounds:
     def close(self, namespace: str, name: str) -> None:
         """The job is gone, and no round is under way."""
         self._metrics.forget_job(namespace, name)
+
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Ask whether the job is there still. Raises JobGoneError if not, GatewayError if the API server fails."""
+        check_job(self._gateway, body)
 
     async def once(
         self,

@@ -39,7 +39,7 @@ class Runtime:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._metrics = OperatorMetrics()
-        self.watches = Watches(WATCHED_PLURALS, options.watched, self._watching, time.monotonic)
+        self.watches = Watches(WATCHED_PLURALS, options.watched, self._watching, self._listed, time.monotonic)
         self.pods, self.plans = Index(), Index()
         self._health = Health(self._alive, self._ready)
         self._client: PatientClient
@@ -140,6 +140,10 @@ class Runtime:
         if stands and self._lease_thread is not None and self.watches.complete and not self._complete:
             self._complete = True
             self.controller.lead()
+
+    def _listed(self, plural: str, namespace: str) -> None:
+        if plural == PLURAL and self._lease_thread is not None:
+            self.controller.doubt(namespace)
 
     def _led(self, leads: bool) -> None:
         self._metrics.leading(leads)

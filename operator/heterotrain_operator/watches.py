@@ -65,12 +65,14 @@ class Watches:
         plurals: Sequence[str],
         namespaces: Sequence[str],
         changed: Callable[[str, str, bool], None],
+        listed: Callable[[str, str], None],
         clock: Callable[[], float],
     ) -> None:
-        """`namespaces` is empty for all; `changed` is told plural, namespace and whether that watch stands; `clock`
-        gives seconds that never jump.
+        """`namespaces` is empty for all; `changed` is told plural, namespace and whether that watch stands, and `listed`
+        that it begins anew, so that what went meanwhile is not told of; `clock` gives seconds that never jump.
         """
         self._changed = changed
+        self._relisted = listed
         self._clock = clock
         self._wanted = frozenset((plural, namespace) for plural in plurals for namespace in namespaces or ("",))
         self._seen: set[Watch] = set()
@@ -112,6 +114,8 @@ class Watches:
             self._fails(watch, f"HTTP {status}")
         elif "watch" in url.query:
             self._stands(watch)
+        elif "continue" not in url.query:
+            self._relisted(*watch)
 
     def unanswered(self, url: URL, error: BaseException) -> None:
         """A request of kopf's had no answer."""

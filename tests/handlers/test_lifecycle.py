@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kubernetes.leaderelection.leaderelection import LeaderElection
 
-from handlers.api_server import ApiServer
+from handlers.api_server import ApiServer, merged
 from handlers.conftest import Site
 from handlers.operators import (
     PATIENCE_SECONDS,
@@ -24,6 +24,7 @@ from handlers.operators import (
     options,
     phase,
     plan_of,
+    status_of,
     trained,
     until,
     why_not,
@@ -38,6 +39,8 @@ from heterotrain_operator.options import Options
 from unit.kube.worlds import JOB
 
 pytestmark = pytest.mark.asyncio
+
+SUSPENDED = {"runPolicy": {"suspend": True}}
 
 UNFINISHED = pytest.mark.filterwarnings("ignore:coroutine 'authenticator' was never awaited:RuntimeWarning")
 """kopf leaves this behind when it does not start."""
@@ -210,6 +213,20 @@ async def test_job_that_was_deleted_meanwhile_is_not_begun_anew(site: Site, api:
         api.put("heterotrainingjobs", JOB | {"metadata": {"name": "second"}})
         await until(lambda: "second-small-0" in api.names("pods"))
         assert not [name for name in api.names("pods") if name.startswith("digits")]
+
+
+async def test_job_at_rest_that_was_deleted_meanwhile_is_forgotten(site: Site, api: ApiServer) -> None:
+    async with operator():
+        for name in ("resting", "deleted"):
+            api.put("heterotrainingjobs", merged(JOB, {"metadata": {"name": name}, "spec": SUSPENDED}))
+        await until(lambda: all(status_of(api, name).get("phase") == "Suspended" for name in ("resting", "deleted")))
+        site.down()
+        api.remove("heterotrainingjobs", "deleted", told=False)
+        api.reads.clear()
+        site.up()
+        await until(lambda: loops() == ["job team-a/resting"])
+        asked = [read[2] for read in api.reads if read[:2] == ("get", "heterotrainingjobs")]
+        assert set(asked) <= {"deleted"}, "nobody asks for what the new list shows"
 
 
 async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
