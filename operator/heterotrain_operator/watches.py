@@ -68,7 +68,7 @@ class Watches:
         listed: Callable[[str, str], None],
         clock: Callable[[], float],
     ) -> None:
-        """`namespaces` is empty for all; `changed` is told plural, namespace and whether that watch stands, and `listed`
+        """`namespaces` is empty for all; `changed` is told plural, namespace and whether that watch stands, `listed`
         that it begins anew, so that what went meanwhile is not told of; `clock` gives seconds that never jump.
         """
         self._changed = changed
