@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.index import Key
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.metrics.names import FAILURE_API_SERVER, FAILURE_UNEXPECTED
@@ -23,9 +24,6 @@ from heterotrain_operator.rounds import JobRounds
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-Key = tuple[str, str]
-"""Namespace and name of a job."""
 
 IDLE_SECONDS = 30.0
 """Between looks of a replica that does not lead; it is woken when it does."""
@@ -40,6 +38,9 @@ SETTLING_SECONDS_EACH = 0.0005
 """From news to the look at them, in all and for each pod of the job: pods come and go in numbers, and one look is
 enough for all that happens meanwhile."""
 
+DOUBT_SECONDS = 10.0
+"""From the answer to a list until all that is in it was told of; whoever was not may be gone, and is asked for."""
+
 MAX_THREADS = 32
 
 THREADS_EACH = MAX_THREADS // 4
@@ -49,7 +50,8 @@ THREADS_EACH = MAX_THREADS // 4
 @dataclass(eq=False)
 class _Job:
     """A job's loop. `before` is that of an earlier job of its name, which ends first; `term` that of the Lease in
-    which it looked last; `departed` are pods that are gone since; `acting`: a thread is at work for it."""
+    which it looked last; `departed` are pods that are gone since; `acting`: a thread is at work for it; since
+    `doubted_at`, of the loop's clock, it may be gone."""
 
     body: Mapping[str, Any]
     rounds: JobRounds
@@ -61,6 +63,7 @@ class _Job:
     gone: bool = False
     acting: bool = False
     failures: int = 0
+    doubted_at: float | None = None
 
 
 class Controller:
@@ -99,7 +102,7 @@ class Controller:
             return
         if known is not None and same and not gone:
             news = _asked(body) != _asked(known.body)
-            known.body = body
+            known.body, known.doubted_at = body, None
             if news:
                 known.wake.set()
             return
@@ -107,6 +110,15 @@ class Controller:
         if not gone and not self._closed:
             job = self._jobs[key] = _Job(body, self._make_rounds(), self._term, before)
             self._start(key, job)
+
+    def doubt(self, namespace: str) -> None:
+        """The jobs of a namespace, or of all if it is empty, are listed anew: one that is not in it is gone, and nobody
+        tells of that.
+        """
+        now = asyncio.get_running_loop().time()
+        for key, job in self._jobs.items():
+            if namespace in ("", key[0]):
+                job.doubted_at = now
 
     def woke(self, key: Key, departed: PodFacts | None = None) -> None:
         """Something of this job changed; `departed` is a pod that is gone."""
@@ -194,6 +206,10 @@ class Controller:
                     job.acting = False
 
         try:
+            since = job.doubted_at
+            if since is not None and asyncio.get_running_loop().time() - since >= DOUBT_SECONDS:
+                await in_thread(job.rounds.check, job.body)
+                job.doubted_at = None
             delay = await job.rounds.once(job.body, pods, versions, in_thread)
         except NotLeadingError as error:
             logger.warning("job %s/%s: %s", *key, error)

@@ -1,4 +1,4 @@
-"""kopf's part: what is watched, what is indexed of it, and what wakes a job's loop. A table of contents."""
+"""kopf's part: what is watched, what is kept of it, and what wakes a job's loop. A table of contents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import kopf
 
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.gateway import GatewayError
+from heterotrain_operator.clusters.kube.index import Key
 from heterotrain_operator.clusters.kube.names import GROUP, LABEL_JOB, PLURAL, VERSION
-from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
-from heterotrain_operator.controller import Key
+from heterotrain_operator.clusters.kube.observed import pod_facts
 from heterotrain_operator.runtime import Runtime
-from heterotrain_operator.watches import EndlessPauses
+from heterotrain_operator.watches import EndlessPauses, begun_anew
 
 OURS = {LABEL_JOB: kopf.PRESENT}
 
@@ -25,14 +25,21 @@ RETRY_SECONDS = 5.0
 # Longer pauses than the last would leave the operator blind that long after the API server is back.
 BACKOFF_SECONDS = (1.0, 2.0, 3.0, 5.0)
 
+CHUNK_SIZE = 500
+"""Objects of one page of a list, as kubectl's. kopf asks for all at once otherwise, and thousands of pods take hundreds
+of MiB for as long as their one answer is read."""
+
+IDLE_SECONDS = 0.5
+"""So long kopf keeps an object in memory once it was seen."""
+
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
-async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **indices: Any) -> None:
+async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
     """Connect, and begin to ask for the Lease."""
     configure(settings)
     runtime: Runtime = memo.runtime
     try:
-        await runtime.start(pods=indices["worker_pods"], plans=indices["job_plans"])
+        await runtime.start()
     except GatewayError as error:
         raise kopf.TemporaryError(str(error), delay=RETRY_SECONDS) from error
 
@@ -57,6 +64,7 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         trace_configs=[memo.runtime.watches.trace()],
+        middlewares=[begun_anew],
     )
     return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
@@ -65,18 +73,6 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
 async def stop(memo: kopf.Memo, **_: Any) -> None:
     """End the rounds under way; the jobs train on."""
     await memo.runtime.stop()
-
-
-@kopf.index("pods", labels=OURS)
-def worker_pods(body: kopf.Body, labels: Mapping[str, str], namespace: str | None, **_: Any) -> dict[Any, PodFacts]:
-    """Workers' pods by job, in slim tuples."""
-    return {_job(namespace, labels): pod_facts(body)}
-
-
-@kopf.index("configmaps", labels=OURS)
-def job_plans(body: kopf.Body, labels: Mapping[str, str], namespace: str | None, **_: Any) -> dict[Any, str]:
-    """Resource versions of the plans by job: enough to notice that somebody else wrote one."""
-    return {_job(namespace, labels): str(body["metadata"]["resourceVersion"])}
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
@@ -90,14 +86,27 @@ async def pod_changed(
     event: kopf.RawEvent, labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any
 ) -> None:
     """A worker's pod came, changed or went; one that went is in no index, and nobody else can say why."""
-    departed = pod_facts(event["object"], gone=True) if event["type"] == "DELETED" else None
-    memo.runtime.controller.woke(_job(namespace, labels), departed)
+    body, key, runtime = event["object"], _job(namespace, labels), memo.runtime
+    departed = None
+    if event["type"] == "DELETED":
+        runtime.pods.remove(body["metadata"]["uid"])
+        departed = pod_facts(body, gone=True)
+    else:
+        runtime.pods.put(key, body["metadata"]["uid"], pod_facts(body))
+    runtime.controller.woke(key, departed)
 
 
 @kopf.on.event("configmaps", labels=OURS)
-async def plan_changed(labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any) -> None:
-    """A plan was written, by us or by somebody else, or deleted."""
-    memo.runtime.controller.woke(_job(namespace, labels))
+async def plan_changed(
+    event: kopf.RawEvent, labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any
+) -> None:
+    """A plan was written, by us or by somebody else, or deleted. Its version is enough to notice that."""
+    metadata, key, runtime = event["object"]["metadata"], _job(namespace, labels), memo.runtime
+    if event["type"] == "DELETED":
+        runtime.plans.remove(metadata["uid"])
+    else:
+        runtime.plans.put(key, metadata["uid"], metadata["resourceVersion"])
+    runtime.controller.woke(key)
 
 
 def _job(namespace: str | None, labels: Mapping[str, str]) -> Key:
@@ -110,6 +119,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     """Timeouts that notice a dead connection, no rights but those to jobs, and nothing written by kopf itself."""
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
+    settings.watching.chunk_size = CHUNK_SIZE
+    settings.queueing.idle_timeout = IDLE_SECONDS
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = EndlessPauses(*BACKOFF_SECONDS)

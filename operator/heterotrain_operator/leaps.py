@@ -28,6 +28,10 @@ class Leaps:
         self._last = offset
         return self._leapt
 
+    def made_up(self, seconds: float) -> None:
+        """So much of it is made up for."""
+        self._leapt -= seconds
+
     def settle(self) -> None:
         """What has leapt is made up for."""
         self._leapt = 0.0

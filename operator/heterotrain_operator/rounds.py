@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
-from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster
+from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster, check_job
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
@@ -80,11 +80,16 @@ class JobRounds:
         """Start from what the cluster says: another replica may have acted meanwhile."""
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
         self._leaps.settle()
+        self._moved: tuple[float | None, float] | None = None  # the mark of a memory that was moved, and by how much
         self._written: tuple[int, float] | None = None
 
     def close(self, namespace: str, name: str) -> None:
         """The job is gone, and no round is under way."""
         self._metrics.forget_job(namespace, name)
+
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Ask whether the job is there still. Raises JobGoneError if not, GatewayError if the API server fails."""
+        check_job(self._gateway, body)
 
     async def once(
         self,
@@ -161,13 +166,17 @@ class JobRounds:
     def _round(self, job: HeteroTrainingJob, core: Job) -> float:
         seen, memory = self._cluster.observe()
         memory = memory or Memory.initial()
+        if self._moved is not None and self._moved[0] == memory.created_at:
+            self._leaps.made_up(self._moved[1])  # it was kept, though what came after that failed
         if leapt := self._leaps.seconds():
             logger.warning("job %s/%s: the clock has leapt by %.0f s", job.metadata.namespace, core.name, leapt)
             memory = memory.moved(leapt)
         decision, memory = decide(core, seen, memory, self._clock())
+        self._moved = (memory.created_at, leapt) if leapt else None
         self._cluster.act(decision, memory)
         if leapt:
-            self._leaps.settle()
+            self._leaps.made_up(leapt)
+            self._moved = None
         self._gateway.check()  # what another replica steers by now is not ours to export
         namespace = str(job.metadata.namespace)
         self._metrics.observe_job(namespace, core, seen, decision, memory)

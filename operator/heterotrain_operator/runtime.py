@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import JOB_API, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.index import Index
 from heterotrain_operator.clusters.kube.lease import Leadership
 from heterotrain_operator.clusters.kube.names import PLURAL
 from heterotrain_operator.clusters.kube.nodes import Nodes
 from heterotrain_operator.clusters.kube.observed import PodFacts
 from heterotrain_operator.clusters.kube.sources import Sources
-from heterotrain_operator.controller import MAX_THREADS, Controller, Key
+from heterotrain_operator.controller import MAX_THREADS, Controller
 from heterotrain_operator.health import Health
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.options import Options
 from heterotrain_operator.rounds import JobRounds
 from heterotrain_operator.watches import Watches
-
-T = TypeVar("T")
 
 WATCHED_PLURALS = (PLURAL, "pods", "configmaps")
 """What `handlers.py` watches."""
@@ -33,27 +31,33 @@ class Runtime:
     """Started and stopped by kopf's handlers, in its event loop."""
 
     controller: Controller
+    pods: Index[PodFacts]
+    """Facts of workers' pods, by job."""
+    plans: Index[str]
+    """Resource versions of the plans, by job."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._metrics = OperatorMetrics()
-        self.watches = Watches(WATCHED_PLURALS, options.watched, self._metrics.watching, time.monotonic)
+        self.watches = Watches(WATCHED_PLURALS, options.watched, self._watching, self._listed, time.monotonic)
+        self.pods, self.plans = Index(), Index()
         self._health = Health(self._alive, self._ready)
         self._client: PatientClient
         self._sources: Sources
         self._leadership: Leadership
         self._lease_thread: threading.Thread | None = None
+        self._complete = False
 
     @property
     def leading(self) -> bool:
         """Whether this replica acts."""
         return self._leadership.leading
 
-    async def start(self, *, pods: Mapping[Key, Collection[PodFacts]], plans: Mapping[Key, Collection[str]]) -> None:
+    async def start(self) -> None:
         """Connect, serve metrics, begin to ask for the Lease.
 
-        `pods` and `plans` are indices: facts of pods and resource versions of plans, by job. Raises AccessError
-        without a cluster, GatewayError if it does not answer or lacks the resource, OSError if a port is taken.
+        Raises AccessError without a cluster, GatewayError if it does not answer or lacks the resource, OSError if a
+        port is taken.
         """
         options = self._options
         loop = asyncio.get_running_loop()
@@ -92,9 +96,10 @@ class Runtime:
                 monotonic=time.monotonic,
                 metrics_from=options.metrics_from,
             ),
-            leading=lambda: self.leading,
-            pods_of=lambda key: _listed(pods, key),
-            plan_versions_of=lambda key: _listed(plans, key),
+            # What is not listed yet would look like gone.
+            leading=lambda: self.leading and self.watches.complete,
+            pods_of=self.pods.of,
+            plan_versions_of=self.plans.of,
             failed=self._metrics.failed,
         )
         self._lease_thread = threading.Thread(target=self._leadership.run, name="lease", daemon=True)
@@ -130,11 +135,17 @@ class Runtime:
         ]
         return state | {"failing": failing}
 
+    def _watching(self, plural: str, namespace: str, stands: bool) -> None:
+        self._metrics.watching(plural, namespace, stands)
+        if stands and self._lease_thread is not None and self.watches.complete and not self._complete:
+            self._complete = True
+            self.controller.lead()
+
+    def _listed(self, plural: str, namespace: str) -> None:
+        if plural == PLURAL and self._lease_thread is not None:
+            self.controller.doubt(namespace)
+
     def _led(self, leads: bool) -> None:
         self._metrics.leading(leads)
         if leads:
             self.controller.lead()
-
-
-def _listed(index: Mapping[Key, Collection[T]], key: Key) -> list[T]:
-    return list(index.get(key, ()))

@@ -16,7 +16,7 @@ from yarl import URL
 
 logger = logging.getLogger(__name__)
 
-FORBIDDEN = 403
+FORBIDDEN, GONE = 403, 410
 
 BLOCKED_SECONDS = 60.0
 """So long a start waits for a right to be given back; the next start leaves the namespace out."""
@@ -46,6 +46,17 @@ class EndlessPauses:
             yield self._pauses[-1]
 
 
+async def begun_anew(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Let a list that cannot be continued, since the API server was away or its history is gone, begin from its first
+    page: kopf does so where an answer breaks off, and ends the whole process for any other reason.
+    """
+    response = await send(request)
+    if response.status == GONE and "continue" in request.url.query:
+        response.close()
+        raise aiohttp.ClientPayloadError("the list cannot be continued")
+    return response
+
+
 class Watches:
     """What became of each watch. For the event loop's thread."""
 
@@ -54,12 +65,14 @@ class Watches:
         plurals: Sequence[str],
         namespaces: Sequence[str],
         changed: Callable[[str, str, bool], None],
+        listed: Callable[[str, str], None],
         clock: Callable[[], float],
     ) -> None:
-        """`namespaces` is empty for all; `changed` is told plural, namespace and whether that watch stands; `clock`
-        gives seconds that never jump.
+        """`namespaces` is empty for all; `changed` is told plural, namespace and whether that watch stands, `listed`
+        that it begins anew, so that what went meanwhile is not told of; `clock` gives seconds that never jump.
         """
         self._changed = changed
+        self._relisted = listed
         self._clock = clock
         self._wanted = frozenset((plural, namespace) for plural in plurals for namespace in namespaces or ("",))
         self._seen: set[Watch] = set()
@@ -84,8 +97,8 @@ class Watches:
         return self.complete and len(self._failing) < len(self._wanted)
 
     def check(self) -> None:
-        """Raises RuntimeError if one refused watch keeps all the others from their start, and will: kopf calls no
-        handler before everything was listed once."""
+        """Raises RuntimeError if one refused watch keeps all the others from their start, and will: no job
+        is steered before everything was listed once."""
         since = self._refused_since
         if not self.complete and since is not None and self._clock() - since > BLOCKED_SECONDS:
             raise RuntimeError(f"the start waits for {_listed(self._failing)}")
@@ -101,6 +114,8 @@ class Watches:
             self._fails(watch, f"HTTP {status}")
         elif "watch" in url.query:
             self._stands(watch)
+        elif "continue" not in url.query:
+            self._relisted(*watch)
 
     def unanswered(self, url: URL, error: BaseException) -> None:
         """A request of kopf's had no answer."""
@@ -125,11 +140,12 @@ class Watches:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _stands(self, watch: Watch) -> None:
-        if watch in self._failing or watch not in self._seen:
-            self._changed(*watch, True)
+        news = watch in self._failing or watch not in self._seen
+        self._seen.add(watch)
         if self._failing.pop(watch, None):
             logger.warning("%s goes again", _name(watch))
-        self._seen.add(watch)
+        if news:
+            self._changed(*watch, True)
         if not self._failing:
             self._refused_since = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import threading
 import time
 import uuid
@@ -175,19 +176,29 @@ class ApiServer:
             ],
         }
 
-    def listed(self, plural: str, namespace: str, selector: str) -> Document:
-        """All of a kind."""
+    def listed(self, plural: str, namespace: str, selector: str, *, limit: int = 0, token: str = "") -> Document:
+        """All of a kind, or so many of them, and a token for those after them.
+
+        Of later pages a kube-apiserver shows what was there when the first was asked for, and here it is what is there
+        now; the watch from the first one's version on comes to the same.
+        """
         self.refuse("list", plural, "")
         if namespace in self.forbidden:
             raise StatusError(403, "Forbidden", f'cannot list resource "{plural}" in the namespace "{namespace}"')
         with self._changed:
             self.reads.append(("list", plural, selector))
-            items = [
-                found
-                for (kind, where, _), found in self.objects.items()
-                if kind == plural and namespace in ("", where) and selected(found, selector)
-            ]
-            meta = {"resourceVersion": str(self._version)}
+            version, *after = json.loads(token) if token else (self._version, "", "")
+            if version < self._forgotten:
+                raise StatusError(410, "Expired", "The provided continue parameter is too old")
+            found = {
+                key: body
+                for key, body in sorted(self.objects.items())
+                if key[0] == plural and namespace in ("", key[1]) and selected(body, selector) and [*key[1:]] > after
+            }
+            meta = {"resourceVersion": str(version)}
+            if 0 < limit < len(found):
+                meta["continue"] = json.dumps([version, *list(found)[limit - 1][1:]])
+            items = list(found.values())[: limit or None]
             return {"kind": f"{KINDS[plural][1]}List", "metadata": meta, "items": copy.deepcopy(items)}
 
     def watch(self, plural: str, namespace: str, selector: str, since: int, seconds: float) -> Iterator[Document]:

@@ -68,6 +68,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in names:
             monkeypatch.setattr(module, name, 0.05)
     monkeypatch.setattr(controller, "SETTLING_SECONDS", 0.005)
+    monkeypatch.setattr(controller, "DOUBT_SECONDS", 0.5)
     monkeypatch.setattr(kopf_handlers, "BACKOFF_SECONDS", (0.05,))
     # Servers of metrics look this often whether they are to end.
     monkeypatch.setattr(BaseServer.serve_forever, "__defaults__", (0.01,))

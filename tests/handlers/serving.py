@@ -61,7 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
         if name:
             return 200, self.api.read(key)
         if query.get("watch") != "true":
-            return 200, self.api.listed(plural, namespace, query.get("labelSelector", ""))
+            limit, token = int(query.get("limit", 0)), query.get("continue", "")
+            selector = query.get("labelSelector", "")
+            return 200, self.api.listed(plural, namespace, selector, limit=limit, token=token)
         self._stream(plural, namespace, query)
         return 200, None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import urllib.parse
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,3 +138,15 @@ def test_list_is_of_those_with_the_label_and_has_a_version(server: Server) -> No
     assert [item["metadata"]["name"] for item in found["items"]] == ["m"]
     assert found["metadata"]["resourceVersion"]
     assert server.ask("GET", "configmaps?labelSelector=a%3Dc")[1]["items"] == []
+
+
+def test_list_of_a_limited_number_is_continued_until_all_were_there(server: Server) -> None:
+    for name in "abc":
+        server.apply({**MAP, "metadata": {"name": name, "labels": {"a": "b"}}})
+    _, first = server.ask("GET", "configmaps?labelSelector=a%3Db&limit=2")
+    assert [item["metadata"]["name"] for item in first["items"]] == ["a", "b"]
+    token = urllib.parse.quote(first["metadata"]["continue"])
+    _, second = server.ask("GET", f"configmaps?labelSelector=a%3Db&limit=2&continue={token}")
+    assert [item["metadata"]["name"] for item in second["items"]] == ["c"]
+    assert not second["metadata"].get("continue")
+    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]

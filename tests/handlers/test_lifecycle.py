@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kubernetes.leaderelection.leaderelection import LeaderElection
 
-from handlers.api_server import ApiServer
+from handlers.api_server import ApiServer, merged
 from handlers.conftest import Site
 from handlers.operators import (
     PATIENCE_SECONDS,
@@ -24,10 +24,12 @@ from handlers.operators import (
     options,
     phase,
     plan_of,
+    status_of,
     trained,
     until,
     why_not,
 )
+from heterotrain_operator import handlers
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.lease import Leadership
@@ -37,6 +39,8 @@ from heterotrain_operator.options import Options
 from unit.kube.worlds import JOB
 
 pytestmark = pytest.mark.asyncio
+
+SUSPENDED = {"runPolicy": {"suspend": True}}
 
 UNFINISHED = pytest.mark.filterwarnings("ignore:coroutine 'authenticator' was never awaited:RuntimeWarning")
 """kopf leaves this behind when it does not start."""
@@ -111,6 +115,43 @@ async def test_operator_that_goes_on_after_another_keeps_the_plan(site: Site, ap
         assert [write[:3] for write in api.writes if write[1] != "leases"] == []
 
 
+async def test_more_pods_than_one_page_of_a_list_are_all_seen(
+    site: Site, api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operator(options(identity="operator-b")):
+        await trained(api, workers)
+    monkeypatch.setattr(handlers, "CHUNK_SIZE", 2)
+    chosen = options()
+    api.reads.clear()
+    api.writes.clear()
+    async with operator(chosen):
+        await looks(chosen.metrics_port, 3)
+        assert api.reads.count(("list", "pods", LABEL_JOB)) == 2
+        assert not [read for read in api.reads if read[:2] == ("get", "pods")]
+        assert [write[:3] for write in api.writes if write[1] != "leases"] == []
+
+
+async def test_list_that_cannot_be_continued_is_begun_anew(
+    site: Site, api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operator(options(identity="operator-b")):
+        await trained(api, workers)
+    monkeypatch.setattr(handlers, "CHUNK_SIZE", 2)
+    lists: list[str] = []
+
+    def late(verb: str, plural: str, name: str) -> None:
+        lists.extend([plural] if (verb, plural) == ("list", "pods") else [])
+        if len(lists) == 2 and plural == "pods":
+            api.forget_history()
+
+    chosen = options()
+    api.refuse = late
+    async with operator(chosen):
+        await ready(chosen)
+        await looks(chosen.metrics_port, 3)
+        assert len(lists) == 4
+
+
 async def test_liveness_fails_once_nobody_asks_for_the_lease(
     site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +213,20 @@ async def test_job_that_was_deleted_meanwhile_is_not_begun_anew(site: Site, api:
         api.put("heterotrainingjobs", JOB | {"metadata": {"name": "second"}})
         await until(lambda: "second-small-0" in api.names("pods"))
         assert not [name for name in api.names("pods") if name.startswith("digits")]
+
+
+async def test_job_at_rest_that_was_deleted_meanwhile_is_forgotten(site: Site, api: ApiServer) -> None:
+    async with operator():
+        for name in ("resting", "deleted"):
+            api.put("heterotrainingjobs", merged(JOB, {"metadata": {"name": name}, "spec": SUSPENDED}))
+        await until(lambda: all(status_of(api, name).get("phase") == "Suspended" for name in ("resting", "deleted")))
+        site.down()
+        api.remove("heterotrainingjobs", "deleted", told=False)
+        api.reads.clear()
+        site.up()
+        await until(lambda: loops() == ["job team-a/resting"])
+        asked = [read[2] for read in api.reads if read[:2] == ("get", "heterotrainingjobs")]
+        assert set(asked) <= {"deleted"}, "nobody asks for what the new list shows"
 
 
 async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(

@@ -13,9 +13,10 @@ import pytest_asyncio
 
 from heterotrain_operator import controller
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.index import Key
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS, Controller, Key
+from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS, Controller
 from heterotrain_operator.rounds import InThread, JobRounds
 
 pytestmark = pytest.mark.asyncio

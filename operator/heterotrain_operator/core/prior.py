@@ -22,6 +22,9 @@ from heterotrain_operator.core.state import WorkerMemory
 PLACES = 2**24 - 1
 """Numbers of places: a job has few, and two with the same number cost a worse first split."""
 
+LOOKED_AT = 64
+"""Peers of whom one with the same limit is sought: a group's workers have few limits, and there may be thousands."""
+
 
 def place_of(worker: WorkerSeen) -> int:
     """A number for the worker's group, node and CPU limit; 0 where nobody says what node it has."""
@@ -45,10 +48,15 @@ def first_split(
         return None
     if len(before.members) == len(workers) and all(_stayed(worker, known.get(worker.name)) for worker in workers):
         return None
-    groups = {member.name: member.group for member in before.members}
+    peers: dict[str, list[str]] = {}
+    at_place: dict[tuple[str, int], str] = {}
+    for member in before.members:
+        if member.name in known and known[member.name].sum_w > 0:
+            peers.setdefault(member.group, []).append(member.name)
+            at_place.setdefault((member.group, known[member.name].place), member.name)
     informed, told = [], []
     for worker, seat in zip(workers, seats, strict=True):
-        source = _source(worker, known, groups)
+        source = _source(worker, known, peers, at_place)
         if source is None:
             return None
         memory = _at_limit(known[source], worker.cpu_limit)
@@ -76,22 +84,28 @@ def _stayed(worker: WorkerSeen, known: WorkerMemory | None) -> bool:
     return known is not None and (0 in (known.place, place_of(worker)) or known.place == place_of(worker))
 
 
-def _source(worker: WorkerSeen, known: Mapping[str, WorkerMemory], groups: Mapping[str, str]) -> str | None:
+def _source(
+    worker: WorkerSeen,
+    known: Mapping[str, WorkerMemory],
+    peers: Mapping[str, Sequence[str]],
+    at_place: Mapping[tuple[str, int], str],
+) -> str | None:
     """Whose knowledge says most of this worker: its own where it stayed, of who was at its place, of one with its group
     and limit, or of its group, rather its own each time; None if nobody's does.
+
+    `peers` are those of whom something is known, by group, and `at_place` the first of them by group and place.
     """
     place, limit = place_of(worker), worker.cpu_limit or 0.0
     own = known.get(worker.name)
     if own is not None and own.sum_w > 0 and _stayed(worker, own):
         return worker.name
-    peers = [name for name, memory in known.items() if groups.get(name) == worker.group and memory.sum_w > 0]
-    peers.sort(key=lambda name: name != worker.name)
-    ranked = (
-        [name for name in peers if place > 0 and known[name].place == place],
-        [name for name in peers if math.isclose(known[name].cpu_limit, limit, rel_tol=1e-6)],
-        peers,
-    )
-    return next((names[0] for names in ranked if names), None)
+    if place > 0 and (worker.group, place) in at_place:
+        return at_place[worker.group, place]
+    others = peers.get(worker.group, ())
+    mine = own is not None and own.sum_w > 0 and bool(others)
+    candidates = (worker.name, *others[:LOOKED_AT]) if mine else others[:LOOKED_AT]
+    alike = (name for name in candidates if math.isclose(known[name].cpu_limit, limit, rel_tol=1e-6))
+    return next(alike, next(iter(candidates), None))
 
 
 def _at_limit(known: WorkerMemory, cpu_limit: float | None) -> WorkerMemory:

@@ -230,10 +230,11 @@ def _never_joined(facts: Facts, memory: Memory) -> tuple[str, str] | None:
     """Code and message if a worker ended well in silence and was no member of a plan, as one is that joins."""
     if facts.plan is None and memory.plan_version > 0:
         return None  # who was a member is not known
+    joined = {worker.uid for worker in facts.members if worker is not None}
     silent = [
         f"{worker.name} exited with code 0 and never joined"
         for worker in facts.failed
-        if worker.exit_code == 0 and not worker.message.strip() and worker not in facts.members
+        if worker.exit_code == 0 and not worker.message.strip() and worker.uid not in joined
     ]
     return ("NeverJoined", f"{_told(silent)}: the script does not call heterotrain.join()") if silent else None
 

@@ -68,6 +68,20 @@ def test_secret_stays_the_same_for_the_next_operator_and_is_never_read(world: Wo
     assert not [read for read in api.reads if read[1] == "secrets"]
 
 
+def test_secret_that_is_not_made_for_a_conflict_of_another_kind_is_awaited(world: World, api: ApiServer) -> None:
+    def busy(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("create", "secrets"):
+            raise StatusError(409, "Conflict", "Operation cannot be fulfilled on resourcequotas")
+
+    api.refuse = busy
+    world.round()
+    assert api.names("pods") == [], "they would wait for a secret that nobody makes"
+    api.refuse = lambda verb, plural, name: None
+    for _ in range(3):
+        world.round(10.0)
+    assert (len(secrets_of(api)), api.names("pods")) == (1, sorted(NAMES))
+
+
 def test_next_job_of_the_name_has_another_secret(world: World, api: ApiServer) -> None:
     world.round()
     before = secrets_of(api)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -247,6 +248,33 @@ def test_clock_that_leaps_while_a_write_fails_is_made_up_for_once(
     job.look(58)
     assert job.world.status["phase"] == "Running"
     job.look(10)
+    assert job.world.status["phase"] == "Restarting"
+
+
+@pytest.mark.parametrize("seconds", [700, -700])
+@pytest.mark.parametrize("failing", ["events", "heterotrainingjobs"])
+def test_clock_that_leaps_while_only_what_follows_the_plan_fails_is_made_up_for_once(
+    steer: Callable[..., Steered], api: ApiServer, failing: str, seconds: float
+) -> None:
+    job = steer()
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    job.leap(seconds)
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if kind == failing and verb != "get":
+            raise StatusError(500, "InternalError", "try again")
+
+    job.world.workers.train(slow={NAMES[0]: 3.0})  # the status has news
+    api.refuse = refuse
+    for _ in range(3):
+        with contextlib.suppress(GatewayError):
+            job.look()
+    api.refuse = lambda verb, kind, name: None
+    job.look(30)
+    assert job.world.status["phase"] == "Running"
+    job.look(70)
     assert job.world.status["phase"] == "Restarting"
 
 

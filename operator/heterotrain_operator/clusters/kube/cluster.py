@@ -174,7 +174,8 @@ class KubeCluster:
         """
         now = self._clock()
         if decision.create:
-            self._check_job()
+            # What is missing may be so because the job was deleted: the watch of its pods can be ahead of its own.
+            check_job(self._gateway, self._body)
         self._plans.write(self._job, self._uid, decision.plan, memory)
         if decision.plan is not None:
             self._undelivered = _receivers(decision.plan, self._seen.plan)
@@ -202,13 +203,6 @@ class KubeCluster:
     def _uid(self) -> str:
         uid: str = self._body["metadata"]["uid"]
         return uid
-
-    def _check_job(self) -> None:
-        """What is missing may be so because the job was deleted: the watch of its pods can be ahead of its own."""
-        found = self._gateway.read(JOB_KIND, self._namespace, self._name)
-        metadata = {} if found is None else found["metadata"]
-        if metadata.get("uid") != self._uid or "deletionTimestamp" in metadata:
-            raise JobGoneError(f"job {self._namespace}/{self._name} of UID {self._uid} is gone")
 
     def _check_service(self) -> None:
         """The Service is applied, which would take over whatever has its name."""
@@ -361,6 +355,15 @@ class KubeCluster:
         if worth_writing(self._status, status, since):
             self._gateway.write_status(self._namespace, self._name, self._uid, status)
             self._status, self._status_at = status, now
+
+
+def check_job(gateway: Gateway, body: Mapping[str, Any]) -> None:
+    """Raises JobGoneError if this very job is no more, GatewayError if the API server fails."""
+    metadata = body["metadata"]
+    found = gateway.read(JOB_KIND, metadata["namespace"], metadata["name"])
+    there = {} if found is None else found["metadata"]
+    if there.get("uid") != metadata["uid"] or "deletionTimestamp" in there:
+        raise JobGoneError(f"job {metadata['namespace']}/{metadata['name']} of UID {metadata['uid']} is gone")
 
 
 def _receivers(plan: Plan, before: Plan | None) -> dict[str, int]:

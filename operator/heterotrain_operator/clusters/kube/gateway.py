@@ -54,7 +54,12 @@ class GatewayError(Exception):
 
 
 class ConflictError(GatewayError):
-    """The object exists already, or is not of the version that was expected."""
+    """The object exists already, or is not of the version that was expected, or something that it depends on is not.
+
+    `exists` tells the first from the others.
+    """
+
+    exists = False
 
 
 class JobGoneError(Exception):
@@ -238,6 +243,10 @@ def _document(data: bytes) -> Document | None:
 
 def _refused(what: str, status: int, reason: str, document: Mapping[str, Any]) -> GatewayError:
     """What went wrong, with the API server's own message where it gave one."""
-    kind_of = ConflictError if status == CONFLICT else GatewayError
+    message = f"{what}: {document.get('message') or reason} (HTTP {status})"
     causes = (document.get("details") or {}).get("causes")
-    return kind_of(f"{what}: {document.get('message') or reason} (HTTP {status})", status, causes=bool(causes))
+    if status != CONFLICT:
+        return GatewayError(message, status, causes=bool(causes))
+    conflict = ConflictError(message, status, causes=bool(causes))
+    conflict.exists = document.get("reason") == "AlreadyExists"
+    return conflict

@@ -6,7 +6,6 @@ for a whole namespace could not keep the workers of its jobs apart.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -48,8 +47,11 @@ class Protection:
 
     def _provide_secret(self, job: HeteroTrainingJob, uid: str) -> None:
         # One that is there is this job's, for its name has the UID in it; so no Secret has to be read.
-        with contextlib.suppress(ConflictError):
+        try:
             self._gateway.create(build_secret(job, uid, secrets.token_hex(contract.SECRET_BYTES)))
+        except ConflictError as error:
+            if not error.exists:  # a quota that others change at the same time answers with a conflict, too
+                raise
 
     def _provide_policy(self, policy: Document, job: HeteroTrainingJob, uid: str) -> None:
         metadata = policy["metadata"]
