@@ -27,7 +27,7 @@ GROUP_SECONDS = 10.0
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 # How long a worker that was asked to stop still waits for the others to end a step with it. What it has to do after
 # that must fit into the 30 s that Kubernetes grants.
-STOP_SECONDS = 10.0
+STOP_SECONDS = 20.0
 # How often whoever waits looks whether the groups were given up meanwhile. Each look takes 0.3 ms of CPU.
 _LOOK = timedelta(seconds=0.2)
 

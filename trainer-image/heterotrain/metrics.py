@@ -220,8 +220,8 @@ def serve(metrics: WorkerMetrics, port: int) -> None:
 class Series:
     """Appends step records to a file as JSON lines; without a file it drops them.
 
-    Records are written some at a time, for a small step would feel a write of its own: a worker that is killed loses
-    those of its last `_WRITE_SECONDS`.
+    Records are written some at a time, for a small step would feel a write of its own: a worker that is killed may lose
+    those of `_WRITE_SECONDS`, which were not followed by another yet.
     """
 
     def __init__(self, path: Path | None) -> None:
