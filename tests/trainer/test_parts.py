@@ -24,12 +24,13 @@ from heterotrain.counting import checked_count
 from heterotrain.generation import CollectiveError, Generation
 from heterotrain.hyperparameters import Hyperparameters
 from heterotrain.membership import MembershipError, Rendezvous
+from heterotrain.origin import Origin
 from heterotrain.precision import Arithmetic, in_float32
 from heterotrain.reduction import Witness
 from heterotrain.running_step import RunningStep
 from heterotrain.sampler import Position, Rules, Share, epoch_order
 from heterotrain.split import Split
-from heterotrain.training_state import Origin, TrainingState
+from heterotrain.training_state import TrainingState
 from heterotrain.wire import StagedWire
 from heterotrain.worker import MissingDeviceError, choose_device
 from trainer.gang import free_port

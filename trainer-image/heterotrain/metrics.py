@@ -23,12 +23,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from heterotrain import contract, resources, sampler
+from heterotrain.origin import Origin
 from heterotrain.peak import PeakMemory
 from heterotrain.serving import MetricsServer
 
 if TYPE_CHECKING:
     from heterotrain.timing import StepTimes
-    from heterotrain.training_state import Origin
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,10 @@ from torch import nn
 from heterotrain import checkpoint
 from heterotrain.checkpoint import CheckpointError, MisfitError
 from heterotrain.contract import TrainingConfig
+from heterotrain.origin import Origin
 from heterotrain.sampler import Position
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The checkpoint of an earlier job: its step, and the UID of that job, empty if it does not say."""
-
-    step: int
-    job_uid: str
 
 
 class TrainingState:

@@ -11,8 +11,8 @@ from heterotrain import contract, resources
 from heterotrain.contract import Member, Plan
 from heterotrain.metrics import VersionCounters
 from heterotrain.metrics import WorkerMetrics as Exporter
+from heterotrain.origin import Origin
 from heterotrain.peak import Peak
-from heterotrain.training_state import Origin
 from heterotrain_operator.core.model import (
     Condition,
     Decision,
