@@ -46,7 +46,7 @@ def pod_of(number: int) -> dict[str, Any]:
     container = {
         "name": "trainer",
         "image": "registry.example.com/team/trainer@sha256:" + "0" * 64,
-        "command": ["python", "/work/train.py"],
+        "command": ["python", "/app/train.py"],
         "env": variables,
         "resources": {
             kind: {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "1Gi"} for kind in ("limits", "requests")

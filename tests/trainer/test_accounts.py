@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_every_committed_step_is_booked_in_its_order(one_later: bool, tmp_path: 
         (1, 1.0, 0.5, ""),
         (2, 2.0, 0.5, ""),
     ]
+
+
+def test_a_process_that_the_script_forks_writes_no_record_again(tmp_path: Path) -> None:
+    series = Series(tmp_path / "series.jsonl")
+    for step in range(3):
+        series.write(StepRecord(0.01 * step, step, 0, 1, 8, 8, 0.1, 0.1, None, ""))
+    child = os.fork()
+    if not child:
+        series.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    series.flush()
+    lines = (tmp_path / "series.jsonl").read_text().splitlines()
+    assert [StepRecord.from_json(line).step for line in lines] == [0, 1, 2]
 
 
 def test_a_full_disk_ends_the_series_and_not_the_training(caplog: pytest.LogCaptureFixture) -> None:

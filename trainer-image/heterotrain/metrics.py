@@ -232,6 +232,8 @@ class Series:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
             atexit.register(self.flush)
+            # A process that the script forks, and that ends in order, would write these a second time.
+            os.register_at_fork(after_in_child=self._unwritten.clear)
 
     def write(self, record: contract.StepRecord | contract.EvaluationRecord) -> None:
         """Append one record."""

@@ -31,12 +31,12 @@ class ManifestError(ValueError):
 def render_path(parts: Iterable[str | int]) -> str:
     """`("spec", "workerGroups", 1, "name")` as `spec.workerGroups[1].name`; odd keys as `limits["a.b/c"]`."""
     path = ""
-    for part in parts:
-        if isinstance(part, str) and len(part) > _LONGEST_PART:
-            part = f"{part[:_LONGEST_PART]}..."  # noqa: PLW2901
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part and all(character.isalnum() or character in "-_" for character in part):
+    for each in parts:
+        if isinstance(each, int):
+            path += f"[{each}]"
+            continue
+        part = each if len(each) <= _LONGEST_PART else f"{each[:_LONGEST_PART]}..."
+        if part and all(character.isalnum() or character in "-_" for character in part):
             path += f".{part}" if path else part
         else:
             path += f'["{part}"]'
