@@ -104,9 +104,10 @@ class Hostile:
 async def _serve(
     served: Iterable[tuple[Hostile, Behaviour, str]], port: int, ready: threading.Event, stop: asyncio.Event
 ) -> None:
+    writers: list[asyncio.StreamWriter] = []
     async with contextlib.AsyncExitStack() as stack:
         for one, behaviour, host in served:
-            server = await asyncio.start_server(partial(_handle, one, behaviour), host, port)
+            server = await asyncio.start_server(partial(_connected, one, behaviour, writers), host, port)
             stack.callback(server.close)
             address = server.sockets[0].getsockname()
             one.address = f"{address[0]}:{address[1]}"
@@ -116,6 +117,23 @@ async def _serve(
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
+    for writer in writers:
+        writer.transport.abort()  # a mere close() would wait until what is buffered has been read
+    for writer in writers:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def _connected(
+    one: Hostile,
+    behaviour: Behaviour,
+    writers: list[asyncio.StreamWriter],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> asyncio.Task[None]:
+    """Note the writer before there is a task, which may be cancelled before it has run at all."""
+    writers.append(writer)
+    return asyncio.ensure_future(_handle(one, behaviour, reader, writer))
 
 
 async def _handle(
@@ -128,8 +146,6 @@ async def _handle(
     tasks = [asyncio.ensure_future(_left(reader)), asyncio.ensure_future(_say(behaviour, writer))]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        pass  # the test ends; asyncio cannot do with a connection's handler that was cancelled
     finally:
         one.open -= 1
         for task in tasks:
