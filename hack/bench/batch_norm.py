@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from heterotrain.sampler import Position, Rules, epoch_order
+from heterotrain.data.sampler import Position, Rules, epoch_order
 from heterotrain.workloads.digits import digits
 
 SPLITS = ((60,), (20, 20, 20), (28, 16, 16), (36, 12, 12), (44, 8, 8), (52, 4, 4), (54, 4, 2), (56, 2, 2))

@@ -40,8 +40,8 @@ from bsp_setting import (
     spare_cores,
 )
 
-from heterotrain_operator.cli.wording import clock
 from heterotrain_operator.clusters.local.limits import machine_cores
+from heterotrain_operator.experiments.wording import clock
 
 LEVELS = (*map(str, PAPER_CORES), DYNAMIC)
 

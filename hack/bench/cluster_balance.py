@@ -18,8 +18,8 @@ from e2e.jobs import JobOnCluster, own_seconds
 from e2e.waiting import wait_for
 from heterotrain import contract
 from heterotrain.contract import StepRecord
-from heterotrain_operator.cli.series import align
-from heterotrain_operator.cli.summary import Arm, Summary, summarize
+from heterotrain_operator.experiments.series import align
+from heterotrain_operator.experiments.summary import Arm, Summary, summarize
 
 RUN_SECONDS = 1800.0
 TOLERANCE = 0.10

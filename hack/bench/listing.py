@@ -24,8 +24,9 @@ from typing import Any
 from handlers.api_server import ApiServer
 from handlers.operators import free_port
 from handlers.serving import kubeconfig, serving
-from heterotrain_operator import handlers, main
-from heterotrain_operator.clusters.kube.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB
+from heterotrain_operator import main
+from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB
+from heterotrain_operator.controller import handlers
 
 NAMESPACE = "bench"
 PER_JOB = 50

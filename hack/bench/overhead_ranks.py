@@ -18,18 +18,18 @@ from rich.table import Table
 from torch import nn
 
 from heterotrain.contract import Member, Plan, TrainingConfig, parse_plan
-from heterotrain.control import Checksums, PendingSignals, Signals
-from heterotrain.division import Division
-from heterotrain.exchange import MOST_STEPS
-from heterotrain.generation import Generation
-from heterotrain.hyperparameters import Hyperparameters
-from heterotrain.planfile import check_successor
-from heterotrain.plans import Plans
-from heterotrain.progress import Progress
-from heterotrain.replica_check import ReplicaChecksum
-from heterotrain.replica_watch import ReplicaWatch
-from heterotrain.sampler import Position, Rules, Share
-from heterotrain.training_state import TrainingState
+from heterotrain.data.sampler import Position, Rules, Share
+from heterotrain.groups.control import Checksums, PendingSignals, Signals
+from heterotrain.groups.generation import Generation
+from heterotrain.job.planfile import check_successor
+from heterotrain.job.plans import Plans
+from heterotrain.state.hyperparameters import Hyperparameters
+from heterotrain.state.replica_check import ReplicaChecksum
+from heterotrain.state.replica_watch import ReplicaWatch
+from heterotrain.state.training_state import TrainingState
+from heterotrain.training.division import Division
+from heterotrain.training.exchange import MOST_STEPS
+from heterotrain.training.progress import Progress
 
 DATASET_LENGTH = 1_281_167
 EPOCHS = 90

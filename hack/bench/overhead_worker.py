@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 import heterotrain
-from heterotrain.gradient_sum import BUCKET_MEGABYTES
+from heterotrain.gradients.gradient_sum import BUCKET_MEGABYTES
 from heterotrain.workloads.digits import DigitsCNN, digits
 
 WORKERS = 3

@@ -23,17 +23,17 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from heterotrain import contract
-from heterotrain.metrics import WorkerMetrics
-from heterotrain.serving import MetricsServer
+from heterotrain.reporting.metrics import WorkerMetrics
+from heterotrain.reporting.serving import MetricsServer
 from heterotrain_operator.clusters.kube.gateway import Gateway
-from heterotrain_operator.clusters.kube.names import plan_name
-from heterotrain_operator.clusters.kube.nodes import Nodes
-from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.clusters.kube.sources import Sources
+from heterotrain_operator.clusters.kube.objects.names import plan_name
+from heterotrain_operator.clusters.kube.observe.nodes import Nodes
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.sources import Sources
+from heterotrain_operator.controller.rounds import JobRounds
 from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.metrics.pods import scrape_pods
-from heterotrain_operator.rounds import JobRounds
 
 T = TypeVar("T")
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import kopf
 
-from heterotrain_operator import handlers
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.reading_errors import AccessError
-from heterotrain_operator.options import Options
-from heterotrain_operator.runtime import Runtime
-from heterotrain_operator.watchable import NothingToWatchError, watchable
+from heterotrain_operator.controller import handlers
+from heterotrain_operator.controller.options import Options
+from heterotrain_operator.controller.runtime import Runtime
+from heterotrain_operator.controller.watchable import NothingToWatchError, watchable
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -30,7 +30,7 @@ SERIES = {"name": contract.ENV_SERIES, "value": f"{MOUNTED}/$({contract.ENV_WORK
 
 _FAULTY = """
 import os, runpy, sys, time
-from heterotrain.optimizer import ElasticOptimizer
+from heterotrain.training.optimizer import ElasticOptimizer
 
 commit, calls = ElasticOptimizer.step, 0
 

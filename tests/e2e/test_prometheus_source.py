@@ -16,10 +16,11 @@ from e2e.helm import CHART, of_kind, render
 from e2e.programs import run
 from e2e.prometheus_server import PASSWORD, POLL_SECONDS, USERNAME, PrometheusServer
 from e2e.waiting import wait_for
-from heterotrain import contract, resources
+from heterotrain import contract
 from heterotrain.contract import Member, Plan
-from heterotrain.metrics import WorkerMetrics as Exporter
-from heterotrain.peak import Peak
+from heterotrain.reporting import resources
+from heterotrain.reporting.metrics import WorkerMetrics as Exporter
+from heterotrain.reporting.peak import Peak
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.credentials import BasicAuth
 from heterotrain_operator.metrics.own import OperatorMetrics

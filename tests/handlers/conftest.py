@@ -12,8 +12,9 @@ import pytest
 from handlers.api_server import ApiServer
 from handlers.operators import Team, team
 from handlers.serving import kubeconfig, serving
-from heterotrain_operator import controller, rounds
-from heterotrain_operator import handlers as kopf_handlers
+from heterotrain_operator.controller import handlers as kopf_handlers
+from heterotrain_operator.controller import rounds
+from heterotrain_operator.controller import supervisor as controller
 from unit.kube.worlds import READY
 
 

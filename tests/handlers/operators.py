@@ -26,10 +26,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from handlers.api_server import ApiServer, Document
 from heterotrain import contract
-from heterotrain.metrics import WorkerMetrics
-from heterotrain_operator.handlers import start
-from heterotrain_operator.options import Options
-from heterotrain_operator.runtime import Runtime
+from heterotrain.reporting.metrics import WorkerMetrics
+from heterotrain_operator.controller.handlers import start
+from heterotrain_operator.controller.options import Options
+from heterotrain_operator.controller.runtime import Runtime
 from unit.kube.worlds import JOB, NAMES
 
 PATIENCE_SECONDS = 30.0

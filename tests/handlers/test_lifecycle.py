@@ -29,13 +29,13 @@ from handlers.operators import (
     until,
     why_not,
 )
-from heterotrain_operator import handlers
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.lease import Leadership
-from heterotrain_operator.clusters.kube.names import LABEL_JOB
+from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
+from heterotrain_operator.controller import handlers
+from heterotrain_operator.controller.options import Options
 from heterotrain_operator.metrics.names import WATCH_UP
-from heterotrain_operator.options import Options
 from unit.kube.worlds import JOB
 
 pytestmark = pytest.mark.asyncio
@@ -272,7 +272,7 @@ async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: 
 async def test_start_that_one_refused_watch_holds_up_ends_by_its_liveness(
     site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heterotrain_operator.watches.BLOCKED_SECONDS", 0.1)
+    monkeypatch.setattr("heterotrain_operator.controller.watches.BLOCKED_SECONDS", 0.1)
     chosen = options(watched=("team-a", "team-b"))
     api.forbidden.add("team-b")
     async with operator(chosen):

@@ -14,9 +14,9 @@ import pytest
 from handlers.api_server import ApiServer, Document
 from handlers.operators import PATIENCE_SECONDS, Team, operator, options, trained, until
 from heterotrain.contract import DEFAULT_METRICS_PORT
-from heterotrain_operator import rounds
-from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.rounds import InThread, JobRounds
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.controller import rounds
+from heterotrain_operator.controller.rounds import InThread, JobRounds
 from unit.kube.documents import merged
 from unit.kube.worlds import JOB, TEMPLATE
 from unit.metrics.hostile import (

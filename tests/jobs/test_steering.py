@@ -11,7 +11,7 @@ from heterotrain.contract import StepRecord
 from heterotrain_operator.api import to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Decision, Seen
-from heterotrain_operator.steer import steer
+from heterotrain_operator.loop import steer
 from jobs.worlds import digits_job
 
 pytestmark = pytest.mark.processes

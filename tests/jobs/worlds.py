@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "trainer" / "scripts" / "train.py
 FAULTY = """
 import os, resource, runpy, signal, sys, time
 import torch
-from heterotrain.optimizer import ElasticOptimizer
+from heterotrain.training.optimizer import ElasticOptimizer
 
 commit, calls = ElasticOptimizer.step, 0
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import Dataset, Subset
 
-from heterotrain.sampler import epoch_order
+from heterotrain.data.sampler import epoch_order
 from heterotrain.workloads.digits import digits
 
 SAMPLES, BATCH, EPOCHS, SEED = 148, 24, 6, 7

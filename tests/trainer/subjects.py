@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.utils.data import Dataset, Subset, default_collate
 
 import heterotrain
-from heterotrain.augmentation import Draw, drawing
-from heterotrain.sampler import epoch_order
+from heterotrain.data.augmentation import Draw, drawing
+from heterotrain.data.sampler import epoch_order
 from heterotrain.workloads.digits import DigitsCNN, digits
 from heterotrain.workloads.gpt import GPT
 from heterotrain.workloads.resnet import resnet18

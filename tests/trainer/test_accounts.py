@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from heterotrain.accounts import Accounts, Committed
 from heterotrain.contract import Member, Plan, StepRecord
-from heterotrain.losses import Losses
-from heterotrain.metrics import Series, WorkerMetrics
-from heterotrain.timing import StepTimes
+from heterotrain.gradients.losses import Losses
+from heterotrain.reporting.metrics import Series, WorkerMetrics
+from heterotrain.reporting.timing import StepTimes
+from heterotrain.training.accounts import Accounts, Committed
 
 
 class DeviceTimes:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from heterotrain import checkpoint
-from heterotrain.checkpoint import CheckpointError
+from heterotrain.state import checkpoint
+from heterotrain.state.checkpoint import CheckpointError
 
 
 @pytest.fixture

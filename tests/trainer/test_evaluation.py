@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from heterotrain.contract import Evaluated, Member, TrainingConfig
-from heterotrain.evaluation import Evaluation, Measure, Sums
-from heterotrain.loading import Source
-from heterotrain.sampler import Position
+from heterotrain.data.evaluation import Evaluation, Measure, Sums
+from heterotrain.data.loading import Source
+from heterotrain.data.sampler import Position
 from trainer.gang import Gang
 
 LENGTH = 37

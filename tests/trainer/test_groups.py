@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from heterotrain import checkpoint
-from heterotrain import generation as generation_module
-from heterotrain.checkpoint import CheckpointError
 from heterotrain.contract import Member, Plan
-from heterotrain.control import broadcast_document
-from heterotrain.generation import Collective, CollectiveError, Generation
-from heterotrain.sockets import SocketCutter
-from heterotrain.state_transfer import broadcast_state
+from heterotrain.groups import generation as generation_module
+from heterotrain.groups.control import broadcast_document
+from heterotrain.groups.generation import Collective, CollectiveError, Generation
+from heterotrain.groups.sockets import SocketCutter
+from heterotrain.state import checkpoint
+from heterotrain.state.checkpoint import CheckpointError
+from heterotrain.state.state_transfer import broadcast_state
 from trainer.gang import free_port
 
 SCRIPTS = Path(__file__).parent / "scripts"

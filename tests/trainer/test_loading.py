@@ -20,10 +20,10 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 import heterotrain
-from heterotrain.augmentation import Draw, drawing
-from heterotrain.loading import Loader, Prefetch, Samples, Source
-from heterotrain.order import Order
-from heterotrain.sampler import Position, Rules, Share, coming_shares, epoch_order
+from heterotrain.data.augmentation import Draw, drawing
+from heterotrain.data.loading import Loader, Prefetch, Samples, Source
+from heterotrain.data.order import Order
+from heterotrain.data.sampler import Position, Rules, Share, coming_shares, epoch_order
 
 CPU = torch.device("cpu")
 LENGTH, SEED = 100, 3

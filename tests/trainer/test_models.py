@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from heterotrain import sampler
 from heterotrain.contract import TrainingConfig
+from heterotrain.data import sampler
 from heterotrain.workloads.digits import digits
 from trainer.gang import Gang, run_alone
 from trainer.subjects import train_plainly

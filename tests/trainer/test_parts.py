@@ -14,25 +14,26 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import heterotrain
-from heterotrain import checkpoint, contract
-from heterotrain.accumulation import Accumulator
-from heterotrain.batch_norm import has_batch_norm
-from heterotrain.buffers import SharedBuffers
-from heterotrain.checkpoint import CheckpointError
+from heterotrain import contract
 from heterotrain.contract import Member, Plan, TrainingConfig
-from heterotrain.counting import checked_count
-from heterotrain.generation import CollectiveError, Generation
-from heterotrain.hyperparameters import Hyperparameters
-from heterotrain.membership import MembershipError, Rendezvous
+from heterotrain.data.sampler import Position, Rules, Share, epoch_order
+from heterotrain.data.split import Split
+from heterotrain.gradients.accumulation import Accumulator
+from heterotrain.gradients.counting import checked_count
+from heterotrain.gradients.precision import Arithmetic, in_float32
+from heterotrain.gradients.reduction import Witness
+from heterotrain.gradients.wire import StagedWire
+from heterotrain.groups.generation import CollectiveError, Generation
+from heterotrain.groups.membership import MembershipError, Rendezvous
+from heterotrain.job.worker import MissingDeviceError, choose_device
 from heterotrain.origin import Origin
-from heterotrain.precision import Arithmetic, in_float32
-from heterotrain.reduction import Witness
-from heterotrain.running_step import RunningStep
-from heterotrain.sampler import Position, Rules, Share, epoch_order
-from heterotrain.split import Split
-from heterotrain.training_state import TrainingState
-from heterotrain.wire import StagedWire
-from heterotrain.worker import MissingDeviceError, choose_device
+from heterotrain.state import checkpoint
+from heterotrain.state.batch_norm import has_batch_norm
+from heterotrain.state.buffers import SharedBuffers
+from heterotrain.state.checkpoint import CheckpointError
+from heterotrain.state.hyperparameters import Hyperparameters
+from heterotrain.state.training_state import TrainingState
+from heterotrain.training.running_step import RunningStep
 from trainer.gang import free_port
 
 CPU = torch.device("cpu")

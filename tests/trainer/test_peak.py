@@ -5,12 +5,13 @@ import subprocess
 import pytest
 import torch
 
-from heterotrain import contract, resources
+from heterotrain import contract
 from heterotrain.contract import Member, Plan
-from heterotrain.metrics import WorkerMetrics
-from heterotrain.peak import READ_SECONDS, PeakMemory
-from heterotrain.timing import StepTimes
-from heterotrain.worker import is_out_of_memory
+from heterotrain.job.worker import is_out_of_memory
+from heterotrain.reporting import resources
+from heterotrain.reporting.metrics import WorkerMetrics
+from heterotrain.reporting.peak import READ_SECONDS, PeakMemory
+from heterotrain.reporting.timing import StepTimes
 
 MEBIBYTE = 1 << 20
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterotrain.contract import Member, Plan
-from heterotrain.evaluation import Sums
+from heterotrain.data.evaluation import Sums
 from heterotrain.peers import PeerError, parse_facts, parse_number, parse_sums, parse_traits, parse_word
 from hostile import spoilt_text
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from heterotrain.contract import TrainingConfig
-from heterotrain.replica_check import ReplicaChecksum, difference
+from heterotrain.state.replica_check import ReplicaChecksum, difference
 from trainer.gang import Gang
 from trainer.habits import EPOCHS, KINDS, SEED, train_plainly
 

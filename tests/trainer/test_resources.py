@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain import resources
+from heterotrain.reporting import resources
 
 GIBIBYTE = 1 << 30
 NO_LIMIT_V1 = "9223372036854771712"

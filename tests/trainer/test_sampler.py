@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain.sampler import (
+from heterotrain.data.sampler import (
     CARRY,
     DROP,
     PARTIAL,

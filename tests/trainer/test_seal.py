@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, TrainingConfig
-from heterotrain.generation import Generation
-from heterotrain.membership import MembershipError, Rendezvous
-from heterotrain.seal import SealedStore, SealError
-from heterotrain.worker import Worker
+from heterotrain.groups.generation import Generation
+from heterotrain.groups.membership import MembershipError, Rendezvous
+from heterotrain.groups.seal import SealedStore, SealError
+from heterotrain.job.worker import Worker
 from trainer.gang import SECRET, Gang, free_port
 
 OTHER = "07he2" * 8

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from heterotrain import serving
-from heterotrain.serving import MetricsServer
+from heterotrain.reporting import serving
+from heterotrain.reporting.serving import MetricsServer
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
 import heterotrain
-from heterotrain.mean_check import MeanCheck
-from heterotrain.once import first_here
-from heterotrain.sockets import SocketCutter
+from heterotrain.data.once import first_here
+from heterotrain.gradients.mean_check import MeanCheck
+from heterotrain.groups.sockets import SocketCutter
 
 DATA = TensorDataset(torch.arange(24.0).reshape(12, 2) / 24, torch.ones(12, 1))
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from heterotrain_operator import controller
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.index import Key
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
-from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.controller import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS, Controller
-from heterotrain_operator.rounds import InThread, JobRounds
+from heterotrain_operator.clusters.kube.observe.index import Key
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.controller import supervisor as controller
+from heterotrain_operator.controller.rounds import InThread, JobRounds
+from heterotrain_operator.controller.supervisor import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS, Controller
 
 pytestmark = pytest.mark.asyncio
 

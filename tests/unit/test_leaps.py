@@ -9,7 +9,7 @@ import pytest
 from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.leaps import Leaps
-from heterotrain_operator.steer import steer
+from heterotrain_operator.loop import steer
 from unit.core.traces import World, hetero_world
 
 

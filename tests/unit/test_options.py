@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from heterotrain_operator.options import DEFAULT_HEALTH_PORT, DEFAULT_LEASE, DEFAULT_METRICS_PORT, Options
+from heterotrain_operator.controller.options import DEFAULT_HEALTH_PORT, DEFAULT_LEASE, DEFAULT_METRICS_PORT, Options
 
 
 def test_nothing_need_be_set() -> None:

@@ -52,4 +52,4 @@ def test_the_operator_and_the_contract_import_where_there_is_no_torch(wheel: Pat
     # Only what is imported below needs to be compiled.
     run(python, "-m", "pip", "install", *QUIET, "--no-compile", *constraints, f"{wheel}[operator]")
     imported = run(python, "-I", "-c", IMPORTS).split()
-    assert {"heterotrain_operator.main", "heterotrain_operator.controller"} <= set(imported)
+    assert {"heterotrain_operator.main", "heterotrain_operator.controller.supervisor"} <= set(imported)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heterotrain.augmentation import sample_generator as sample_generator
-    from heterotrain.augmentation import seeded as seeded
+    from heterotrain.data.augmentation import sample_generator as sample_generator
+    from heterotrain.data.augmentation import seeded as seeded
     from heterotrain.session import Session as Session
     from heterotrain.session import join as join
 
@@ -18,7 +18,8 @@ __all__ = ["Session", "join", "sample_generator", "seeded"]
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        from heterotrain import augmentation, session  # noqa: PLC0415 - torch is imported only when a trainer asks
+        from heterotrain import session  # noqa: PLC0415 - torch is imported only when a trainer asks
+        from heterotrain.data import augmentation  # noqa: PLC0415 - torch is imported only when a trainer asks
 
         return getattr(session if hasattr(session, name) else augmentation, name)
     raise AttributeError(f"module 'heterotrain' has no attribute {name!r}")

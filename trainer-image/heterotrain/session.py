@@ -18,25 +18,25 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from heterotrain.batches import Batches
 from heterotrain.contract import Member, Plan, Termination, TrainingConfig
-from heterotrain.cuda_peak import peak_memory_of
-from heterotrain.engine import Engine
-from heterotrain.evaluation import Measure
-from heterotrain.gradient import ElasticModel
+from heterotrain.data.evaluation import Measure
+from heterotrain.data.loading import Loader, Prefetch, Source
+from heterotrain.data.once import first_here
+from heterotrain.data.order import Order
+from heterotrain.gradients.precision import Arithmetic
 from heterotrain.integrations import check
-from heterotrain.loading import Loader, Prefetch, Source
-from heterotrain.metrics import Series, WorkerMetrics, serve
-from heterotrain.once import first_here
-from heterotrain.optimizer import ElasticOptimizer
-from heterotrain.order import Order
-from heterotrain.planfile import PlanFile
-from heterotrain.plans import Plans
-from heterotrain.precision import Arithmetic
+from heterotrain.job.planfile import PlanFile
+from heterotrain.job.plans import Plans
+from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
 from heterotrain.refusals import check_modules, check_optimizer, remark_on_lacking
-from heterotrain.schedules import Every
-from heterotrain.subject import Subject
-from heterotrain.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
+from heterotrain.reporting.cuda_peak import peak_memory_of
+from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
+from heterotrain.training.batches import Batches
+from heterotrain.training.engine import Engine
+from heterotrain.training.model import ElasticModel
+from heterotrain.training.optimizer import ElasticOptimizer
+from heterotrain.training.schedules import Every
+from heterotrain.training.subject import Subject
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterotrain_operator.api.problems import Problem
-from heterotrain_operator.core.batching import POLICIES
+from heterotrain_operator.core.batching.policies import POLICIES
 
 
 @dataclass(frozen=True, slots=True)

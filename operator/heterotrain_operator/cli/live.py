@@ -17,11 +17,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from heterotrain_operator.cli import wording
 from heterotrain_operator.cli.fitting import Column, fitted
-from heterotrain_operator.cli.journal import Entry, reached_steps
 from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.journal import Entry, reached_steps
 
 PLAIN_EVERY_SECONDS = 10.0
 RATE_OVER_SECONDS = 20.0

@@ -16,7 +16,8 @@ from pathlib import Path
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.cli import cluster, completion_command, init_command, script_output, validate_command
+from heterotrain_operator.cli import completion_command, init_command, script_output, validate_command
+from heterotrain_operator.cli.cluster import commands as cluster
 from heterotrain_operator.cli.run import BAD_INPUT, SUCCEEDED, Options, package_version, run
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, is_script
 

@@ -24,8 +24,21 @@ from rich.text import Text
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, parse_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.hints import did_you_mean
-from heterotrain_operator.cli import checkpoints, runs, script_output
-from heterotrain_operator.cli.arms import (
+from heterotrain_operator.cli import script_output
+from heterotrain_operator.cli.live import View
+from heterotrain_operator.cli.log_tail import last_lines
+from heterotrain_operator.cli.script_job import ScriptJob, document_of, manifest_text
+from heterotrain_operator.cli.scripts import located
+from heterotrain_operator.cli.table import print_summary
+from heterotrain_operator.clusters.local.detect import detect
+from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.placement import place
+from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
+from heterotrain_operator.experiments import checkpoints, runs
+from heterotrain_operator.experiments.schedule import Schedule, load_schedule, unchanging
+from heterotrain_operator.experiments.stop import StopSignals, stop_signals
+from heterotrain_operator.experiments.summary import WELL, Summary, Target, summarize
+from heterotrain_operator.experiments.trials import (
     FailedWorker,
     Leg,
     Result,
@@ -36,18 +49,6 @@ from heterotrain_operator.cli.arms import (
     limits_of,
     worker_names,
 )
-from heterotrain_operator.cli.live import View
-from heterotrain_operator.cli.log_tail import last_lines
-from heterotrain_operator.cli.schedule import Schedule, load_schedule, unchanging
-from heterotrain_operator.cli.script_job import ScriptJob, document_of, manifest_text
-from heterotrain_operator.cli.scripts import located
-from heterotrain_operator.cli.stop import StopSignals, stop_signals
-from heterotrain_operator.cli.summary import WELL, Summary, Target, summarize
-from heterotrain_operator.cli.table import print_summary
-from heterotrain_operator.clusters.local.detect import detect
-from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
-from heterotrain_operator.clusters.local.placement import place
-from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
 
 SUCCEEDED = 0
 FAILED = 1
@@ -354,7 +355,7 @@ def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism
 
 def _report(prepared: Prepared, options: Options, results: Sequence[Result], summary: Summary, folder: Path) -> Path:
     # Drawing costs a second of imports that a run without a report does not need.
-    from heterotrain_operator.cli import report  # noqa: PLC0415
+    from heterotrain_operator.experiments import report  # noqa: PLC0415
 
     told = [(result, report.Told(result.arm, result.leg.slug, result.entries, result.series)) for result in results]
     return report.write(

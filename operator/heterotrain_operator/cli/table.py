@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heterotrain_operator.cli import wording
 from heterotrain_operator.cli.fitting import Cell, Column, fits, fitted
-from heterotrain_operator.cli.summary import ArmSummary, Summary
+from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.summary import ArmSummary, Summary
 
 METRICS = 4
 """Of what a script evaluates, in the table; `--json` and the report have all."""

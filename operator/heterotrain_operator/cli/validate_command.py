@@ -11,7 +11,7 @@ from typing import Any
 from heterotrain_operator.api import KIND, HeteroTrainingJob, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.document import STANDARD_INPUT, read_documents
 from heterotrain_operator.api.lint import doubts, faults
-from heterotrain_operator.clusters.kube.names import CHECKPOINT_VOLUME, PLAN_VOLUME
+from heterotrain_operator.clusters.kube.objects.names import CHECKPOINT_VOLUME, PLAN_VOLUME
 from heterotrain_operator.clusters.local.template import read_templates
 
 VALID = 0

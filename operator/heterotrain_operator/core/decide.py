@@ -9,19 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core import progress
-from heterotrain_operator.core.balance import balance
+from heterotrain_operator.core.batching.balance import balance
+from heterotrain_operator.core.batching.steering import SETTLE_SECONDS, Steered, aligned, steer
 from heterotrain_operator.core.facts import Facts, ended, listed, rejected, resized, stuck, survey
+from heterotrain_operator.core.lifecycle import progress
+from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
+from heterotrain_operator.core.lifecycle.recovery import recovered
+from heterotrain_operator.core.lifecycle.restarts import (
+    after_departures,
+    after_failures,
+    after_fatal,
+    restart,
+    still_draining,
+)
+from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
-from heterotrain_operator.core.passes import with_passes
-from heterotrain_operator.core.publishing import adjusted, next_version, rebalanced_plan
-from heterotrain_operator.core.recovery import recovered
-from heterotrain_operator.core.restarts import after_departures, after_failures, after_fatal, restart, still_draining
-from heterotrain_operator.core.safe import bounds_at_once, safe_batch
-from heterotrain_operator.core.startup import start
+from heterotrain_operator.core.prediction.memory_limit import bounds_at_once, safe_batch
+from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.steering import SETTLE_SECONDS, Steered, aligned, steer
 
 
 def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, Memory]:

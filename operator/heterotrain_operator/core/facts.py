@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE
-from heterotrain_operator.core.levels import Bounds
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen
+from heterotrain_operator.core.split.levels import Bounds
 
 NAMED = 8
 """Workers that a message names before it only counts them."""

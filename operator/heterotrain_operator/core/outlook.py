@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.batching import Proposal, Seat
+from heterotrain_operator.core.batching.policies import Proposal, Seat
+from heterotrain_operator.core.batching.steering import aligned, ask_policy, mended, seats_of
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.levels import feasibility
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.shape import line_of
-from heterotrain_operator.core.speed import ASSUMED_VARIATION
+from heterotrain_operator.core.prediction.batch_cost import line_of
+from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION
+from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.state import Memory, WorkerMemory
-from heterotrain_operator.core.steering import aligned, ask_policy, mended, seats_of
-from heterotrain_operator.core.waterfill import Line, iteration_seconds, waterfill
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,11 @@ class WorkerMemory:
 
     The counters as they were when the last window ended (`counted_*`); the running estimate of its own time
     under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
-    and the sums of the least-squares fit of its shape (`shape.py`); the learned bound (`learned.py`) and the safe
-    one (`safe.py`); its batch before the plan in force (`trust.py`); its peak memory at the smallest and the greatest
-    batch seen, and its limit (`memory_model.py`); whether its speed is what a new CPU limit lets expect, and not yet
-    measured (`foretold`, 1 if so); the fewest samples that its model trains well with (`least.py`); where it runs
-    (`prior.py`); and small bookkeeping.
+    and the sums of the least-squares fit of its shape (`batch_cost.py`); the learned bound (`throughput_cap.py`) and
+    the safe one (`memory_limit.py`); its batch before the plan in force (`rollback.py`); its peak memory at the
+    smallest and the greatest batch seen, and its limit (`memory_model.py`); whether its speed is what a new CPU limit
+    lets expect, and not yet measured (`foretold`, 1 if so); the fewest samples that its model trains well with
+    (`least_batch.py`); where it runs (`prior.py`); and small bookkeeping.
     """
 
     counted_steps: float = 0.0
@@ -122,7 +122,7 @@ class Memory:
     Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did not), whose UID was
     `resumed_from`. What the plan in force promised, what the one before it took, and what one took that was taken back
     by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after `missed_promises`
-    of them are those of `trust.py`.
+    of them are those of `rollback.py`.
     """
 
     plan_version: int = 0

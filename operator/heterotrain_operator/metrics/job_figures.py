@@ -15,8 +15,8 @@ from heterotrain.contract import (
     Evaluated,
 )
 from heterotrain.foreign import as_text, is_measurement
-from heterotrain_operator.core.evaluations import newest_evaluation
 from heterotrain_operator.core.facts import ended
+from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import names

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from heterotrain.generation import Generation
+from heterotrain.groups.generation import Generation
 
 worker, kind, number, script = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 BROKEN = {"control": (torch.float64,), "gather": (torch.uint8,)}

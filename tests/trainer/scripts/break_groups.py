@@ -14,7 +14,7 @@ import time
 
 import torch.distributed as dist
 
-from heterotrain import generation
+from heterotrain.groups import generation
 
 worker, kind = sys.argv[1], sys.argv[2]
 

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from heterotrain.contract import Member, Plan
-from heterotrain.generation import CollectiveError, Generation
-from heterotrain.sockets import SocketCutter
+from heterotrain.groups.generation import CollectiveError, Generation
+from heterotrain.groups.sockets import SocketCutter
 
 rank, port, times = map(int, sys.argv[1:])
 store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=timedelta(seconds=60))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 import heterotrain
-from heterotrain.generation import Generation
+from heterotrain.groups.generation import Generation
 from heterotrain.workloads.digits import digits
 
 out, samples, momentum = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])

@@ -15,7 +15,8 @@ import overhead_ranks
 import pytest
 from overhead_parts import LIBRARY, PARTS, PLAIN, SCRIPT, Part, Stopwatch
 
-from heterotrain import control, reduction
+from heterotrain.gradients import reduction
+from heterotrain.groups import control
 
 
 class Clock:
@@ -45,7 +46,7 @@ def test_every_function_of_a_part_is_there(target: str):
 
 def test_a_property_is_no_function_that_could_be_timed():
     with pytest.raises(TypeError, match="expected a function, found property"):
-        overhead_parts.find("heterotrain.engine:Engine.share")
+        overhead_parts.find("heterotrain.training.engine:Engine.share")
 
 
 def test_time_in_a_nested_part_counts_there_alone():

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
-from heterotrain_operator.clusters.kube.events import build_event
-from heterotrain_operator.clusters.kube.plan_map import build_plan_map
-from heterotrain_operator.clusters.kube.status import next_status
+from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map
+from heterotrain_operator.clusters.kube.status.events import build_event
+from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.core.model import Decision, Event
 from unit.cli.kube_api import Api
 from unit.core.traces import World

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import StepRecord
-from heterotrain_operator.cli.series import Step, align
-from heterotrain_operator.cli.summary import Arm
+from heterotrain_operator.experiments.series import Step, align
+from heterotrain_operator.experiments.summary import Arm
 
 FAST, SLOW = "job-fast-0", "job-slow-0"
 BEGAN = 1000.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.cli.cluster import BAD_INPUT, COMMANDS, NO_CLUSTER
+from heterotrain_operator.cli.cluster.commands import BAD_INPUT, COMMANDS, NO_CLUSTER
 from heterotrain_operator.cli.main import main, program_name
 from unit.cli.cluster_jobs import job_document
 from unit.cli.kube_api import JOBS, Api, kubeconfig, serving
@@ -269,8 +269,8 @@ def test_clients_of_kubernetes_are_loaded_only_to_ask_a_cluster() -> None:
         "import sys\n"
         "from heterotrain_operator.cli.main import main\n"
         "assert main(['validate', '/nonexistent/job.yaml']) == 2\n"
-        "import heterotrain_operator.cli.explain, heterotrain_operator.cli.status_command\n"
-        "import heterotrain_operator.cli.watch\n"
+        "import heterotrain_operator.cli.cluster.explain, heterotrain_operator.cli.cluster.status\n"
+        "import heterotrain_operator.cli.cluster.watch\n"
         "print([name for name in ('kopf', 'kubernetes', 'urllib3') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.clusters.kube.names import MEMORY_KEY
+from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.state import Memory
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.cli import runs
-from heterotrain_operator.cli.arms import failing_worker
 from heterotrain_operator.cli.log_tail import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
 from heterotrain_operator.cli.main import main
+from heterotrain_operator.experiments import runs
+from heterotrain_operator.experiments.trials import failing_worker
 from unit.cli.cluster_jobs import job_document
 from unit.cli.kube_api import Api, kubeconfig, serving
 

@@ -10,13 +10,22 @@ import pytest
 import yaml
 
 from heterotrain_operator.api import load_manifest, to_core
-from heterotrain_operator.cli import checkpoints
-from heterotrain_operator.cli.arms import Leg, Result, bounds_of, endless, least_batches, legs, measured, worker_names
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.cli.run import MARKER, Options, ignored_fields, prepare, words_to_go_on
-from heterotrain_operator.cli.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.cli.summary import Arm
 from heterotrain_operator.core.model import Group, Job, Seen
+from heterotrain_operator.experiments import checkpoints
+from heterotrain_operator.experiments.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.experiments.summary import Arm
+from heterotrain_operator.experiments.trials import (
+    Leg,
+    Result,
+    bounds_of,
+    endless,
+    least_batches,
+    legs,
+    measured,
+    worker_names,
+)
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.test_journal_and_live import JOB as TWO
 from unit.cli.test_journal_and_live import MOVED, QUIET, seen
@@ -27,7 +36,7 @@ def test_run_needs_neither_torch_nor_kubernetes():
         "import sys\n"
         "from heterotrain_operator.cli.main import main\n"
         "assert main(['run', '/nonexistent/job.yaml']) == 2\n"
-        "import heterotrain_operator.cli.report\n"
+        "import heterotrain_operator.experiments.report\n"
         "print([name for name in ('torch', 'kopf', 'kubernetes') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.cli.journal import Entry
-from heterotrain_operator.cli.report import Facts, Run, Told, write
-from heterotrain_operator.cli.summary import summarize
 from heterotrain_operator.core.model import Event
+from heterotrain_operator.experiments.journal import Entry
+from heterotrain_operator.experiments.report import Facts, Run, Told, write
+from heterotrain_operator.experiments.summary import summarize
 from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
 
 MANIFEST = "kind: HeteroTrainingJob # <script>&\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.cli.checkpoints import newest_step
+from heterotrain_operator.experiments.checkpoints import newest_step
 from unit.cli.commands import manifest, processes_that_mention, start, write_manifest
 
 TRAIN = """

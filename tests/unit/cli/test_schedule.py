@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from heterotrain_operator.api import ManifestError
-from heterotrain_operator.cli.arms import legs, limits_of
-from heterotrain_operator.cli.ceiling import Ceiling
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.phases import LimitChange
-from heterotrain_operator.cli.schedule import DECLARED, Schedule, load_schedule, unchanging
-from heterotrain_operator.cli.scheduled import ScheduledLimits
-from heterotrain_operator.cli.summary import Arm, summarize_arm
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.experiments.ceiling import Ceiling
+from heterotrain_operator.experiments.phases import LimitChange
+from heterotrain_operator.experiments.schedule import DECLARED, Schedule, load_schedule, unchanging
+from heterotrain_operator.experiments.scheduled import ScheduledLimits
+from heterotrain_operator.experiments.summary import Arm, summarize_arm
+from heterotrain_operator.experiments.trials import legs, limits_of
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.histories import BEGAN, FAST, SLOW, history, joined
 

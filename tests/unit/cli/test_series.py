@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.cli.series import (
+from heterotrain_operator.experiments.series import (
     align,
     balanced,
     iteration_seconds,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from heterotrain_operator.cli import wording
-from heterotrain_operator.cli.job_state import read_job
+from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.main import main
+from heterotrain_operator.experiments import wording
 from unit.cli.cluster_jobs import Trained, job_document, trained
 from unit.cli.kube_api import Api, kubeconfig, serving
 

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.cli.ceiling import AllReduce, Ceiling, allreduce_of, ceiling_of, profile_of
-from heterotrain_operator.cli.phases import LimitChange
-from heterotrain_operator.cli.summary import Arm, Summary, Target, summarize, summarize_arm
 from heterotrain_operator.cli.table import arms_table
+from heterotrain_operator.experiments.ceiling import AllReduce, Ceiling, allreduce_of, ceiling_of, profile_of
+from heterotrain_operator.experiments.phases import LimitChange
+from heterotrain_operator.experiments.summary import Arm, Summary, Target, summarize, summarize_arm
 from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
 
 NAMES = (FAST, SLOW)

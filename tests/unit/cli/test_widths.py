@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console, RenderableType
 
 from heterotrain_operator.api import parse_manifest, to_core
-from heterotrain_operator.cli.explain import Evidence, explanation
+from heterotrain_operator.cli.cluster.explain import Evidence, explanation
+from heterotrain_operator.cli.cluster.job_state import read_job
+from heterotrain_operator.cli.cluster.job_tables import job_view, jobs_table
 from heterotrain_operator.cli.fitting import Column, fitted, shortened
-from heterotrain_operator.cli.job_state import read_job
-from heterotrain_operator.cli.job_tables import job_view, jobs_table
 from heterotrain_operator.cli.live import Progress, View, progress_line
-from heterotrain_operator.cli.summary import summarize
 from heterotrain_operator.cli.table import print_summary
 from heterotrain_operator.core.model import Group, Job, Seen
+from heterotrain_operator.experiments.summary import summarize
 from unit.cli.cluster_jobs import trained
 from unit.cli.histories import FAST, SLOW
 from unit.cli.test_journal_and_live import QUIET, Clock, seen

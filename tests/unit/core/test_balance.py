@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.balance import BALANCE_TOLERANCE, balance
+from heterotrain_operator.core.batching.balance import BALANCE_TOLERANCE, balance
 from heterotrain_operator.core.model import Condition, Decision
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.core.traces import hetero_world

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.batching import POLICIES
-from heterotrain_operator.core.least import bounded_below, why_no_fewer, with_least_batch
+from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.model import Job, WorkerMetrics
-from heterotrain_operator.core.passes import at_once
-from heterotrain_operator.core.safe import safe_bounds
+from heterotrain_operator.core.prediction.least_batch import bounded_below, why_no_fewer, with_least_batch
+from heterotrain_operator.core.prediction.memory_limit import safe_bounds
+from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.state import WorkerMemory
 from unit.core.traces import World, hetero_job
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.batching import Seat
-from heterotrain_operator.core.batching.optimal import propose
-from heterotrain_operator.core.memory_model import MEBIBYTE, measured
+from heterotrain_operator.core.batching.policies import Seat
+from heterotrain_operator.core.batching.policies.optimal import propose
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.core.passes import at_once
-from heterotrain_operator.core.safe import safe_bounds, why_no_more
-from heterotrain_operator.core.speed import Estimate
+from heterotrain_operator.core.prediction.memory_limit import safe_bounds, why_no_more
+from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, measured
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.state import WorkerMemory
 from unit.core.traces import MemoryWorld, hetero_job
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.memory_model import (
+from heterotrain_operator.core.prediction.memory_model import (
     MEBIBYTE,
     failed,
     fitting_batch,

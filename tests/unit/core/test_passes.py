@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.passes import at_once, in_passes
+from heterotrain_operator.core.split.passes import at_once, in_passes
 from unit.core.traces import World, hetero_world
 
 BOUNDS = st.lists(

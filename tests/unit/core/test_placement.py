@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.chance import fraction
 from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.lifecycle.chance import fraction
+from heterotrain_operator.core.lifecycle.placement import LET_GO, patience_seconds
 from heterotrain_operator.core.model import Decision, Group, Job
-from heterotrain_operator.core.placement import LET_GO, patience_seconds
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World
 

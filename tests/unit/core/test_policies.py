@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.batching import POLICIES, PROFILE_PLANS, Proposal, Seat
-from heterotrain_operator.core.learned import EXPIRES_INTERVALS, raised, watched
-from heterotrain_operator.core.levels import Bounds
+from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Proposal, Seat
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.speed import Estimate
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.prediction.throughput_cap import EXPIRES_INTERVALS, raised, watched
+from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.state import WorkerMemory
 
 GROUP = Group(name="cpu", replicas=1)

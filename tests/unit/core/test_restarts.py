@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.lifecycle.restarts import delay_seconds
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.restarts import delay_seconds
 from unit.core.traces import World, hetero_world
 
 

@@ -10,7 +10,7 @@ import pytest
 from heterotrain.contract import parse_plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Condition, Group, Job
-from heterotrain_operator.core.shape import line_of
+from heterotrain_operator.core.prediction.batch_cost import line_of
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heterotrain.contract import PHASES, Member, Plan, parse_plan
-from heterotrain_operator.core.batching import POLICIES
+from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import bounds_of, group_of
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.allocation import split_min_max
-from heterotrain_operator.core.levels import Bounds, fill_level
-from heterotrain_operator.core.waterfill import Line, iteration_seconds, unbounded_level, waterfill
+from heterotrain_operator.core.split.allocation import split_min_max
+from heterotrain_operator.core.split.levels import Bounds, fill_level
+from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, unbounded_level, waterfill
 
 LINES = st.builds(Line, st.floats(0, 2), st.floats(1e-3, 1))
 

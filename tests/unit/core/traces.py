@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.memory_model import MEBIBYTE
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.passes import at_once
+from heterotrain_operator.core.prediction.memory_model import MEBIBYTE
+from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.state import Memory
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.clusters.kube.status import next_status
+from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from unit.kube.documents import Document, job

@@ -11,9 +11,9 @@ import pytest
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api import HeteroTrainingJob, training_config
-from heterotrain_operator.clusters.kube.plan_map import build_plan_map
-from heterotrain_operator.clusters.kube.pods import build_pod
-from heterotrain_operator.clusters.kube.service import build_service
+from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map
+from heterotrain_operator.clusters.kube.objects.pods import build_pod
+from heterotrain_operator.clusters.kube.objects.service import build_service
 from heterotrain_operator.core.model import WorkerKey
 from unit.kube.documents import JOB_UID, LARGE, SMALL, Document, groups, job, pod
 

@@ -10,10 +10,10 @@ import pytest
 from handlers.api_server import ApiServer, StatusError
 from heterotrain.contract import Member
 from heterotrain_operator.api import Problem
-from heterotrain_operator.clusters.kube.absences import Absences
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, PLAN_KEY
-from heterotrain_operator.clusters.kube.owned import NameTakenError
+from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, PLAN_KEY
+from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
+from heterotrain_operator.clusters.kube.observe.absences import Absences
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.prometheus import Reading

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.clusters.kube.status import next_status
+from heterotrain_operator.clusters.kube.status.job_status import next_status
 from unit.kube.documents import Document, job
 from unit.kube.statuses import MEMORY, NOW, decision, training
 

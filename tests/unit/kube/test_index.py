@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heterotrain_operator.clusters.kube.index import Index
+from heterotrain_operator.clusters.kube.observe.index import Index
 
 A, B = ("team-a", "a"), ("team-a", "b")
 

@@ -8,7 +8,7 @@ import pytest
 
 from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
-from heterotrain_operator.clusters.kube.nodes import FRESH_SECONDS, Nodes
+from heterotrain_operator.clusters.kube.observe.nodes import FRESH_SECONDS, Nodes
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.clusters.kube.plan_map import StoredPlan, build_plan_map, read_plan_map
+from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.kube.documents import JOB_UID, Document, job
 

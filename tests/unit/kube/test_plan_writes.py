@@ -8,7 +8,7 @@ import pytest
 
 from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
-from heterotrain_operator.clusters.kube.names import MEMORY_KEY, PLAN_KEY
+from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory

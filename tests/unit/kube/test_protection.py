@@ -8,8 +8,8 @@ import pytest
 from handlers.api_server import ApiServer, StatusError
 from heterotrain import contract
 from heterotrain_operator.clusters.kube.gateway import Gateway
-from heterotrain_operator.clusters.kube.pods import build_pod
-from heterotrain_operator.clusters.kube.protection import build_policy, build_secret
+from heterotrain_operator.clusters.kube.objects.pods import build_pod
+from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
 from unit.kube.documents import JOB_UID, SMALL, Document, groups, job
 from unit.kube.worlds import NAMES, World
 

@@ -13,9 +13,8 @@ from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
-from heterotrain_operator.clusters.kube.nodes import Nodes
-from heterotrain_operator.metrics.own import OperatorMetrics
-from heterotrain_operator.rounds import (
+from heterotrain_operator.clusters.kube.observe.nodes import Nodes
+from heterotrain_operator.controller.rounds import (
     BUSY_SECONDS,
     FOLLOWING_SECONDS,
     QUIET_SECONDS,
@@ -23,6 +22,7 @@ from heterotrain_operator.rounds import (
     TAKEN_SECONDS,
     JobRounds,
 )
+from heterotrain_operator.metrics.own import OperatorMetrics
 from unit.kube.worlds import NAMES, World
 
 T = TypeVar("T")

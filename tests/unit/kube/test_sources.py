@@ -13,8 +13,8 @@ import trustme
 
 from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.gateway import Gateway
-from heterotrain_operator.clusters.kube.observed import PodFacts
-from heterotrain_operator.clusters.kube.sources import (
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.sources import (
     CREDENTIAL_SECONDS,
     RENEWAL_SECONDS,
     FromPods,

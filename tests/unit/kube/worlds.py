@@ -11,10 +11,10 @@ from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
 from heterotrain_operator.clusters.kube.gateway import Gateway
-from heterotrain_operator.clusters.kube.names import LABEL_JOB, PLAN_KEY
-from heterotrain_operator.clusters.kube.nodes import Nodes
-from heterotrain_operator.clusters.kube.observed import PodFacts, pod_facts
-from heterotrain_operator.clusters.kube.protection import Peers
+from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB, PLAN_KEY
+from heterotrain_operator.clusters.kube.objects.protection import Peers
+from heterotrain_operator.clusters.kube.observe.nodes import Nodes
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts, pod_facts
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain import contract, resources
+from heterotrain import contract
 from heterotrain.contract import Member, Plan
-from heterotrain.metrics import VersionCounters
-from heterotrain.metrics import WorkerMetrics as Exporter
 from heterotrain.origin import Origin
-from heterotrain.peak import Peak
+from heterotrain.reporting import resources
+from heterotrain.reporting.metrics import VersionCounters
+from heterotrain.reporting.metrics import WorkerMetrics as Exporter
+from heterotrain.reporting.peak import Peak
 from heterotrain_operator.core.model import (
     Condition,
     Decision,

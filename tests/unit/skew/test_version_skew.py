@@ -22,8 +22,8 @@ from heterotrain.contract import (
     parse_plan,
 )
 from heterotrain_operator.api import ManifestError, parse_manifest, parse_stored, training_config
-from heterotrain_operator.cli.job_state import read_job
-from heterotrain_operator.clusters.kube.status import tolerated
+from heterotrain_operator.cli.cluster.job_state import read_job
+from heterotrain_operator.clusters.kube.status.job_status import tolerated
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.kube.documents import job
 

@@ -18,8 +18,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from heterotrain.integrations import refuse_options
-from heterotrain.schedules import Every
 from heterotrain.session import Session
+from heterotrain.training.schedules import Every
 
 
 def _refused(name: str, instead: str) -> Callable[..., NoReturn]:

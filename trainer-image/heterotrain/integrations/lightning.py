@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from heterotrain.schedules import Every
 from heterotrain.session import Session
+from heterotrain.training.schedules import Every
 
 _HOOKS = (
     "backward",

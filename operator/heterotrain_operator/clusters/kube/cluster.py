@@ -13,8 +13,6 @@ from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem
-from heterotrain_operator.clusters.kube.absences import Absences
-from heterotrain_operator.clusters.kube.events import build_event
 from heterotrain_operator.clusters.kube.gateway import (
     FORBIDDEN,
     JOB_KIND,
@@ -23,19 +21,21 @@ from heterotrain_operator.clusters.kube.gateway import (
     GatewayError,
     JobGoneError,
 )
-from heterotrain_operator.clusters.kube.ghosts import Ghosts
-from heterotrain_operator.clusters.kube.invalid import invalid_status
-from heterotrain_operator.clusters.kube.names import ANNOTATION_PLAN, service_name
-from heterotrain_operator.clusters.kube.nodes import Nodes
-from heterotrain_operator.clusters.kube.observed import PodFacts, worker_seen
-from heterotrain_operator.clusters.kube.outcome import outcome_in
-from heterotrain_operator.clusters.kube.owned import NameTakenError, check_owner
+from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, service_name
+from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
+from heterotrain_operator.clusters.kube.objects.pods import build_pod
+from heterotrain_operator.clusters.kube.objects.protection import Peers, Protection
+from heterotrain_operator.clusters.kube.objects.service import build_service
+from heterotrain_operator.clusters.kube.observe.absences import Absences
+from heterotrain_operator.clusters.kube.observe.nodes import Nodes
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts, worker_seen
+from heterotrain_operator.clusters.kube.observe.stale_pods import Ghosts
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
-from heterotrain_operator.clusters.kube.pods import build_pod
-from heterotrain_operator.clusters.kube.protection import Peers, Protection
-from heterotrain_operator.clusters.kube.service import build_service
 from heterotrain_operator.clusters.kube.slow_start import Refusal, create_slowly
-from heterotrain_operator.clusters.kube.status import next_status, tolerated, worth_writing
+from heterotrain_operator.clusters.kube.status.events import build_event
+from heterotrain_operator.clusters.kube.status.invalid import invalid_status
+from heterotrain_operator.clusters.kube.status.job_status import next_status, tolerated, worth_writing
+from heterotrain_operator.clusters.kube.status.outcome import outcome_in
 from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory

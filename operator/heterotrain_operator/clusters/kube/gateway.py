@@ -13,7 +13,7 @@ from typing import Any
 from kubernetes.client import ApiClient, ApiException
 from urllib3.exceptions import HTTPError
 
-from heterotrain_operator.clusters.kube.names import FIELD_MANAGER, GROUP, PLURAL, VERSION
+from heterotrain_operator.clusters.kube.objects.names import FIELD_MANAGER, GROUP, PLURAL, VERSION
 
 JOB_KIND = "HeteroTrainingJob"
 JOB_API = f"{GROUP}/{VERSION}"

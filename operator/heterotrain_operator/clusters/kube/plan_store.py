@@ -11,9 +11,9 @@ from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.size import CONFIG_MAP_BYTES
 from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway, GatewayError
-from heterotrain_operator.clusters.kube.names import plan_name
-from heterotrain_operator.clusters.kube.owned import check_owner
-from heterotrain_operator.clusters.kube.plan_map import StoredPlan, build_plan_map, bytes_in, read_plan_map
+from heterotrain_operator.clusters.kube.objects.names import plan_name
+from heterotrain_operator.clusters.kube.objects.owned import check_owner
+from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, bytes_in, read_plan_map
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.state import Memory
 

@@ -19,9 +19,9 @@ from kubernetes.watch.watch import iter_resp_lines
 from urllib3.exceptions import HTTPError
 
 from heterotrain_operator.api import KIND
-from heterotrain_operator.clusters.kube import names
 from heterotrain_operator.clusters.kube.access import Connection
-from heterotrain_operator.clusters.kube.plan_map import StoredPlan, read_plan_map
+from heterotrain_operator.clusters.kube.objects import names
+from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, read_plan_map
 from heterotrain_operator.clusters.kube.reading_errors import (
     ExpiredError,
     JobNotFoundError,

@@ -1,17 +1,1 @@
-"""Batching policies, one per file; the names in `POLICIES` are those of `batching.policy` in a manifest."""
-
-from __future__ import annotations
-
-from heterotrain_operator.core.batching import optimal, profile, proportional, static, uniform
-from heterotrain_operator.core.batching.base import Policy, Promise, Proposal, Seat, Split
-from heterotrain_operator.core.batching.profile import PROFILE_PLANS
-
-POLICIES: dict[str, Policy] = {
-    "Uniform": uniform.POLICY,
-    "Static": static.POLICY,
-    "Proportional": proportional.POLICY,
-    "Optimal": optimal.POLICY,
-    "Profile": profile.POLICY,
-}
-
-__all__ = ["POLICIES", "PROFILE_PLANS", "Policy", "Promise", "Proposal", "Seat", "Split"]
+"""How large each worker's batch should be: policies, when a proposal is taken, and whether it kept its promise."""

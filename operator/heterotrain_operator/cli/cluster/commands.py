@@ -1,0 +1,173 @@
+"""The commands that read a cluster: their options, as kubectl has them, and what their exit codes say.
+
+0: it could be read, or the watched job succeeded; 1: the watched job failed or was deleted, or a worker has no log; 2:
+bad input, be it the kubeconfig or a job that does not exist; 3: the cluster does not answer, refuses, or has no
+HeteroTrain. `logs` reads runs in this folder, too, and needs no cluster for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterotrain_operator.clusters.kube.reading_errors import (
+    AccessError,
+    JobNotFoundError,
+    NoLogError,
+    ReadingError,
+    WorkerNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from heterotrain_operator.clusters.kube.reading import Reader
+
+NO_LOG = 1
+BAD_INPUT = 2
+NO_CLUSTER = 3
+
+COMMANDS = ("status", "watch", "explain", "logs")
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `status`, `watch`, `explain` and `logs`."""
+    status = commands.add_parser(
+        "status",
+        help="show jobs on a cluster",
+        description="Show the jobs on a cluster, a line for each; or one job with its conditions and workers.",
+    )
+    status.add_argument("job", nargs="?", metavar="JOB", help="the job to show in full (default: list all)")
+    status.add_argument("-A", "--all-namespaces", action="store_true", help="list the jobs of all namespaces")
+    status.add_argument(
+        "-o",
+        "--output",
+        choices=("wide", "json", "yaml"),
+        metavar="FORMAT",
+        help="wide: more columns, all conditions; json, yaml: the objects as they are",
+    )
+    _add_access(status)
+
+    watch = commands.add_parser(
+        "watch",
+        help="watch a job on a cluster until it ends",
+        description="Watch a job on a cluster until it ends: a live table in a terminal, a line per change elsewhere. "
+        "Exit code: 0 succeeded, 1 failed or deleted, 2 bad input, 3 the cluster cannot be read.",
+    )
+    watch.add_argument("job", metavar="JOB")
+    _add_access(watch)
+
+    explain = commands.add_parser(
+        "explain",
+        help="say why a job's batches are as they are",
+        description="Say why a job's batches are as they are: the last decision, what is known of each worker, what "
+        "the policy would do now, how much of the possible is reached, and the history of the batches.",
+    )
+    explain.add_argument("job", metavar="JOB")
+    _add_access(explain)
+
+    logs = commands.add_parser(
+        "logs",
+        help="print what the workers of a job have printed, here or on a cluster",
+        description="Print what the workers of a job have printed: of its newest run in this folder, else on the "
+        "cluster. Of several workers, each line begins with its worker's name. Exit code: 0 printed, 1 a worker has no "
+        "log, 2 bad input, 3 the cluster cannot be read.",
+    )
+    logs.add_argument("job", metavar="JOB")
+    logs.add_argument("worker", nargs="?", metavar="WORKER", help="such as large-0 (default: all workers)")
+    logs.add_argument("--tail", type=_count, metavar="N", help="only the last N lines of each worker")
+    world = logs.add_mutually_exclusive_group()
+    world.add_argument("--local", action="store_true", help="of a run in this folder, or not at all")
+    world.add_argument("--cluster", action="store_true", help="of the cluster, whatever was run in this folder")
+    logs.add_argument("--arm", metavar="NAME", help="of a run with several arms, such as uniform-1 (default: the last)")
+    _add_access(logs)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of lines, at least 1, found {text!r}")
+    return int(text)
+
+
+def _add_access(command: argparse.ArgumentParser) -> None:
+    access = command.add_argument_group("the cluster, as for kubectl")
+    access.add_argument("-n", "--namespace", metavar="NAME", help="the job's namespace (default: the context's)")
+    access.add_argument("--context", metavar="NAME", help="a context of the kubeconfig (default: its current one)")
+    access.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: KUBECONFIG, then ~/.kube/config, then the account of this pod"
+    )
+
+
+def run_command(asked: argparse.Namespace, program: str) -> int:
+    """Carry out one of `COMMANDS` and return the exit code; `program` is how the user calls this program."""
+    if asked.command == "status" and asked.job is not None and asked.all_namespaces:
+        sys.stderr.write(f"{program} status: name a job or ask for all namespaces, not both\n")
+        return BAD_INPUT
+    try:
+        code = _local_logs(asked, program) if asked.command == "logs" else None
+        if code is None:
+            with _reader(asked) as reader:
+                code = _run(asked, reader)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # `| head` has seen enough; what is still buffered must not fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except ReadingError as error:
+        sys.stderr.write(f"{program} {asked.command}: {error}\n")
+        if isinstance(error, NoLogError):
+            return NO_LOG
+        return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError | WorkerNotFoundError) else NO_CLUSTER
+
+
+def _local_logs(asked: argparse.Namespace, program: str) -> int | None:
+    """Print the logs of a run in this folder; None if those of the cluster are meant."""
+    from heterotrain_operator.cli.cluster import logs as logs_command  # noqa: PLC0415
+    from heterotrain_operator.experiments import runs  # noqa: PLC0415
+
+    named = asked.namespace or asked.context or asked.kubeconfig
+    if (asked.local or asked.arm) and (named or asked.cluster):
+        sys.stderr.write(f"{program} logs: --local and --arm are about runs in this folder, not about a cluster\n")
+        return BAD_INPUT
+    run = None if named or asked.cluster else runs.newest(Path.cwd(), asked.job)
+    if run is not None:
+        return logs_command.print_local(run, asked.job, asked.worker, arm=asked.arm, tail=asked.tail, program=program)
+    if not (asked.local or asked.arm):
+        return None
+    known = ", ".join(runs.jobs(Path.cwd())) or "none"
+    sys.stderr.write(f"{program} logs: no run of job {asked.job!r} in this folder; there are runs of {known}\n")
+    return BAD_INPUT
+
+
+def _reader(asked: argparse.Namespace) -> Reader:
+    # The client library takes its time to load; commands that need no cluster must not wait for it.
+    from heterotrain_operator.clusters.kube.access import Access, connect  # noqa: PLC0415
+    from heterotrain_operator.clusters.kube.reading import Reader  # noqa: PLC0415
+
+    return Reader(connect(Access(asked.kubeconfig, asked.context, asked.namespace)))
+
+
+def _run(asked: argparse.Namespace, reader: Reader) -> int:
+    from heterotrain_operator.cli.cluster import explain, job_tables, watch  # noqa: PLC0415
+    from heterotrain_operator.cli.cluster import logs as logs_command  # noqa: PLC0415
+    from heterotrain_operator.cli.cluster import status as status_command  # noqa: PLC0415
+
+    if asked.command == "logs":
+        return logs_command.print_of_cluster(reader, asked.job, asked.worker, asked.tail)
+    console = job_tables.console()
+    if asked.command == "watch":
+        return watch.watch(reader, asked.job, console, now=_now, clock=time.monotonic, pause=time.sleep)
+    if asked.command == "explain":
+        return explain.explain(reader, asked.job, console, _now())
+    if asked.job is None:
+        return status_command.list_jobs(reader, console, asked.output, _now(), everywhere=asked.all_namespaces)
+    return status_command.show_job(reader, asked.job, console, asked.output, _now())
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

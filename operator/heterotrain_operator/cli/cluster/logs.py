@@ -1,0 +1,112 @@
+"""`heterotrain logs`: what the workers of a job have printed, of a run in this folder or on a cluster."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from heterotrain_operator.clusters.kube.reading_errors import NoLogError, WorkerNotFoundError
+from heterotrain_operator.experiments import runs
+
+if TYPE_CHECKING:
+    from heterotrain_operator.clusters.kube.reading import Reader
+
+PRINTED = 0
+NO_LOG = 1
+BAD_INPUT = 2
+
+PIECE_BYTES = 64 * 1024
+
+
+def print_local(run: Path, job: str, worker: str | None, *, arm: str | None, tail: int | None, program: str) -> int:
+    """Print the logs of one arm of a run, the last one if none is named. Returns the exit code."""
+    found = {logs.slug: logs for logs in runs.arms(run)}
+    trained = [slug for slug in found if not slug.startswith("profile-")] or list(found)
+    if not found:
+        sys.stderr.write(f"{program} logs: the run in {run} has no logs\n")
+        return NO_LOG
+    if arm is not None and arm not in found:
+        sys.stderr.write(f"{program} logs: the run in {run} has no arm {arm!r}; it has {', '.join(found)}\n")
+        return BAD_INPUT
+    chosen = found[arm or trained[-1]]
+    others = f", arm {chosen.slug} of {', '.join(found)}" if len(found) > 1 else ""
+    sys.stderr.write(f"From the run in {run}{others}\n")
+    try:
+        names = chosen_workers(job, worker, list(chosen.workers))
+    except WorkerNotFoundError as error:
+        sys.stderr.write(f"{program} logs: {error}\n")
+        return BAD_INPUT
+    for name in names:
+        with chosen.workers[name].open("rb") as log:
+            _write(_last(_lines(_pieces(log)), tail), name if worker is None else "")
+    return PRINTED
+
+
+def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | None) -> int:
+    """Print the logs of the workers of a job on a cluster. Returns the exit code.
+
+    Raises ReadingError in its kinds, NoLogError where no worker has one.
+    """
+    reader.job(job)
+    pods = {pod["metadata"]["name"]: pod for pod in reader.worker_pods(job)}
+    if not pods:
+        raise NoLogError(f"job {job} has no pods now; what they have printed is gone with them")
+    code = PRINTED
+    for name in chosen_workers(job, worker, list(pods)):
+        try:
+            _write(_lines(reader.log(pods[name], tail=tail)), name if worker is None else "")
+        except NoLogError as error:
+            sys.stdout.flush()
+            sys.stderr.write(f"{name}: {error}\n")
+            code = NO_LOG
+    return code
+
+
+def chosen_workers(job: str, worker: str | None, names: Sequence[str]) -> list[str]:
+    """The worker that is meant by its name, or by that without the job's; all of them by None.
+
+    Raises WorkerNotFoundError, naming those that exist.
+    """
+    if worker is None:
+        return list(names)
+    for name in (worker, f"{job}-{worker}"):
+        if name in names:
+            return [name]
+    close = difflib.get_close_matches(worker, names, n=1) or difflib.get_close_matches(f"{job}-{worker}", names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+    raise WorkerNotFoundError(f"job {job} has no worker {worker!r}; {hint}")
+
+
+def _pieces(log: BinaryIO) -> Iterator[bytes]:
+    while piece := log.read(PIECE_BYTES):
+        yield piece
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines with their ends; one that does not end comes in pieces no longer than those given."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        if len(rest) > PIECE_BYTES:
+            yield rest + b"\n"
+            rest = b""
+    if rest:
+        yield rest + b"\n"
+
+
+def _last(lines: Iterator[bytes], number: int | None) -> Iterable[bytes]:
+    return lines if number is None else deque(lines, maxlen=number)
+
+
+def _write(lines: Iterable[bytes], prefix: str) -> None:
+    """Pass lines on as they are, so that tools may read them, each after its worker's name if there is one to say."""
+    head = f"{prefix} | ".encode() if prefix else b""
+    sys.stdout.flush()
+    for line in lines:
+        sys.stdout.buffer.write(head + line)
+    sys.stdout.buffer.flush()

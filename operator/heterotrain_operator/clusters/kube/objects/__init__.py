@@ -1,0 +1,1 @@
+"""What the operator creates on a cluster, built as plain dicts."""

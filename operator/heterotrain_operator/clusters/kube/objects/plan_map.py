@@ -1,0 +1,101 @@
+"""The ConfigMap that holds a job's plan and the memory of decisions, written by us and read with mistrust.
+
+Anybody with rights on ConfigMaps may edit it; whatever they leave there must neither stop the operator nor be taken
+for a plan.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from heterotrain.contract import Plan, parse_plan
+from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY, plan_name
+from heterotrain_operator.clusters.kube.objects.owned import COMPONENT_PLAN, owned_metadata
+from heterotrain_operator.core.state import MAX_BYTES, Memory
+
+T = TypeVar("T")
+
+PLAIN_BYTES = 2**17
+"""Up to which a memory is kept as text, for people, and for operators that cannot unpack it: of some 600 workers."""
+
+_GZIP = 31
+"""What zlib calls gzip's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """What the ConfigMap holds; without a ConfigMap `resource_version` is empty.
+
+    A part that is malformed is None, and its problem says why in words; a part that is absent is None without a
+    problem.
+    """
+
+    resource_version: str = ""
+    plan: Plan | None = None
+    plan_problem: str = ""
+    memory: Memory | None = None
+    memory_problem: str = ""
+
+
+def build_plan_map(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory_json: str) -> dict[str, Any]:
+    """The ConfigMap with a plan (None: there is none yet) and a memory, packed if it is large; `uid` is the job's."""
+    plan = {} if plan_json is None else {PLAN_KEY: plan_json}
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": owned_metadata(job, uid, plan_name(job.metadata.name), COMPONENT_PLAN),
+        "data": {**plan, MEMORY_KEY: memory_json},
+    }
+    if len(memory_json) > PLAIN_BYTES:
+        # The other key stays, for else what an earlier operator wrote there might.
+        body["data"] = {**plan, MEMORY_KEY: ""}
+        packed = gzip.compress(memory_json.encode(), compresslevel=6, mtime=0)
+        body["binaryData"] = {PACKED_MEMORY_KEY: base64.b64encode(packed).decode()}
+    return body
+
+
+def bytes_in(body: Mapping[str, Any]) -> int:
+    """What the values of a ConfigMap take of the bytes that it may have."""
+    plain = sum(len(value.encode()) for value in body["data"].values())
+    return plain + sum(len(base64.b64decode(value)) for value in body.get("binaryData", {}).values())
+
+
+def read_plan_map(body: Mapping[str, Any] | None) -> StoredPlan:
+    """What a ConfigMap holds, None if there is none; never an exception."""
+    if body is None:
+        return StoredPlan()
+    data = body.get("data") or {}
+    plan, plan_problem = _read(data, PLAN_KEY, parse_plan)
+    if data.get(MEMORY_KEY, "") or PACKED_MEMORY_KEY not in (body.get("binaryData") or {}):
+        memory, memory_problem = _read(data, MEMORY_KEY, Memory.from_json)
+    else:
+        memory, memory_problem = _read(body["binaryData"], PACKED_MEMORY_KEY, _unpacked)
+    version = (body.get("metadata") or {}).get("resourceVersion") or ""
+    return StoredPlan(version, plan, plan_problem, memory, memory_problem)
+
+
+def _unpacked(text: str) -> Memory:
+    """Raises ValueError."""
+    try:
+        unpacking = zlib.decompressobj(wbits=_GZIP)
+        memory = unpacking.decompress(base64.b64decode(text, validate=True), MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacking.eof:
+        raise ValueError(f"is torn, or more than {MAX_BYTES} bytes once unpacked")
+    return Memory.from_json(memory)
+
+
+def _read(data: Mapping[str, str], key: str, parse: Callable[[str], T]) -> tuple[T | None, str]:
+    if key not in data:
+        return None, ""
+    try:
+        return parse(data[key]), ""
+    except ValueError as error:
+        return None, f"{key}: {error}"

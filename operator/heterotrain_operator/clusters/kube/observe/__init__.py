@@ -1,0 +1,1 @@
+"""What a cluster shows of a job, in a few bounded facts."""

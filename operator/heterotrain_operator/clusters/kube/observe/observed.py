@@ -1,0 +1,228 @@
+"""What a pod's document says of its worker, in a few fields: a cluster may hold thousands, and all are kept in memory.
+
+A pod ends in many ways, of which few are the worker's own. Each is told in the words that Kubernetes has for it, and
+by whose fault it was, because a restart counts only if it was the worker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heterotrain import contract
+from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.clusters.kube.moments import unix_seconds
+from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB, TRAINER_PORT
+from heterotrain_operator.clusters.kube.objects.owned import controller_uid
+from heterotrain_operator.clusters.kube.observe.endings import (
+    Ending,
+    disruption,
+    how_it_ended,
+    is_disrupted,
+    is_gated,
+    why_it_waits,
+)
+from heterotrain_operator.core.model import PodPhase, WorkerMetrics, WorkerSeen
+
+Document = Mapping[str, Any]
+
+DEFAULT_GRACE_SECONDS = 30.0
+"""Kubernetes' own, between the request to end and the kill."""
+
+NO_INDEX = -1
+"""Of a pod whose index label somebody has spoilt."""
+
+LONGEST_INDEX = 9
+"""Digits of an index; whoever writes more has spoilt the label."""
+
+MAX_CORES = 1e6
+"""Cores that a worker can have; a greater limit is none."""
+
+_PHASES: dict[str, PodPhase] = {
+    "Pending": "Pending",
+    "Running": "Running",
+    "Succeeded": "Succeeded",
+    "Failed": "Failed",
+    "Unknown": "Running",  # its node does not answer; the process may well go on
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One worker's pod as it is now.
+
+    `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's. `phase`,
+    `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal` and `asked_to_stop` speak of the container that
+    trains; those beside it do not count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in
+    force, in cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends; moments
+    are Unix seconds. `gone`: the pod is not there any more, and so it was seen last.
+    """
+
+    name: str
+    uid: str
+    namespace: str
+    job: str
+    group: str
+    index: int
+    owner_uid: str = ""
+    created_at: float | None = None
+    phase: PodPhase = "Pending"
+    ip: str = ""
+    node: str = ""
+    cpu_limit: float | None = None
+    exit_code: int | None = None
+    finished: bool = False
+    step: int = 0
+    message: str = ""
+    disrupted: bool = False
+    out_of_memory: bool = False
+    script_error: bool = False
+    evaluated: contract.Evaluated | None = None
+    fatal: bool = False
+    asked_to_stop: bool = False
+    deleting_since: float | None = None
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    ready_to_scrape: bool = False
+    gated: bool = False
+    lingering: bool = False
+    gone: bool = False
+
+    @property
+    def address(self) -> str:
+        """`host:port` under which a plan names it; empty as long as it has no address."""
+        return self._at(TRAINER_PORT)
+
+    @property
+    def metrics_address(self) -> str:
+        """`host:port` of its metrics; empty as long as it has no address."""
+        return self._at(contract.DEFAULT_METRICS_PORT)
+
+    def _at(self, port: int) -> str:
+        if not self.ip:
+            return ""
+        return f"[{self.ip}]:{port}" if ":" in self.ip else f"{self.ip}:{port}"
+
+
+def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
+    """The facts in a pod's document, as the API server gives it; what it does not say yet stays at its default. The one
+    of a pod that is `gone` is the last that there was.
+    """
+    metadata: Document = body["metadata"]
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    labels = metadata.get("labels") or {}
+    container = _trainer(spec)
+    trainer = _status_of(status, container.get("name", ""))
+    ending = how_it_ended(spec, status, container, trainer)
+    phase: PodPhase = _PHASES.get(status.get("phase", ""), "Pending")
+    if ending.over:
+        phase = "Succeeded" if ending.exit_code == 0 else "Failed"
+    ip = status.get("podIP") or ""
+    created, deleted = metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")
+    grace = metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds"))
+    return PodFacts(
+        name=metadata["name"],
+        uid=metadata.get("uid") or "",
+        namespace=metadata.get("namespace") or "",
+        job=labels.get(LABEL_JOB, ""),
+        group=labels.get(LABEL_GROUP, ""),
+        index=_index(labels.get(LABEL_INDEX, "")),
+        owner_uid=controller_uid(metadata),
+        created_at=None if created is None else unix_seconds(created),
+        phase=phase,
+        ip=ip,
+        node=spec.get("nodeName") or "",
+        cpu_limit=_cpu_limit(container, trainer),
+        exit_code=ending.exit_code,
+        finished=ending.finished,
+        step=ending.step,
+        message=_message(ending, status, deleting=deleted is not None and not gone),
+        disrupted=gone or deleted is not None or is_disrupted(status, trainer),
+        out_of_memory=ending.out_of_memory,
+        script_error=ending.script_error,
+        evaluated=ending.evaluated,
+        fatal=ending.fatal,
+        asked_to_stop=ending.asked_to_stop,
+        deleting_since=None if deleted is None else unix_seconds(deleted),
+        grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
+        ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
+        gated=not spec.get("nodeName") and is_gated(spec, status),
+        lingering=ending.over and _anything_runs(status),
+        gone=gone,
+    )
+
+
+def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool) -> WorkerSeen:
+    """The worker as the core sees it. Metrics of a pod that cannot serve any are old ones, and are left out."""
+    return WorkerSeen(
+        name=facts.name,
+        uid=facts.uid,
+        group=facts.group,
+        index=facts.index,
+        phase=facts.phase,
+        address=facts.address,
+        cpu_limit=facts.cpu_limit,
+        exit_code=facts.exit_code,
+        finished=facts.finished,
+        step=facts.step,
+        message=facts.message,
+        disrupted=facts.disrupted or node_lost,
+        out_of_memory=facts.out_of_memory,
+        script_error=facts.script_error,
+        evaluated=facts.evaluated,
+        fatal=facts.fatal,
+        asked_to_stop=facts.asked_to_stop,
+        deleting_since=facts.deleting_since,
+        node=facts.node,
+        node_lost=node_lost,
+        gated=facts.gated,
+        lingering=facts.lingering,
+        metrics=metrics if facts.ready_to_scrape else None,
+    )
+
+
+def _trainer(spec: Document) -> Document:
+    """The container that trains. We made it the first, but admission controllers put theirs before it."""
+    containers: tuple[Document, ...] = tuple(spec.get("containers") or ())
+    for container in containers:
+        if any(entry.get("name") == contract.ENV_WORKER for entry in container.get("env") or ()):
+            return container
+    return containers[0] if containers else {}
+
+
+def _status_of(status: Document, name: str) -> Document:
+    """The status of the container of a name; empty as long as there is none."""
+    found: Document = {}
+    for entry in status.get("containerStatuses") or ():
+        if entry.get("name") == name:
+            found = entry
+    return found
+
+
+def _anything_runs(status: Document) -> bool:
+    """Whether a container does; the pod's phase may lag behind those of its containers."""
+    return any("running" in (entry.get("state") or {}) for entry in status.get("containerStatuses") or ())
+
+
+def _cpu_limit(container: Document, trainer: Document) -> float | None:
+    """Cores: those that the kubelet has applied, or as long as it says nothing those of the spec."""
+    resources = trainer.get("resources") or container.get("resources") or {}
+    limit = (resources.get("limits") or {}).get("cpu")
+    if limit is None:
+        return None
+    try:
+        cores = float(parse_quantity(limit))
+    except ValueError:  # an API server admits a few forms that are not read here, and none that anybody writes
+        return None
+    return cores if 0 < cores <= MAX_CORES else None
+
+
+def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
+    """Why it waits, how it ended, and who takes it away."""
+    words = ending.message if ending.over else why_it_waits(status)
+    reason = disruption(status) or ("is being deleted" if deleting and not ending.over else "")
+    return "; ".join(filter(None, [words, reason]))
+
+
+def _index(label: str) -> int:
+    return int(label) if label.isascii() and label.isdigit() and len(label) <= LONGEST_INDEX else NO_INDEX

@@ -1,0 +1,151 @@
+"""Where a job's metrics are read: from its pods, or from the Prometheus server that its manifest names."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.api.policies import Prometheus
+from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.metrics.allowed import allowed_server
+from heterotrain_operator.metrics.client import Client
+from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials
+from heterotrain_operator.metrics.pods import scrape_pods
+from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
+
+CREDENTIAL_SECONDS = 60.0
+"""For so long a Secret or ConfigMap that was read is good; then it may have been rotated."""
+
+RENEWAL_SECONDS = 10.0
+"""And for so long at least where the server cannot be asked, which may be for want of a rotated one."""
+
+QUERIES_EACH = 16
+"""Queries of one namespace under way at once."""
+
+
+class Source(Protocol):
+    """Reads the metrics of a job's pods."""
+
+    async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+        """What the pods export, by name; never raises for what is not there. `now` in Unix seconds."""
+        ...
+
+
+class Sources:
+    """The sources of all jobs, with what they share. For one event loop; `close` it there."""
+
+    def __init__(self, gateway: Gateway, allowed: Sequence[str]) -> None:
+        """`allowed` are the patterns of Prometheus servers that jobs may name."""
+        self._gateway = gateway
+        self._allowed = tuple(allowed)
+        self._to_pods = Client()  # a proxy for the outside world knows nothing of pods
+        self._to_servers = Client(proxies=True, each=QUERIES_EACH)
+
+    def of(self, job: HeteroTrainingJob) -> Source:
+        """What the job's manifest asks for."""
+        if job.spec.metrics.source == "Prometheus":
+            return FromPrometheus(self._gateway, self._to_servers, self._allowed)
+        return FromPods(self._to_pods)
+
+    async def close(self) -> None:
+        """Close what is connected."""
+        await self._to_pods.close()
+        await self._to_servers.close()
+
+
+class FromPods:
+    """Asks every pod itself."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+        """As Source."""
+        addresses = {pod.name: pod.metrics_address for pod in pods}
+        return Reading(await scrape_pods(self._client, addresses, owner=namespace))
+
+
+class FromPrometheus:
+    """Asks the server that the job names, with the credentials that lie in the job's namespace."""
+
+    def __init__(self, gateway: Gateway, client: Client, allowed: Sequence[str]) -> None:
+        self._gateway = gateway
+        self._client = client
+        self._allowed = allowed
+        self._server: PrometheusSource | None = None
+        self._settings: Prometheus | None = None
+        self._problem = ""
+        self._made_at = 0.0
+        self._good_until = 0.0
+
+    async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
+        """As Source; without pods nothing is asked, and so nothing is wrong."""
+        if not pods:
+            return Reading({})
+        names = [pod.name for pod in pods]
+        settings = job.spec.metrics.prometheus
+        if settings != self._settings or not self._made_at <= now < self._good_until:
+            await asyncio.to_thread(self._renew, settings, namespace, now)
+        if self._server is None:
+            return Reading(dict.fromkeys(names), problem=self._problem)
+        since = {pod.name: pod.created_at for pod in pods if pod.created_at is not None}
+        reading = await self._server.read(job.metadata.name, namespace, names, now, since=since)
+        if reading.problem:
+            self._good_until = min(self._good_until, self._made_at + RENEWAL_SECONDS)
+        return reading
+
+    def _renew(self, settings: Prometheus, namespace: str, now: float) -> None:
+        self._settings, self._made_at, self._server = settings, now, None
+        try:
+            self._server = self._connect(settings, namespace)
+        except (GatewayError, ValueError) as error:
+            self._problem = f"spec.metrics.prometheus: {error}"
+        self._good_until = now + (RENEWAL_SECONDS if self._server is None else CREDENTIAL_SECONDS)
+
+    def _connect(self, settings: Prometheus, namespace: str) -> PrometheusSource:
+        server = allowed_server(settings.url, namespace, self._allowed)
+        return PrometheusSource(
+            self._client,
+            server,
+            credentials=self._credentials(settings, namespace),
+            ca_pem=None
+            if settings.ca_ref is None
+            else _entry(self._object("ConfigMap", namespace, settings.ca_ref.name), settings.ca_ref.key),
+            max_age_seconds=settings.max_age_seconds,
+        )
+
+    def _credentials(self, settings: Prometheus, namespace: str) -> Credentials | None:
+        if settings.secret_ref is not None:
+            secret = self._object("Secret", namespace, settings.secret_ref.name)
+            return BearerToken(_decoded(secret, settings.secret_ref.key))
+        if settings.basic_auth_ref is not None:
+            secret = self._object("Secret", namespace, settings.basic_auth_ref.name)
+            return BasicAuth(_decoded(secret, "username"), _decoded(secret, "password"))
+        return None
+
+    def _object(self, kind: str, namespace: str, name: str) -> Mapping[str, Any]:
+        body = self._gateway.read(kind, namespace, name)
+        if body is None:
+            raise ValueError(f"there is no {kind} {namespace}/{name}")
+        return body
+
+
+def _entry(body: Mapping[str, Any], key: str) -> str:
+    """Raises ValueError, naming object and key, if there is no such entry."""
+    data = body.get("data") or {}
+    if key not in data:
+        raise ValueError(f"{body['kind']} {body['metadata']['name']} has no key {key!r}")
+    return str(data[key])
+
+
+def _decoded(secret: Mapping[str, Any], key: str) -> str:
+    """Raises ValueError, without the value, if it is no text."""
+    try:
+        return base64.b64decode(_entry(secret, key), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise ValueError(f"Secret {secret['metadata']['name']}: {key} is no text") from None

@@ -1,0 +1,218 @@
+"""One job's rounds on a cluster: read the object, observe, decide, act; with what lasts from round to round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
+from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster, check_job
+from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
+from heterotrain_operator.clusters.kube.objects.protection import Peers
+from heterotrain_operator.clusters.kube.observe.nodes import Nodes
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.sources import Source
+from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.leaps import Leaps
+from heterotrain_operator.metrics.own import OperatorMetrics
+
+logger = logging.getLogger(__name__)
+
+QUIET_SECONDS = 2.0
+"""Between looks at a job that trains, or waits for its pods, whose changes wake the loop."""
+
+BUSY_SECONDS = 0.5
+"""Between looks while metrics are waited for: workers start, or do not follow a new plan yet."""
+
+FOLLOWING_SECONDS = 30.0
+"""So long after a plan was written some worker may be expected to follow it at any moment."""
+
+TAKEN_SECONDS = 10.0
+"""Between looks at whether a name that the job needs is free at last."""
+
+STILL_SECONDS = 30.0
+"""Between looks at a job that is suspended, over or invalid."""
+
+
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Runs what blocks."""
+
+    async def __call__(self, blocking: Callable[..., T], /, *arguments: Any) -> T:
+        """What it returns."""
+        ...
+
+
+class JobRounds:
+    """The rounds of one job, one at a time. Metrics are awaited; only what speaks to the API server takes a thread."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        nodes: Nodes,
+        metrics: OperatorMetrics,
+        source_of: Callable[[HeteroTrainingJob], Source],
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        metrics_from: Peers | None = None,
+    ) -> None:
+        """`clock` gives Unix seconds, `monotonic` seconds that never jump; `metrics_from` is as for `Protection`."""
+        self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
+        self._source_of, self._clock, self._monotonic = source_of, clock, monotonic
+        self._leaps = Leaps(clock, monotonic)
+        self._metrics_from = metrics_from
+        self._read_as: tuple[str, int] | None = None
+        self._job: HeteroTrainingJob | None = None
+        self._problems: Sequence[Problem] = ()
+        self._source: Source | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Start from what the cluster says: another replica may have acted meanwhile."""
+        self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
+        self._leaps.settle()
+        self._moved: tuple[float | None, float] | None = None  # the mark of a memory that was moved, and by how much
+        self._written: tuple[int, float] | None = None
+
+    def close(self, namespace: str, name: str) -> None:
+        """The job is gone, and no round is under way."""
+        self._metrics.forget_job(namespace, name)
+
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Ask whether the job is there still. Raises JobGoneError if not, GatewayError if the API server fails."""
+        check_job(self._gateway, body)
+
+    async def once(
+        self,
+        body: Mapping[str, Any],
+        pods: Sequence[PodFacts],
+        plan_versions: Collection[str],
+        in_thread: InThread,
+    ) -> float:
+        """One round about the job as the watch shows it, with its pods and its plan's resource version.
+
+        Returns the seconds until the next. Raises JobGoneError if the job is no more, GatewayError if the API server
+        fails, NotLeadingError if another replica may act.
+        """
+        began = self._monotonic()
+        if not self._is_read(body):
+            await in_thread(self._read, body)
+        if self._job is None:
+            await in_thread(self._cluster.refuse, body, self._problems)
+            return STILL_SECONDS
+        if self._source is None:
+            self._source = self._source_of(self._job)
+        cluster = self._cluster
+        cluster.notice(body, self._job, pods, plan_versions)
+        if cluster.may_lack_pods and (delay := await in_thread(self._tried, body, self._job, cluster.look_for_pods)):
+            return delay
+        namespace = body["metadata"]["namespace"]
+        cluster.metered(await self._source.read(self._job, namespace, cluster.readable, self._clock()))
+        return await in_thread(self._act, body, self._job, began)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _is_read(self, body: Mapping[str, Any]) -> bool:
+        return _edition(body) == self._read_as
+
+    def _read(self, body: Mapping[str, Any]) -> None:
+        """Keep the job in its models; None, and the reasons, if it is invalid."""
+        document = {name: body[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in body}
+        before, self._job, self._problems = self._job, None, ()
+        try:
+            self._job, unknown = parse_stored(document)
+        except ManifestError as error:
+            self._problems = error.problems
+        else:
+            if unknown:
+                where = (body["metadata"]["namespace"], body["metadata"]["name"], listed(unknown))
+                logger.warning("job %s/%s: this operator knows nothing of %s, and does without", *where)
+        if self._job is None or before is None or self._job.spec.metrics != before.spec.metrics:
+            self._source = None
+        self._read_as = _edition(body)
+
+    def _act(self, body: Mapping[str, Any], job: HeteroTrainingJob, began: float) -> float:
+        """What is left of a round once the metrics are read."""
+        delay = self._tried(body, job, lambda: self._round(job, to_core(job)))
+        self._metrics.reconciled(self._monotonic() - began)
+        return delay or 0.0
+
+    def _tried(self, body: Mapping[str, Any], job: HeteroTrainingJob, work: Callable[[], float | None]) -> float | None:
+        """What the work returns; or after how long the next round may try again, if something is in its way."""
+        try:
+            return work()
+        except NameTakenError as error:
+            if error.earlier:
+                return QUIET_SECONDS
+            self._cluster.refuse(body, [Problem("metadata.name", str(error))])
+            return TAKEN_SECONDS
+        except PlanConflictError as error:
+            logger.warning("job %s/%s: %s; observing again", job.metadata.namespace, job.metadata.name, error)
+            return BUSY_SECONDS
+        except GatewayError as error:
+            if error.status in REFUSALS:  # a quota, an admission controller or a missing right: the user's to know
+                self._cluster.refuse(body, [Problem("", str(error))])
+            raise
+
+    def _round(self, job: HeteroTrainingJob, core: Job) -> float:
+        seen, memory = self._cluster.observe()
+        memory = memory or Memory.initial()
+        if self._moved is not None and self._moved[0] == memory.created_at:
+            self._leaps.made_up(self._moved[1])  # it was kept, though what came after that failed
+        if leapt := self._leaps.seconds():
+            logger.warning("job %s/%s: the clock has leapt by %.0f s", job.metadata.namespace, core.name, leapt)
+            memory = memory.moved(leapt)
+        decision, memory = decide(core, seen, memory, self._clock())
+        self._moved = (memory.created_at, leapt) if leapt else None
+        self._cluster.act(decision, memory)
+        if leapt:
+            self._leaps.made_up(leapt)
+            self._moved = None
+        self._gateway.check()  # what another replica steers by now is not ours to export
+        namespace = str(job.metadata.namespace)
+        self._metrics.observe_job(namespace, core, seen, decision, memory)
+        self._metrics.source_up(namespace, core.name, not seen.metrics_problem)
+        self._await_followers(seen, decision)
+        return self._delay(core, seen, decision, memory)
+
+    def _await_followers(self, seen: Seen, decision: Decision) -> None:
+        """Measure the time from a plan's write until all follow it."""
+        now = self._monotonic()
+        if decision.plan is not None:
+            self._written = (decision.plan.version, now)
+        elif self._written is not None and _all_follow(seen, self._written[0]):
+            self._metrics.followed(now - self._written[1])
+            self._written = None
+
+    def _delay(self, job: Job, seen: Seen, decision: Decision, memory: Memory) -> float:
+        if decision.phase in (*FINAL_PHASES, "Suspended") and not (decision.delete or decision.force_delete):
+            if job.ttl_seconds is None or memory.ended_at is None:
+                return STILL_SECONDS
+            until_removal = memory.ended_at + job.ttl_seconds - self._clock()
+            return min(max(until_removal, BUSY_SECONDS), STILL_SECONDS)
+        since = None if self._written is None else self._monotonic() - self._written[1]
+        following = since is not None and since < FOLLOWING_SECONDS
+        starting = decision.phase != "Running" and any(
+            worker.phase == "Running" and worker.deleting_since is None for worker in seen.workers
+        )
+        return BUSY_SECONDS if following or starting else QUIET_SECONDS
+
+
+def _edition(body: Mapping[str, Any]) -> tuple[str, int]:
+    metadata = body["metadata"]
+    return metadata["uid"], metadata["generation"]
+
+
+def _all_follow(seen: Seen, version: int) -> bool:
+    return bool(seen.workers) and all(
+        worker.metrics is not None and worker.metrics.plan_version >= version for worker in seen.workers
+    )

@@ -1,0 +1,151 @@
+"""What lives as long as the operator: connection, Lease, controller and its own metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+from heterotrain_operator.clusters.kube.access import Access, connect
+from heterotrain_operator.clusters.kube.client import PatientClient
+from heterotrain_operator.clusters.kube.gateway import JOB_API, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.lease import Leadership
+from heterotrain_operator.clusters.kube.objects.names import PLURAL
+from heterotrain_operator.clusters.kube.observe.index import Index
+from heterotrain_operator.clusters.kube.observe.nodes import Nodes
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.sources import Sources
+from heterotrain_operator.controller.health import Health
+from heterotrain_operator.controller.options import Options
+from heterotrain_operator.controller.rounds import JobRounds
+from heterotrain_operator.controller.supervisor import MAX_THREADS, Controller
+from heterotrain_operator.controller.watches import Watches
+from heterotrain_operator.metrics.own import OperatorMetrics
+
+WATCHED_PLURALS = (PLURAL, "pods", "configmaps")
+"""What `handlers.py` watches."""
+
+
+class Runtime:
+    """Started and stopped by kopf's handlers, in its event loop."""
+
+    controller: Controller
+    pods: Index[PodFacts]
+    """Facts of workers' pods, by job."""
+    plans: Index[str]
+    """Resource versions of the plans, by job."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._metrics = OperatorMetrics()
+        self.watches = Watches(WATCHED_PLURALS, options.watched, self._watching, self._listed, time.monotonic)
+        self.pods, self.plans = Index(), Index()
+        self._health = Health(self._alive, self._ready)
+        self._client: PatientClient
+        self._sources: Sources
+        self._leadership: Leadership
+        self._lease_thread: threading.Thread | None = None
+        self._complete = False
+
+    @property
+    def leading(self) -> bool:
+        """Whether this replica acts."""
+        return self._leadership.leading
+
+    async def start(self) -> None:
+        """Connect, serve metrics, begin to ask for the Lease.
+
+        Raises AccessError without a cluster, GatewayError if it does not answer or lacks the resource, OSError if a
+        port is taken.
+        """
+        options = self._options
+        loop = asyncio.get_running_loop()
+
+        def on_change(leads: bool) -> None:
+            loop.call_soon_threadsafe(self._led, leads)
+
+        with connect(Access()).api as found:
+            found.configuration.connection_pool_maxsize = MAX_THREADS
+            self._client = PatientClient(found.configuration)
+        self._leadership = Leadership(
+            self._client,
+            name=options.lease,
+            namespace=options.namespace,
+            identity=options.identity,
+            on_change=on_change,
+        )
+        await self._health.serve(options.health_port)
+        gateway = Gateway(self._client, self._leadership.check, self._metrics.wrote)
+        if not await asyncio.to_thread(gateway.serves_jobs):
+            raise GatewayError(f"the cluster does not serve {JOB_API}; install the chart heterotrain-crds")
+        try:
+            self._metrics.serve(options.metrics_port)
+        except OSError:
+            await self._health.close()
+            raise
+        nodes = Nodes(gateway)
+        sources = self._sources = Sources(gateway, options.prometheus_allow)
+        self.controller = Controller(
+            lambda: JobRounds(
+                gateway,
+                nodes,
+                self._metrics,
+                sources.of,
+                clock=time.time,
+                monotonic=time.monotonic,
+                metrics_from=options.metrics_from,
+            ),
+            # What is not listed yet would look like gone.
+            leading=lambda: self.leading and self.watches.complete,
+            pods_of=self.pods.of,
+            plan_versions_of=self.plans.of,
+            failed=self._metrics.failed,
+        )
+        self._lease_thread = threading.Thread(target=self._leadership.run, name="lease", daemon=True)
+        self._lease_thread.start()
+
+    async def stop(self) -> None:
+        """End the rounds under way, then give the Lease back; nothing where the start did not get so far."""
+        if self._lease_thread is None:
+            return
+        await self.controller.close()
+        await self._sources.close()
+        self._leadership.stop()
+        await asyncio.to_thread(self._lease_thread.join)
+        await asyncio.to_thread(self._metrics.close)
+        await self._health.close()
+        self._client.close()
+
+    def _alive(self) -> dict[str, Any]:
+        """Raises RuntimeError if this replica cannot lead any more, however long it lives; one still starting may."""
+        if self._lease_thread is not None and not self._lease_thread.is_alive():
+            raise RuntimeError("the thread that asks for the Lease has ended")
+        self.watches.check()
+        return {"leading": self._lease_thread is not None and self.leading}
+
+    def _ready(self) -> dict[str, Any]:
+        """Raises RuntimeError unless this replica sees the cluster, and leads or will."""
+        state = self._alive()
+        if self._lease_thread is None or not self.watches.ready:
+            raise RuntimeError("not everything is watched yet" if not self.watches.complete else "nothing is watched")
+        failing = [
+            f"{plural} in {namespace or 'all namespaces'}: {why}"
+            for (plural, namespace), why in self.watches.failing.items()
+        ]
+        return state | {"failing": failing}
+
+    def _watching(self, plural: str, namespace: str, stands: bool) -> None:
+        self._metrics.watching(plural, namespace, stands)
+        if stands and self._lease_thread is not None and self.watches.complete and not self._complete:
+            self._complete = True
+            self.controller.lead()
+
+    def _listed(self, plural: str, namespace: str) -> None:
+        if plural == PLURAL and self._lease_thread is not None:
+            self.controller.doubt(namespace)
+
+    def _led(self, leads: bool) -> None:
+        self._metrics.leading(leads)
+        if leads:
+            self.controller.lead()

@@ -1,0 +1,250 @@
+"""Every job's loop, one task each: observe, decide, act, again when something happened or time has passed.
+
+Only the replica that holds the Lease acts; the others keep their picture of the cluster fresh and take over
+from what the cluster says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.observe.index import Key
+from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.controller.rounds import JobRounds
+from heterotrain_operator.metrics.names import FAILURE_API_SERVER, FAILURE_UNEXPECTED
+from heterotrain_operator.metrics.shares import Shares
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+IDLE_SECONDS = 30.0
+"""Between looks of a replica that does not lead; it is woken when it does."""
+
+FAILURE_SECONDS = 2.0
+GREATEST_FAILURE_SECONDS = 30.0
+UNEXPECTED_SECONDS = 30.0
+"""After a failure of the API server, doubling; after one of ours."""
+
+SETTLING_SECONDS = 0.1
+SETTLING_SECONDS_EACH = 0.0005
+"""From news to the look at them, in all and for each pod of the job: pods come and go in numbers, and one look is
+enough for all that happens meanwhile."""
+
+DOUBT_SECONDS = 10.0
+"""From the answer to a list until all that is in it was told of; whoever was not may be gone, and is asked for."""
+
+MAX_THREADS = 32
+
+THREADS_EACH = MAX_THREADS // 4
+"""Of one namespace at once, so that one with many jobs, or jobs that take long, does not keep the others waiting."""
+
+
+@dataclass(eq=False)
+class _Job:
+    """A job's loop. `before` is that of an earlier job of its name, which ends first; `term` that of the Lease in
+    which it looked last; `departed` are pods that are gone since; `acting`: a thread is at work for it; since
+    `doubted_at`, of the loop's clock, it may be gone."""
+
+    body: Mapping[str, Any]
+    rounds: JobRounds
+    term: int
+    before: asyncio.Task[None] | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    departed: list[PodFacts] = field(default_factory=list)
+    gone: bool = False
+    acting: bool = False
+    failures: int = 0
+    doubted_at: float | None = None
+
+
+class Controller:
+    """The jobs of this operator. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        make_rounds: Callable[[], JobRounds],
+        leading: Callable[[], bool],
+        pods_of: Callable[[Key], Sequence[PodFacts]],
+        plan_versions_of: Callable[[Key], Collection[str]],
+        failed: Callable[[str], None],
+    ) -> None:
+        """`pods_of` and `plan_versions_of` read the indices of watched objects; `failed` counts failures by kind."""
+        self._make_rounds = make_rounds
+        self._leading = leading
+        self._pods_of = pods_of
+        self._plan_versions_of = plan_versions_of
+        self._failed = failed
+        self._jobs: dict[Key, _Job] = {}
+        self._term = 0
+        self._closed = False
+        self._shares = Shares(THREADS_EACH)
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
+
+    def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
+        """A job as a watch event shows it. One of the same name and another UID is another job, of which the end may be
+        told after the other's beginning.
+        """
+        metadata = body["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        known = self._jobs.get(key)
+        gone = deleted or metadata.get("deletionTimestamp") is not None
+        same = known is not None and known.body["metadata"]["uid"] == metadata["uid"]
+        if gone and not same:
+            return
+        if known is not None and same and not gone:
+            news = _asked(body) != _asked(known.body)
+            known.body, known.doubted_at = body, None
+            if news:
+                known.wake.set()
+            return
+        before = self._forget(key) if known is not None else None
+        if not gone and not self._closed:
+            job = self._jobs[key] = _Job(body, self._make_rounds(), self._term, before)
+            self._start(key, job)
+
+    def doubt(self, namespace: str) -> None:
+        """The jobs of a namespace, or of all if it is empty, are listed anew: one that is not in it is gone, and nobody
+        tells of that.
+        """
+        now = asyncio.get_running_loop().time()
+        for key, job in self._jobs.items():
+            if namespace in ("", key[0]):
+                job.doubted_at = now
+
+    def woke(self, key: Key, departed: PodFacts | None = None) -> None:
+        """Something of this job changed; `departed` is a pod that is gone."""
+        job = self._jobs.get(key)
+        if job is None:
+            return
+        if departed is not None and self._leading():
+            job.departed.append(departed)
+        job.wake.set()
+
+    def lead(self) -> None:
+        """This replica leads from now on; what an earlier leader has changed since is read anew."""
+        self._term += 1
+        for job in self._jobs.values():
+            job.wake.set()
+
+    async def close(self) -> None:
+        """End all loops; what rounds under way write is written first."""
+        self._closed = True
+        tasks = [self._forget(key) for key in list(self._jobs)]
+        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        self._threads.shutdown()
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _start(self, key: Key, job: _Job) -> None:
+        job.task = asyncio.get_running_loop().create_task(self._steer(key, job), name=f"job {key[0]}/{key[1]}")
+        job.task.add_done_callback(lambda task: self._ended(key, job, task))
+
+    def _ended(self, key: Key, job: _Job, task: asyncio.Task[None]) -> None:
+        """A defect of ours in one job's loop must neither end the others nor this one for good."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(FAILURE_UNEXPECTED)
+            logger.error("job %s/%s: its loop failed", *key, exc_info=error)
+        if error is None or job.gone:
+            job.rounds.close(*key)
+        else:
+            asyncio.get_running_loop().call_later(UNEXPECTED_SECONDS, self._restart, key, job)
+
+    def _restart(self, key: Key, job: _Job) -> None:
+        if not job.gone:
+            self._start(key, job)
+
+    def _forget(self, key: Key) -> asyncio.Task[None] | None:
+        """Let a job's loop end, once what is written is written; metrics are not waited for. Returns the loop."""
+        job = self._jobs.pop(key)
+        job.gone = True
+        job.wake.set()
+        if job.task is not None and job.task.done():
+            job.rounds.close(*key)
+        elif job.task is not None and _only_waits(job):
+            job.task.cancel()
+        return job.task
+
+    async def _steer(self, key: Key, job: _Job) -> None:
+        if job.before is not None:
+            await asyncio.wait([job.before])
+        while not job.gone:
+            job.wake.clear()
+            delay = IDLE_SECONDS
+            if self._leading():
+                delay = await self._round(key, job)
+            if await _first(job.wake.wait(), delay):
+                await asyncio.sleep(SETTLING_SECONDS + SETTLING_SECONDS_EACH * len(self._pods_of(key)))
+
+    async def _round(self, key: Key, job: _Job) -> float:
+        """One round. Returns the seconds until the next."""
+        if job.term != self._term:
+            job.term = self._term
+            job.rounds.forget()
+        uid = job.body["metadata"]["uid"]
+        pods = [pod for pod in (*self._pods_of(key), *job.departed) if pod.owner_uid == uid]
+        job.departed.clear()
+        versions = self._plan_versions_of(key)
+
+        async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+            async with self._shares.of(key[0]):
+                if job.gone:
+                    raise asyncio.CancelledError
+                job.acting = True
+                try:
+                    return await asyncio.get_running_loop().run_in_executor(self._threads, blocking, *arguments)
+                finally:
+                    job.acting = False
+
+        try:
+            since = job.doubted_at
+            if since is not None and asyncio.get_running_loop().time() - since >= DOUBT_SECONDS:
+                await in_thread(job.rounds.check, job.body)
+                job.doubted_at = None
+            delay = await job.rounds.once(job.body, pods, versions, in_thread)
+        except NotLeadingError as error:
+            logger.warning("job %s/%s: %s", *key, error)
+            return IDLE_SECONDS
+        except JobGoneError as error:
+            # Its deletion was missed: a watch that has to start anew does not tell of it.
+            logger.info("%s", error)
+            if self._jobs.get(key) is job:
+                self._forget(key)
+            return 0.0
+        except GatewayError as error:
+            job.failures += 1
+            self._failed(FAILURE_API_SERVER)
+            logger.warning("job %s/%s: %s", *key, error)
+            return min(FAILURE_SECONDS * 2.0 ** min(job.failures - 1, 8), GREATEST_FAILURE_SECONDS)
+        job.failures = 0
+        return delay
+
+
+def _only_waits(job: _Job) -> bool:
+    """Whether a loop can be cancelled: nothing is being written, and it is not the wait for an earlier job's end."""
+    may_begin = job.before is None or job.before.done()
+    return may_begin and not job.acting and job.task is not asyncio.current_task()
+
+
+def _asked(body: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What there is in a job but its status, whose writes are our own."""
+    metadata = body["metadata"]
+    return tuple(metadata.get(name) for name in ("generation", "labels", "annotations", "finalizers"))
+
+
+async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> bool:
+    """Wait for news, but no longer than so many seconds. Returns whether there are any."""
+    try:
+        await asyncio.wait_for(news, seconds)
+    except TimeoutError:
+        return False
+    return True

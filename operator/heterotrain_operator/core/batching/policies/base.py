@@ -1,0 +1,79 @@
+"""What a batching policy is given and what it gives back; a policy never sees pods, plans or clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.state import WorkerMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One member of a plan, by rank: who sits there, its batch (samples per step) and what is known of it.
+
+    `estimate` is its own time under the plan in force, None if there is none (always of a worker at 0
+    samples); `window` that of the newest interval alone.
+    """
+
+    name: str
+    group: Group
+    batch: int
+    bounds: Bounds
+    estimate: Estimate | None = None
+    window: Estimate | None = None
+    memory: WorkerMemory = field(default_factory=WorkerMemory)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The step's own seconds that batches promise, where every worker's shape is known well enough to be held to it.
+
+    `goes_back`: they are on the way back to the batches before, from ones that made the step slower.
+    """
+
+    seconds: float
+    goes_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Batches by rank, or None to keep those in force; why, in words and numbers; and what to remember.
+
+    `memories` (by rank; empty: unchanged) hold whether or not the batches are published, `stage` only if they
+    are. `saving` is the share of the step's own time that the batches are expected to save; 0: not said.
+    """
+
+    batches: tuple[int, ...] | None
+    reason: str
+    memories: tuple[WorkerMemory, ...] = ()
+    stage: int | None = None
+    saving: float = 0.0
+    promise: Promise | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The batches of a first plan, by rank, and a remark on how they came about."""
+
+    batches: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A way to choose batches.
+
+    `first(job, seats)` gives those of the first plan, None to leave that to the job's `initial`; it may raise
+    ValueError if no split keeps the bounds. `propose(job, seats, stage)` is asked once per control interval,
+    with an estimate of every worker that has samples. `internal` policies are not for manifests.
+    """
+
+    summary: str
+    propose: Callable[[Job, Sequence[Seat], int], Proposal]
+    first: Callable[[Job, Sequence[Seat]], Split] | None = None
+    keeps_global_batch: bool = True
+    internal: bool = False

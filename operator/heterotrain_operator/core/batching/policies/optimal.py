@@ -1,0 +1,101 @@
+"""Affine water-filling: the batches that make all own times equal under a fitted model, in two or three
+plans.
+
+The first plan (equal batches) and the second (proportional, since one batch size tells no alpha) are the
+probe; from then on the fit is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heterotrain_operator.core.batching.policies.base import Policy, Promise, Proposal, Seat
+from heterotrain_operator.core.batching.words import moved, percent, slowest
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.prediction.batch_cost import is_known, line_of
+from heterotrain_operator.core.prediction.memory_model import greatest_batch, greatest_growth
+from heterotrain_operator.core.prediction.step_time import Noise
+from heterotrain_operator.core.split.levels import Bounds, feasibility
+from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
+
+LEAST_SAVING = 0.02
+"""Saving of the iteration's own time below which no move is worth its noise. Source: mechanisms."""
+
+LEAST_SURE_SAVING = 0.05
+"""The same where no noise could turn the move into a loss: more than rounding and a bound that wavers would move."""
+
+GREATEST_GROWTH = 4
+"""Times that a batch may grow in one plan where nothing is known of memory, which may end beyond the sizes seen."""
+
+
+def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+    """Move to the water-filled split if that saves clearly more than nothing, and more than noise could
+    feign.
+
+    A worker of which nothing is known keeps its batch. Source: mechanisms, section 3.
+    """
+    lines: list[Line] = []
+    probing = False
+    bounds: list[Bounds] = []
+    for seat in seats:
+        line = line_of(seat.memory, seat.batch, seat.estimate)
+        if line is None:
+            lines.append(Line(0.0, 1.0))
+            bounds.append((seat.batch, seat.batch))
+        else:
+            lines.append(line)
+            probing = probing or not is_known(seat.memory, seat.batch, seat.estimate)
+            bounds.append(_reachable(seat, job.global_batch / len(seats)))
+    if feasibility(job.global_batch, bounds) is not None:
+        bounds = [pair if pair[0] == pair[1] else seat.bounds for seat, pair in zip(seats, bounds, strict=True)]
+    estimates = [seat.estimate for seat in seats if seat.estimate is not None]
+    if not estimates or feasibility(job.global_batch, bounds) is not None:
+        return Proposal(None, "Optimal keeps the batches: too few workers were measured to move samples")
+    batches = waterfill(lines, job.global_batch, bounds)
+    worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
+    seconds = iteration_seconds(lines, batches)
+    saving = 1 - seconds / worst.mean_seconds
+    noise = Noise(estimates)
+    threshold = max(LEAST_SAVING, noise.feigned(worst))
+    if _is_sure(seats, lines, batches, seconds, noise):
+        threshold = min(threshold, LEAST_SURE_SAVING)
+    if saving <= threshold:
+        return Proposal(
+            None,
+            f"Optimal keeps the batches: {slowest(seats)}; the best split saves {percent(max(saving, 0.0), 1)} "
+            f"of the step, which must exceed {percent(threshold, 1)} to repay a move beyond noise",
+        )
+    promise = None if probing else Promise(seconds)
+    return Proposal(batches, moved(seats, batches, saving), saving=saving, promise=promise)
+
+
+def _is_sure(
+    seats: Sequence[Seat], lines: Sequence[Line], batches: Sequence[int], seconds: float, noise: Noise
+) -> bool:
+    """Whether whoever gains samples stays below the `seconds` of the iteration, whatever noise may have feigned of it.
+
+    So it is where bounds keep a worker from all the samples that it could take, those of memory mostly. Without bounds
+    all end together, and an error of one is an error of the iteration.
+    """
+    return all(
+        seat.estimate is not None and line.at(batch) * (1 + noise.feigned(seat.estimate)) <= seconds
+        for seat, line, batch in zip(seats, lines, batches, strict=True)
+        if batch > seat.batch
+    )
+
+
+def _reachable(seat: Seat, uniform_share: float) -> Bounds:
+    """The batches that one plan may reach: the bounds, with the fitted one of memory among them; without it, so much
+    more as is no leap into the dark.
+    """
+    low, high = seat.bounds
+    if greatest_batch(seat.memory) is not None:
+        return low, high
+    grown = max(GREATEST_GROWTH * seat.batch, round(uniform_share))
+    tried = greatest_growth(seat.memory)
+    if tried is not None:
+        grown = min(grown, max(tried, seat.batch))
+    return low, max(low, min(high, grown))
+
+
+POLICY = Policy("affine water-filling on fitted own times", propose)

@@ -1,0 +1,94 @@
+"""Proportional control on measured own times: the papers' dynamic batching, in an order that keeps its
+bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain_operator.core.batching.policies.base import Policy, Proposal, Seat
+from heterotrain_operator.core.batching.words import moved, percent, slowest
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.prediction.step_time import Noise
+from heterotrain_operator.core.prediction.throughput_cap import watched
+from heterotrain_operator.core.split.allocation import split_proportionally
+from heterotrain_operator.core.split.levels import Bounds, feasibility
+
+
+def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+    """`b_k <- b_k * mean(t) / t_k` on smoothed own times, then bounds, dead-band, the global batch and bounds
+    again.
+
+    The dead-band applies to the clipped change, less what noise could feign of it; and once more to the
+    change that would be published, since rescaling can undo nearly all of it. A worker at 0 samples, which
+    the rule could never raise again, is given one if its bounds allow. Source: Taming III-C (T2 to T5),
+    OmniLearn Alg. 1 and eq. 8; the order is mechanisms', traps.
+    """
+    seats = [replace(seat, memory=watched(seat.memory, seat.batch, seat.window)) for seat in seats]
+    memories = tuple(seat.memory for seat in seats)
+    estimates = [seat.estimate for seat in seats if seat.estimate is not None]
+    if not estimates:
+        return Proposal(None, "Proportional keeps the batches: nothing is measured", memories)
+    mean = math.fsum(estimate.mean_seconds for estimate in estimates) / len(estimates)
+    noise = Noise(estimates)
+    bounds = _bounds(job, seats)
+    wanted: list[float] = []
+    surest = -math.inf
+    for seat, (low, high) in zip(seats, bounds, strict=True):
+        if seat.estimate is None or seat.batch == 0:
+            wanted.append(float(min(max(low, 1), high)))
+            continue
+        ratio = mean / seat.estimate.mean_seconds
+        clipped = min(max(seat.batch * ratio, low), high)
+        wanted.append(clipped)
+        change = abs(clipped - seat.batch) / seat.batch
+        surest = max(surest, change - noise.feigned(seat.estimate))
+    kept = f"Proportional keeps the batches: {slowest(seats)}"
+    raised_from_none = any(seat.batch == 0 < want for seat, want in zip(seats, wanted, strict=True))
+    if surest <= job.dead_band and not raised_from_none:
+        why = f"no change exceeds the dead-band of {percent(job.dead_band)} by more than noise"
+        return Proposal(None, f"{kept}; {why}", memories)
+    batches = _whole(job, wanted, bounds)
+    published = max(abs(new - seat.batch) / max(seat.batch, 1) for seat, new in zip(seats, batches, strict=True))
+    if published <= job.dead_band:
+        why = f"within bounds no batch would change by more than the dead-band of {percent(job.dead_band)}"
+        return Proposal(None, f"{kept}; {why}", memories)
+    return Proposal(batches, moved(seats, batches, _saving(seats, batches)), memories)
+
+
+def _bounds(job: Job, seats: Sequence[Seat]) -> list[Bounds]:
+    """The user's bounds, narrowed to the learned ones and to at least one sample, unless infeasible then."""
+    users = [seat.bounds for seat in seats]
+    narrowed = []
+    for seat, (low, high) in zip(seats, users, strict=True):
+        least = max(low, min(1, high))
+        learned = seat.memory.learned_max
+        narrowed.append((least, min(high, max(learned, least)) if learned > 0 else high))
+    if job.fixed_global_batch and feasibility(job.global_batch, narrowed) is not None:
+        return users
+    return narrowed
+
+
+def _whole(job: Job, wanted: Sequence[float], bounds: Sequence[Bounds]) -> tuple[int, ...]:
+    if job.fixed_global_batch:
+        return split_proportionally(wanted, job.global_batch, bounds)
+    batches = tuple(min(max(round(want), low), high) for want, (low, high) in zip(wanted, bounds, strict=True))
+    if sum(batches) > 0:
+        return batches
+    return split_proportionally(wanted, 1, [(low, max(high, 1)) for low, high in bounds])
+
+
+def _saving(seats: Sequence[Seat], batches: Sequence[int]) -> float:
+    """Of the step's own time, if times were proportional to batches."""
+    present = [(seat.estimate.mean_seconds, seat.batch) for seat in seats if seat.estimate is not None]
+    pairs = [
+        (seat.estimate.mean_seconds / seat.batch) * new
+        for seat, new in zip(seats, batches, strict=True)
+        if seat.estimate is not None and seat.batch > 0
+    ]
+    return 1 - max(pairs, default=0.0) / max((seconds for seconds, _ in present), default=1.0)
+
+
+POLICY = Policy("proportional control on own times (Taming, OmniLearn)", propose)

@@ -1,0 +1,140 @@
+"""How far a fitted split is believed: by how well the last ones kept their promises.
+
+Own times are only nearly affine. Under a CPU quota a worker that waits saves up quota for its next step, and is
+faster than the same worker at nearly the same batch when the others wait for it. No line holds both, and moves
+made on one would go to and fro for ever. So the step that a split promised is compared with the one that came: a
+split that made the step slower is taken back by halves, and until the doubt has faded a further one must promise
+to save more than the last ones fell short by. Where the way back makes the step no faster, it was not the split: a
+worker's speed changed just when the batches did, and all doubt ends. Otherwise it fades, the slower, the more often
+promises were missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain_operator.core.batching.policies.base import Promise, Proposal, Seat
+from heterotrain_operator.core.batching.words import duration, percent, sizes
+from heterotrain_operator.core.prediction.step_time import Estimate, Noise
+from heterotrain_operator.core.split.allocation import split_proportionally
+from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.state import Memory
+
+LEAST_FAILURE = 0.05
+"""Share of the step by which a promise may be missed and still count as kept."""
+
+LOSS_DEVIATIONS = 3.0
+"""Standard errors by which a step must exceed the one before the split to be taken for slower; fewer than for a new
+split, for the way back leads to what is known."""
+
+CAUTION = 2.0
+"""Times the doubt that a further split must promise to save."""
+
+HALF_LIFE = 20
+"""Decisions in which the doubt halves after one missed promise; twice as many after each further one."""
+
+GREATEST_FAILURES = 20
+"""Missed promises beyond which the doubt fades no slower."""
+
+LEAST_DOUBT = 0.01
+"""A doubt below this is forgotten: the least saving that is worth a move exceeds it."""
+
+
+def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple[Memory, Proposal]:
+    """Compare what the plan in force promised with what was measured, and hold the proposal back as far as it failed.
+
+    A step slower than promised, beyond noise, raises the doubt by the share that it fell short, once. While it is
+    slower than the step before that plan, too, half of the move is taken back, and half of the rest: a line search
+    between two splits of which the earlier is known to be better. Where that makes it no faster, nothing is held back.
+    """
+    memory = _faded(memory)
+    estimates = [seat.estimate for seat in seats if seat.estimate is not None]
+    if estimates:
+        worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
+        if 0 < memory.retreated_seconds <= worst.mean_seconds:
+            return trusted_anew(memory), proposal
+        memory = _judged(memory, worst, Noise(estimates).feigned(worst))
+        back = _half_way_back(memory, seats, worst)
+        if back is not None:
+            return memory, back
+    if proposal.batches is None or not 0 < proposal.saving <= CAUTION * memory.doubt:
+        return memory, proposal
+    reason = (
+        f"the batches stay: a split that promises to save {percent(proposal.saving, 1)} of the step is not believed, "
+        f"since others missed their promises by {percent(memory.doubt, 1)}"
+    )
+    return memory, replace(proposal, batches=None, reason=reason)
+
+
+def trusted_anew(memory: Memory) -> Memory:
+    """Without doubt and without a promise to compare with: it was about other speeds, or other workers."""
+    return replace(unpromised(memory), doubt=0.0, missed_promises=0)
+
+
+def unpromised(memory: Memory) -> Memory:
+    """Without a promise to compare with."""
+    return replace(memory, promised_seconds=0.0, replaced_seconds=0.0, retreated_seconds=0.0)
+
+
+def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence[int]) -> Memory:
+    """The memory at the publication of a plan that promises something, in place of batches whose step was measured."""
+    if promise is None:
+        return unpromised(memory)
+    measured = max((worker.mean_seconds for worker in memory.workers), default=0.0)
+    if promise.goes_back:
+        return replace(memory, retreated_seconds=measured)
+    return replace(
+        memory,
+        promised_seconds=promise.seconds,
+        replaced_seconds=measured,
+        retreated_seconds=0.0,
+        workers=tuple(
+            replace(worker, replaced_batch=batch)
+            for worker, batch in zip(memory.workers, replaced_batches, strict=True)
+        ),
+    )
+
+
+def _faded(memory: Memory) -> Memory:
+    doubt = memory.doubt * 0.5 ** (1 / (HALF_LIFE * 2 ** max(memory.missed_promises - 1, 0)))
+    return replace(memory, doubt=doubt if doubt >= LEAST_DOUBT else 0.0)
+
+
+def _judged(memory: Memory, worst: Estimate, noise: float) -> Memory:
+    """With the doubt that a missed promise raises. A promise is judged once; 0 seconds stand for one that is."""
+    if memory.promised_seconds <= 0:
+        return memory
+    missed = 1 - memory.promised_seconds / worst.mean_seconds
+    if missed <= max(noise, LEAST_FAILURE):
+        return memory
+    return replace(
+        memory,
+        promised_seconds=0.0,
+        doubt=1 - (1 - memory.doubt) * (1 - missed),
+        missed_promises=min(memory.missed_promises + 1, GREATEST_FAILURES),
+    )
+
+
+def _half_way_back(memory: Memory, seats: Sequence[Seat], worst: Estimate) -> Proposal | None:
+    """The split between the one in force, which missed its promise, and the one before it, which was faster; None if
+    it was not, or if there is none between within the bounds.
+    """
+    if memory.promised_seconds > 0 or memory.replaced_seconds <= 0:
+        return None
+    lost = 1 - memory.replaced_seconds / worst.mean_seconds
+    if lost <= LOSS_DEVIATIONS * math.sqrt(2) * worst.relative_error:
+        return None
+    present = tuple(seat.batch for seat in seats)
+    total, bounds = sum(present), [seat.bounds for seat in seats]
+    if sum(seat.memory.replaced_batch for seat in seats) != total or feasibility(total, bounds) is not None:
+        return None
+    back = split_proportionally([(seat.batch + seat.memory.replaced_batch) / 2 for seat in seats], total, bounds)
+    if back == present:
+        return None
+    reason = (
+        f"the step takes {duration(worst.mean_seconds)}, and took {duration(memory.replaced_seconds)} before the last "
+        f"split, half of which is taken back (batches {sizes(back)})"
+    )
+    return Proposal(back, reason, promise=Promise(memory.replaced_seconds, goes_back=True))

@@ -1,0 +1,88 @@
+"""All or nothing: a job of which only a part finds places lets them go again, and tries later.
+
+Two jobs that each hold half of what both need would otherwise wait for each other until both fail. Patience and pauses
+differ from job to job and from try to try, so that one of them gets what the other lets go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.lifecycle.chance import fraction
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
+from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision
+from heterotrain_operator.core.state import Memory
+
+PATIENCE_SHARE = 0.25
+"""Of the startup deadline: so long at least, and at most twice as long, a part holds its places and waits for the
+rest."""
+
+LEAST_PATIENCE_SECONDS = 60.0
+"""The same where the deadline is short: schedulers and their quotas take their time."""
+
+PAUSE_SECONDS = 10.0
+GREATEST_PAUSE_SECONDS = 60.0
+"""Before the next try, doubling, and up to twice as long by chance: time for another job to be placed."""
+
+LET_GO = "WorkersLetGo"
+
+INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+"""Why a job that has trained is Degraded, when its workers have found no place for as long as they may take to start.
+"""
+
+
+def watched(held: int, wanted: int, memory: Memory, now: float) -> Memory:
+    """Remember since when some of the workers wanted hold places, or a quota, and others find none; each one more that
+    finds one begins anew.
+    """
+    if not 0 < held < wanted:
+        return replace(memory, half_placed_at=None, most_placed=0)
+    if memory.half_placed_at is None or held > memory.most_placed:
+        return replace(memory, half_placed_at=now, most_placed=held)
+    return memory
+
+
+def held(workers: Sequence[WorkerSeen], *, refused: bool) -> int:
+    """How many of the workers hold what others may wait for. Where pods are `refused`, a pod without a place does
+    too."""
+    return sum(worker.deleting_since is None and (refused or placed(worker)) for worker in workers)
+
+
+def placed(worker: WorkerSeen) -> bool:
+    """Whether a worker has found its node."""
+    return bool(worker.node) or worker.phase != "Pending"
+
+
+def patience_seconds(job: Job, memory: Memory) -> float:
+    """How long a part holds its places at this try."""
+    least = max(LEAST_PATIENCE_SECONDS, PATIENCE_SHARE * job.startup_deadline_seconds)
+    return least * (1 + fraction(job.seed, 2 * memory.placements))
+
+
+def let_go(
+    job: Job, facts: Facts, memory: Memory, now: float, *, phase: JobPhase, health: Health, unready: Sequence[str]
+) -> tuple[Decision, Memory] | None:
+    """Delete all workers, to be created again after a pause; None while the patience lasts."""
+    if memory.half_placed_at is None or now - memory.half_placed_at < patience_seconds(job, memory):
+        return None
+    pause = min(PAUSE_SECONDS * 2.0 ** min(memory.placements, 10), GREATEST_PAUSE_SECONDS)
+    pause *= 1 + fraction(job.seed, 2 * memory.placements + 1)
+    waited = now - memory.half_placed_at
+    message = f"after {waited:.0f} s only {memory.most_placed} workers had places: {listed(list(unready))}"
+    message = message[:LONGEST_MESSAGE]
+    reason = f"{message}; all let theirs go, and try again in {pause:.0f} s"
+    lacking = memory.reason == INSUFFICIENT_CAPACITY
+    memory = replace(
+        memory,
+        half_placed_at=None,
+        most_placed=0,
+        placements=memory.placements + 1,
+        restart_at=now + pause,
+        pods_created_at=None,
+        reason=memory.reason if lacking else LET_GO,
+        message=memory.message if lacking else message,
+    )
+    event = Event("Warning", LET_GO, reason)
+    return decision(job, phase, LET_GO, reason, health=health, delete=facts.names, events=(event,)), memory

@@ -1,0 +1,156 @@
+"""Is the job getting anywhere: who is silent, who hangs, and for how long that is borne.
+
+A worker that waits in a collective is held up, not hung; whoever is not in one holds the others up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
+from heterotrain_operator.core.facts import ended, listed
+from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+SLOW_STEPS = 20
+"""Slow steps (about the 99th percentile) without progress before a worker counts as hung. Source: mechanisms.
+"""
+
+WAY_OUT = 'long work between steps belongs inside `with session.pause("..."):`'
+"""What a script can do against being taken for hung."""
+
+NORMAL_99TH = 2.33
+"""Standard deviations above the mean of the 99th percentile of a normal distribution."""
+
+STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
+"""Phases in which steps are due. All others are declared pauses, bounded by the startup deadline."""
+
+
+def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
+    """Remember the newest committed step, whether any was committed since the workers started, pauses, the time of a
+    slow step, and since when whom nothing is heard of.
+    """
+    readable = [m.metrics for m in members if m.metrics is not None and not ended(m)]
+    step = max((metrics.step for metrics in readable), default=-1)
+    pausing = any(metrics.phase not in STEPPING_PHASES for metrics in readable)
+    slow = max((_slow_step_seconds(metrics) for metrics in readable), default=0.0)
+    progress_at = memory.progress_at if memory.progress_at is not None else now
+    advanced_at = memory.advanced_at if memory.advanced_at is not None else now
+    if step > memory.progress_step:
+        progress_at = advanced_at = now
+    elif memory.between_steps != pausing:
+        # A pause has its own time, and was no lack of progress; the next step gets its whole time.
+        progress_at = now
+    # Before its first step a worker reads the checkpoint, which says how far the job has come, in a declared pause.
+    advanced = step > memory.progress_step >= 0 and not memory.between_steps
+    measured = any(metrics.steps >= 1 and metrics.generation == memory.generation for metrics in readable)
+    return replace(
+        _listened(members, memory, now),
+        progress_step=max(step, memory.progress_step),
+        progress_at=progress_at,
+        advanced_at=advanced_at,
+        between_steps=pausing,
+        stepped=memory.stepped or advanced or measured,
+        slow_step_seconds=slow or memory.slow_step_seconds,
+    )
+
+
+def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, Event | None]:
+    """Remember, and tell once, that training has gone on from what an earlier job of this name left."""
+    found = [m.metrics for m in members if m.metrics is not None and m.metrics.resumed_step is not None]
+    if not found or found[0].resumed_step is None or memory.resumed_step >= 0:
+        return memory, None
+    step, uid = found[0].resumed_step, found[0].resumed_from
+    whose = f"of the UID {uid}" if uid else "which does not say its UID"
+    message = (
+        f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin anew under this name, "
+        "set spec.checkpoint.resume: Never"
+    )
+    return replace(memory, resumed_step=step, resumed_from=uid), Event("Normal", "ResumedFromEarlierJob", message)
+
+
+def all_silent(members: Sequence[WorkerSeen]) -> str:
+    """That of several running workers not one can be read, in words; empty otherwise.
+
+    Metrics are served beside the training, so all at once fall silent when the way to them is cut, not when
+    they hang.
+    """
+    alive = [worker for worker in members if not ended(worker)]
+    if len(alive) < 2 or any(worker.metrics is not None for worker in alive):
+        return ""
+    return f"metrics of none of the {len(alive)} workers can be read"
+
+
+def held(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
+    """Memory of a time in which progress could not be seen: nobody is held to have made none."""
+    return replace(_listened(members, memory, now), progress_at=now, advanced_at=now)
+
+
+def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
+    """Who has answered before and does not any more, in words; empty if all do."""
+    quiet = [
+        f"{worker.name} ({now - known.silent_since:.0f} s)"
+        for worker, known in zip(members, memory.workers, strict=True)
+        if known.silent_since > 0 and now - known.silent_since >= job.heartbeat_timeout_seconds
+    ]
+    return f"metrics cannot be read of {listed(quiet)}" if quiet else ""
+
+
+def hung(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str | None:
+    """Who hangs and for how long, in words; None while the patience lasts.
+
+    Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
+    pause, and for the first step of workers that started, in which much is compiled and loaded, it is the startup
+    deadline if that is longer; and pauses altogether cannot stretch it beyond their sum. Source: mechanisms, membership
+    (three states of a silent worker).
+    """
+    if memory.progress_at is None or memory.advanced_at is None:
+        return None
+    patience = max(job.progress_timeout_seconds, SLOW_STEPS * memory.slow_step_seconds)
+    longest = max(patience, job.startup_deadline_seconds)
+    limit = longest if memory.between_steps or not memory.stepped else patience
+    idle, stalled = now - memory.progress_at, now - memory.advanced_at
+    if idle <= limit and stalled <= patience + longest:
+        return None
+    alive = [worker for worker in members if not ended(worker)]
+    culprits = [worker for worker in alive if _holds_up(worker)]
+    told = [_last_known(worker) for worker in culprits or alive]
+    waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
+    return f"{waited}: {listed(told)} {'hangs' if len(told) == 1 else 'hang'}; {WAY_OUT}"
+
+
+def _holds_up(worker: WorkerSeen) -> bool:
+    metrics = worker.metrics
+    return metrics is None or not (metrics.in_collective or metrics.phase == PHASE_FINISHED)
+
+
+def _last_known(worker: WorkerSeen) -> str:
+    if worker.metrics is None:
+        return f"{worker.name} (metrics unreadable)"
+    return f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, step {worker.metrics.step})"
+
+
+def _listened(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
+    workers = tuple(_heard(worker, known, now) for worker, known in zip(members, memory.workers, strict=True))
+    return replace(memory, workers=workers)
+
+
+def _heard(worker: WorkerSeen, known: WorkerMemory, now: float) -> WorkerMemory:
+    if ended(worker) or worker.metrics is not None:
+        return replace(known, silent_since=0.0) if known.silent_since else known
+    return known if known.silent_since > 0 else replace(known, silent_since=now)
+
+
+def _slow_step_seconds(metrics: WorkerMetrics) -> float:
+    """About the 99th percentile of this worker's step; 0 if its counters cannot tell."""
+    if not metrics.steps >= 1 or not math.isfinite(metrics.steps):
+        return 0.0
+    mean = (metrics.own_seconds + metrics.wait_seconds) / metrics.steps
+    own = metrics.own_seconds / metrics.steps
+    spread = metrics.own_seconds_squared / metrics.steps - own * own
+    if not (0 < mean <= ABSURD_SECONDS and math.isfinite(spread)):
+        return 0.0
+    return min(mean + NORMAL_99TH * math.sqrt(max(spread, 0.0)), ABSURD_SECONDS)

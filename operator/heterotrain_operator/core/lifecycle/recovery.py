@@ -1,0 +1,73 @@
+"""A plan that was deleted or damaged: rebuilt from what the workers say they follow, so that none of them stops.
+
+Workers ignore a plan of other members or of an older version. One with their members under a new version is
+followed at once, whoever destroyed the old one.
+"""
+
+from __future__ import annotations
+
+from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Member, Plan
+from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
+from heterotrain_operator.core.lifecycle.restarts import restart
+from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.outcomes import decision
+from heterotrain_operator.core.prediction.memory_limit import bounds_at_once
+from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.passes import with_passes
+from heterotrain_operator.core.state import Memory
+
+
+def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+    """What to do while workers train under a plan that is not there any more; None if that is not so."""
+    if facts.plan is not None or not any(_follows(worker) for worker in facts.live):
+        return None
+    wanted = sum(group.replicas for group in job.groups)
+    newcomers = [worker.name for worker in facts.live if worker.metrics is not None and not _follows(worker)]
+    since = now - (memory.published_at if memory.published_at is not None else now)
+    if len(facts.workers) != wanted or newcomers or since > job.startup_deadline_seconds:
+        message = f"the plan was lost, and {listed(newcomers) or 'not all of its workers'} cannot join without one"
+        if not newcomers and len(facts.workers) != wanted:
+            message = f"the plan was lost, and {len(facts.workers)} of {wanted} workers are there"
+        return restart(job, facts, memory, now, code="PlanLost", message=message, counts=False)
+    trained = [worker.metrics for worker in facts.workers if worker.metrics is not None]
+    if facts.finished or len(trained) != wanted or not _agree(trained):
+        reason = "the plan was lost; it is restored once all workers train"
+        return decision(job, "Running", "PlanLost", reason), memory
+    plan = Plan(
+        version=next_version(facts, memory),
+        generation=trained[0].generation,
+        apply_at=job.apply_at,
+        # Plans list workers in this order from the first on, and the first leads.
+        members=tuple(
+            Member(worker.name, worker.uid, worker.address, worker.group, metrics.batch_size)
+            for worker, metrics in zip(facts.workers, trained, strict=True)
+        ),
+    )
+    memory = recovered_plan(memory, plan, now)
+    bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
+    plan = with_passes(plan, [_as_now(pair, metrics) for pair, metrics in zip(bounds, trained, strict=True)])
+    reason = f"plan {plan.version} restores what {len(trained)} workers follow, since the plan was lost"
+    event = Event("Warning", "PlanRestored", reason)
+    return decision(job, "Running", "PlanRestored", reason, plan=plan, events=(event,)), memory
+
+
+def _as_now(bounds: Bounds, metrics: WorkerMetrics) -> Bounds:
+    """A worker that does its part in several passes goes on so: why it must may be forgotten with the memory."""
+    low, high = bounds
+    now = metrics.memory_batch_size
+    return (low, min(high, now)) if 0 < now < metrics.batch_size else bounds
+
+
+def _follows(worker: WorkerSeen) -> bool:
+    metrics = worker.metrics
+    return metrics is not None and metrics.generation >= 1 and metrics.phase not in ("", PHASE_WAITING)
+
+
+def _agree(metrics: list[WorkerMetrics]) -> bool:
+    """Whether these workers train together, with samples, in one generation."""
+    return (
+        all(worker.phase == PHASE_TRAINING for worker in metrics)
+        and len({worker.generation for worker in metrics}) == 1
+        and any(worker.batch_size > 0 for worker in metrics)
+    )

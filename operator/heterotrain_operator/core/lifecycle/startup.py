@@ -1,0 +1,178 @@
+"""From no workers to the first plan of a generation: create what is missing, wait until all are ready, publish.
+
+A plan names addresses and identities, so it can only be made when every wanted worker is there to be named. And only
+when its script is done with whatever it loads and builds first, or those that are would wait for it in a collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Member, Plan
+from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
+from heterotrain_operator.core.batching.policies import static as static_policy
+from heterotrain_operator.core.batching.policies import uniform as uniform_policy
+from heterotrain_operator.core.batching.steering import SETTLE_SECONDS
+from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, missing, rejected, surplus
+from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
+from heterotrain_operator.core.lifecycle.prior import first_split, placed_anew
+from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
+from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
+from heterotrain_operator.core.prediction.least_batch import with_least_batch
+from heterotrain_operator.core.prediction.memory_limit import bounds_at_once, safe_bounds
+from heterotrain_operator.core.split.allocation import split_proportionally
+from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.split.passes import in_passes, with_passes
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+
+def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """Bring the job from whatever is there to the first plan of its next generation."""
+    phase: JobPhase = "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
+    keys = missing(job, facts)
+    excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers)
+    leaving = frozenset(excess)  # of a job that shrinks, thousands may be
+    awaited = [worker for worker in facts.workers if worker.name not in leaving]
+    turned_away = [worker for worker in awaited if rejected(worker)]
+    gated = any(worker.gated for worker in awaited)
+    if gated or memory.starting_at is None:
+        # Who has closed a gate, as a queue does, decides how long: the deadline begins when all are open.
+        memory = replace(memory, starting_at=None if gated else now)
+    unwanted = (*excess, *(worker.name for worker in turned_away))
+    why_not = _infeasible(job)
+    unready = [*(f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys), *_unready(awaited)]
+    if not why_not and not unready and not unwanted:
+        return _publish(job, facts, memory, now)
+    # Where their metrics are read from may be to blame, and not the workers.
+    source = facts.metrics_problem or facts.metrics_note
+    blind = f"; {source}" if source else ""
+    waited = now - (memory.starting_at if memory.starting_at is not None else now)
+    wanted = sum(group.replicas for group in job.groups)
+    holding = 0 if gated else held(awaited, refused=any(key.name in facts.refused for key in keys))
+    memory = watched(holding, wanted, memory, now)
+    told = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
+    if waited > job.startup_deadline_seconds:
+        before = f"; {memory.message}" if memory.reason == LET_GO else ""
+        what = why_not or f"not ready: {listed(unready or list(unwanted))}{before}{blind}"
+        message = f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
+        lacking = bool(keys or turned_away) or any(worker.phase == "Pending" for worker in awaited)
+        if why_not or memory.generation == 0 or not (lacking or memory.reason == INSUFFICIENT_CAPACITY):
+            return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
+        memory = _waiting_on(memory, now, message if lacking else "")
+        told = (*told, Event("Warning", INSUFFICIENT_CAPACITY, message)) if lacking else told
+    if why_not:
+        return decision(job, phase, "Infeasible", why_not, health=Health(degraded=why_not), delete=unwanted), memory
+    health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
+    if memory.reason == INSUFFICIENT_CAPACITY:
+        health = Health(degraded=memory.message, degraded_code=INSUFFICIENT_CAPACITY)
+    alone = let_go(job, facts, memory, now, phase=phase, health=health, unready=unready)
+    if alone is not None:
+        return alone
+    if keys and memory.restart_at is not None and now < memory.restart_at:
+        reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
+        return decision(job, phase, LET_GO, reason, health=health, delete=unwanted, events=told), memory
+    if turned_away:
+        memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
+    if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
+        reason = f"waiting for {listed(unready)}{blind}" if unready else f"{listed(list(unwanted))} must go first"
+        waiting = decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted, events=told)
+        return waiting, memory
+    memory = replace(memory, pods_created_at=now)
+    fresh = [key.name for key in keys if key.name not in facts.refused]
+    reason = f"creating {listed(fresh)}" if fresh else f"waiting for {listed(unready)}"
+    code = "CreatingWorkers" if fresh else "WaitingForWorkers"
+    events = (*told, Event("Normal", "SuccessfulCreatePod", reason)) if fresh else told
+    return decision(job, phase, code, reason, health=health, create=keys, delete=unwanted, events=events), memory
+
+
+def _rejection(worker: WorkerSeen) -> Event:
+    return Event("Warning", "WorkerRejected", f"{worker.name} was turned away by its node: {worker.message.strip()}")
+
+
+def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
+    """A job that has trained waits on for as long as capacity is lacking, which `message` tells, and once it is not
+    (no message), its workers have as long to start as any.
+    """
+    return replace(memory, starting_at=now, reason=INSUFFICIENT_CAPACITY if message else "", message=message)
+
+
+def _infeasible(job: Job) -> str | None:
+    groups = [group for group in job.groups for _ in range(group.replicas)]
+    if not groups:
+        return "the groups want no workers"
+    names = [f"group {group.name}" for group in groups]
+    return feasibility(job.global_batch, in_passes(job.global_batch, [bounds_of(job, each) for each in groups]), names)
+
+
+def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
+    """Workers that cannot be members yet, each with the reason."""
+    reasons = []
+    for worker in workers:
+        if worker.deleting_since is not None:
+            reasons.append(f"{worker.name} (being deleted)")
+        elif worker.phase != "Running":
+            reasons.append(f"{worker.name} ({': '.join(filter(None, [worker.phase, worker.message.strip()]))})")
+        elif worker.metrics is None:
+            reasons.append(f"{worker.name} (Running, but its metrics do not answer)")
+        elif not worker.address:
+            reasons.append(f"{worker.name} (Running, but without an address)")
+        elif worker.metrics.phase in (PHASE_PREPARING, PHASE_PAUSED):
+            reasons.append(f"{worker.name} (Running, but its script is not at its loop yet)")
+    return reasons
+
+
+def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    workers = facts.workers
+    known = known_workers(memory, facts.plan)
+    knowledge = [
+        placed_anew(with_least_batch(known.get(worker.name, WorkerMemory()), worker.metrics), worker)
+        for worker in workers
+    ]
+    groups = [worker.group for worker in workers]
+    bounds = safe_bounds(job, groups, knowledge)
+    seats = [
+        Seat(worker.name, group_of(job, worker.group), 0, pair) for worker, pair in zip(workers, bounds, strict=True)
+    ]
+    split = _first_split(job, facts.plan, seats)
+    seats = [replace(seat, batch=batch) for seat, batch in zip(seats, split.batches, strict=True)]
+    split = first_split(job, facts.plan, workers, known, seats) or split
+    generations = [memory.generation, *(w.metrics.generation for w in workers if w.metrics is not None)]
+    if facts.plan is not None:
+        generations.append(facts.plan.generation)
+    plan = Plan(
+        version=next_version(facts, memory),
+        generation=max(generations) + 1,
+        apply_at=job.apply_at,
+        members=tuple(
+            Member(worker.name, worker.uid, worker.address, worker.group, batch)
+            for worker, batch in zip(workers, split.batches, strict=True)
+        ),
+    )
+    plan = with_passes(plan, bounds_at_once(job, groups, knowledge))
+    plural = "" if len(workers) == 1 else "s"
+    reason = f"plan {plan.version} starts generation {plan.generation} of {len(workers)} worker{plural}: {split.reason}"
+    event = Event("Normal", "PlanPublished", reason)
+    memory = started_plan(memory, plan, now, knowledge)
+    return decision(job, "Running", "PlanPublished", reason, plan=plan, events=(event,)), memory
+
+
+def _first_split(job: Job, before: Plan | None, seats: Sequence[Seat]) -> Split:
+    """After a restart of the same workers their last batches, if they still fit; else what policy or job
+    start with.
+    """
+    policy = POLICIES.get(job.policy)
+    if before is not None and [member.name for member in before.members] == [seat.name for seat in seats]:
+        fits = all(
+            seat.bounds[0] <= batch <= seat.bounds[1] for seat, batch in zip(seats, before.batch_sizes, strict=True)
+        )
+        free = not job.fixed_global_batch or (policy is not None and not policy.keeps_global_batch)
+        if fits and before.global_batch_size >= 1 and (free or before.global_batch_size == job.global_batch):
+            return Split(before.batch_sizes, f"the batches of plan {before.version}")
+        if before.global_batch_size == job.global_batch and job.fixed_global_batch:
+            batches = split_proportionally(before.batch_sizes, job.global_batch, [seat.bounds for seat in seats])
+            return Split(batches, f"the batches of plan {before.version}, as far as bounds allow")
+    if policy is not None and policy.first is not None:
+        return policy.first(job, seats)
+    return static_policy.first(job, seats) if job.initial == "Static" else uniform_policy.first(job, seats)

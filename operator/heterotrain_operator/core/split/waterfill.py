@@ -1,0 +1,66 @@
+"""Water-filling: the split that ends all workers' own times together, for times affine in the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heterotrain_operator.core.split.allocation import split_min_max
+from heterotrain_operator.core.split.levels import Bounds, feasibility, fill_level
+
+ROUNDING = 1e-9
+"""Relative slack when a real-valued share is floored, so that rounding errors never hand out a sample too
+many.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Own seconds of one worker: `fixed_seconds + seconds_per_sample * batch`, `s*alpha` and `s*beta`."""
+
+    fixed_seconds: float
+    seconds_per_sample: float
+
+    def at(self, batch: float) -> float:
+        """Own seconds at a batch of so many samples."""
+        return self.fixed_seconds + self.seconds_per_sample * batch
+
+
+def waterfill(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tuple[int, ...]:
+    """The min-max optimal whole split of `total` samples.
+
+    Fill to the real-valued level, floor, and hand the rest out one by one to the least time after taking it
+    (largest-remainder rounding is not optimal). O(K log K). Raises ValueError, with figures, if the bounds
+    cannot hold `total`, or if a line does not rise. Source: mechanisms, affine water-filling.
+    """
+    for rank, line in enumerate(lines):
+        if not (0 < line.seconds_per_sample < math.inf and 0 <= line.fixed_seconds < math.inf):
+            raise ValueError(f"worker {rank}: {line} is not a rising time")
+    why_not = feasibility(total, bounds)
+    if why_not is not None:
+        raise ValueError(why_not)
+    level = fill_level(
+        [line.fixed_seconds for line in lines], [line.seconds_per_sample for line in lines], bounds, total
+    )
+    floors = []
+    for line, (low, high) in zip(lines, bounds, strict=True):
+        share = (level - line.fixed_seconds) / line.seconds_per_sample
+        floors.append(min(max(math.floor(share - ROUNDING * (1 + abs(share))), low), high))
+    return split_min_max([line.at for line in lines], total, bounds, floors)
+
+
+def unbounded_level(lines: Sequence[Line], total: float) -> float:
+    """Iteration seconds of the real-valued optimum without bounds: `(B + sum(alpha/beta)) / sum(1/(s*beta))`.
+
+    It holds while it exceeds every worker's fixed seconds. Source: mechanisms, affine water-filling.
+    """
+    offsets = math.fsum(line.fixed_seconds / line.seconds_per_sample for line in lines)
+    return (total + offsets) / math.fsum(1 / line.seconds_per_sample for line in lines)
+
+
+def iteration_seconds(lines: Sequence[Line], batches: Sequence[int]) -> float:
+    """Own seconds of the slowest worker that has samples; one without runs no user code and keeps nobody
+    waiting.
+    """
+    return max((line.at(batch) for line, batch in zip(lines, batches, strict=True) if batch > 0), default=0.0)

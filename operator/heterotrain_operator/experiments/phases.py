@@ -1,0 +1,122 @@
+"""The parts of an arm between changes of the workers' CPU limits; pure.
+
+Figures over a whole arm mix machines of different speeds, and a ceiling holds for one set of limits only. So each part
+is measured by itself, against the ceiling of its own limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from heterotrain_operator.experiments.ceiling import Ceiling
+from heterotrain_operator.experiments.series import Step, iteration_seconds, since_last_adjustment
+
+Ceilings = Mapping[int, Ceiling]
+"""By global batch, in samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """CPU limits as they were changed at `seconds` (Unix time), when `step` steps were committed; `level` tells which
+    of the run's sets of limits hold from then on, `limits` by worker in cores (None: no limit).
+    """
+
+    seconds: float
+    step: int
+    level: int
+    label: str
+    limits: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The steps committed under one set of limits; of the first one the beginning lay before the change."""
+
+    label: str
+    level: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSummary:
+    """One phase in numbers, as `ArmSummary` has them of a whole arm; `first_step` is where it begins."""
+
+    label: str
+    level: int
+    first_step: int | None
+    steps: int
+    seconds: float
+    samples_per_second: float | None
+    adjustments: int
+    iteration_seconds: float | None
+    ceiling_seconds: float | None
+    ceiling_fraction: float | None
+    ceiling_fraction_all: float | None
+
+
+def split(steps: Sequence[Step], changes: Sequence[LimitChange], *, label: str, level: int) -> tuple[Phase, ...]:
+    """The phases in order, of which the first has this label and level; one during which no step was committed is
+    empty.
+    """
+    ends = [change.seconds for change in changes]
+    kinds = [(label, level), *((change.label, change.level) for change in changes)]
+    parts: list[list[Step]] = [[] for _ in kinds]
+    for step in steps:
+        parts[sum(step.seconds >= end for end in ends)].append(step)
+    return tuple(Phase(name, which, tuple(part)) for (name, which), part in zip(kinds, parts, strict=True))
+
+
+def ceilings_at(levels: Sequence[Ceilings], level: int) -> Ceilings:
+    """The ceilings under these limits; none where they were not measured."""
+    return levels[level] if level < len(levels) else {}
+
+
+def best_and_taken(steps: Sequence[Step], ceilings: Ceilings) -> tuple[float, float]:
+    """Seconds that the ceilings allow for all full steps, each for its own global batch, and seconds that they took."""
+    best = taken = 0.0
+    for before, after in pairwise(steps):
+        if after.number == before.number + 1 and not after.partial:
+            ceiling = ceilings.get(sum(after.batches.values()))
+            if ceiling is not None:
+                best += ceiling.iteration_seconds
+                taken += after.seconds - before.seconds
+    return best, taken
+
+
+def fraction_of(phases: Sequence[Phase], levels: Sequence[Ceilings]) -> float | None:
+    """Ceiling over time taken, of all full steps of these phases; the iterations during which limits changed do not
+    count.
+    """
+    pairs = [best_and_taken(phase.steps, ceilings_at(levels, phase.level)) for phase in phases]
+    taken = sum(seconds for _, seconds in pairs)
+    return sum(seconds for seconds, _ in pairs) / taken if taken > 0 else None
+
+
+def samples_per_second(steps: Sequence[Step]) -> float | None:
+    """From the first to the last commit; the first step's own samples were trained before."""
+    seconds = steps[-1].seconds - steps[0].seconds if steps else 0.0
+    return sum(step.samples for step in steps[1:]) / seconds if seconds > 0 else None
+
+
+def summarize_phase(phase: Phase, levels: Sequence[Ceilings]) -> PhaseSummary:
+    """One phase in numbers."""
+    steps = phase.steps
+    iterations = iteration_seconds(since_last_adjustment(steps))
+    iteration = median(iterations) if iterations else None
+    ceiling = ceilings_at(levels, phase.level).get(sum(steps[-1].batches.values()) if steps else 0)
+    return PhaseSummary(
+        label=phase.label,
+        level=phase.level,
+        first_step=steps[0].number if steps else None,
+        steps=len(steps),
+        seconds=steps[-1].seconds - steps[0].seconds if steps else 0.0,
+        samples_per_second=samples_per_second(steps),
+        adjustments=sum(one.batches != other.batches for one, other in pairwise(steps)),
+        iteration_seconds=iteration,
+        ceiling_seconds=ceiling.iteration_seconds if ceiling else None,
+        ceiling_fraction=ceiling.iteration_seconds / iteration if ceiling and iteration else None,
+        ceiling_fraction_all=fraction_of([phase], levels),
+    )

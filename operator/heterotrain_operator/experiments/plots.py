@@ -1,0 +1,192 @@
+"""Pictures of a run: batch sizes and own times over steps, and the loss over time.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; a worker keeps its colour in every
+picture. The module imports matplotlib, so it is itself imported only when a report is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from io import BytesIO
+from statistics import median
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from heterotrain_operator.experiments.ceiling import Profile
+from heterotrain_operator.experiments.series import Step
+from heterotrain_operator.experiments.summary import Arm
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+DOTS_PER_INCH = 130
+WIDTH_INCHES = 9.0
+SMOOTHED_OVER = 11
+"""Steps in the running median that the strong lines show; faint dots are single steps."""
+
+THIN, THICK_BY = 1.6, 0.9
+"""Line widths in points: where lines lie on each other, the lower ones stay visible."""
+
+LEGEND_UP_TO = 16
+"""Workers up to which a legend can be read."""
+
+
+def colour(index: int) -> tuple[str, str]:
+    """Colour and line style of the worker of this rank; after seven colours the line style changes."""
+    return COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = BytesIO()
+    # No software version or date in the file: the same run draws the same bytes.
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _dress(axes: Axes, ylabel: str) -> None:
+    axes.set_ylabel(ylabel)
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def running_median(values: Sequence[float], over: int) -> list[float]:
+    """The median of the `over` values around each one (fewer at the ends)."""
+    half = over // 2
+    return [median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
+
+
+def _width(index: int, count: int) -> float:
+    return THIN + THICK_BY * min(count - 1 - index, 3)
+
+
+def _dots(axes: Axes, xs: Sequence[float], ys: Sequence[float], tint: str) -> None:
+    axes.plot(xs, ys, ".", color=tint, alpha=0.3, markersize=4, markeredgewidth=0)
+
+
+def _above_most(values: Sequence[float]) -> float:
+    """A limit that shows nearly everything: a few stalls must not press the rest flat."""
+    ordered = sorted(values)
+    return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.995 * len(ordered)) - 1)]
+
+
+def _changes(axes: Axes, arm: Arm, *, named: bool) -> None:
+    """A line at the first step under each new set of CPU limits."""
+    for change in arm.changes:
+        first = next((step.number for step in arm.steps if step.seconds >= change.seconds), change.step)
+        axes.axvline(first, color="#555555", linestyle=":", linewidth=1.2)
+        if named:
+            axes.annotate(
+                change.label,
+                (first, 0.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 3),
+                textcoords="offset points",
+                va="bottom",
+                fontsize="small",
+                color="#555555",
+            )
+
+
+def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
+    """PNG of one arm: every worker's batch size (above) and own time (below) over steps, and changes of CPU limits."""
+    figure = Figure(figsize=(WIDTH_INCHES, 5.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    shown: list[float] = []
+    for index, name in enumerate(names):
+        tint, line = colour(index)
+        known = [(step.number, step.records[name]) for step in arm.steps if name in step.records]
+        above.step(
+            [number for number, _ in known],
+            [record.batch for _, record in known],
+            where="mid",
+            color=tint,
+            linestyle=line,
+            linewidth=_width(index, len(names)),
+            label=name,
+        )
+        measured = [
+            (step.number, step.records[name].own * 1e3)
+            for step in arm.steps
+            if name in step.records and not step.marked
+        ]
+        numbers = [number for number, _ in measured]
+        own = [milliseconds for _, milliseconds in measured]
+        shown.extend(own)
+        _dots(below, numbers, own, tint)
+        below.plot(numbers, running_median(own, SMOOTHED_OVER), line, color=tint, linewidth=THIN)
+    _changes(above, arm, named=True)
+    _changes(below, arm, named=False)
+    _dress(above, "batch size (samples)")
+    _dress(below, "own time (ms)")
+    below.set_xlabel("step")
+    above.set_ylim(bottom=0)
+    below.set_ylim(0, _above_most(shown) if shown else None)
+    above.yaxis.set_major_locator(MaxNLocator(integer=True))
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    above.set_title(f"{arm.title}: batch sizes and own times", loc="left", fontweight="bold")
+    if len(names) <= LEGEND_UP_TO:
+        figure.legend(*above.get_legend_handles_labels(), loc="outside right center", frameon=False)
+    return _png(figure)
+
+
+def _timeline(steps: Sequence[Step]) -> tuple[list[float], list[float]]:
+    known = [(step.seconds - steps[0].seconds, loss) for step in steps if (loss := step.loss) is not None]
+    return [seconds for seconds, _ in known], [loss for _, loss in known]
+
+
+def losses(arms: Sequence[Arm]) -> bytes:
+    """PNG of the training loss over time, one line per arm."""
+    figure = Figure(figsize=(WIDTH_INCHES, 3.6), layout="constrained")
+    axes = figure.subplots()
+    policies = list(dict.fromkeys(arm.policy for arm in arms))
+    everything: list[float] = []
+    for arm in arms:
+        # Arms are coloured from the other end, so that an arm is not taken for a worker.
+        tint = COLOURS[-1 - policies.index(arm.policy) % len(COLOURS)]
+        seconds, values = _timeline(arm.steps)
+        everything.extend(values)
+        line = LINES[(arm.round - 1) % len(LINES)]
+        _dots(axes, seconds, values, tint)
+        axes.plot(seconds, running_median(values, SMOOTHED_OVER), line, color=tint, linewidth=THIN, label=arm.title)
+    _dress(axes, "training loss")
+    if everything and min(everything) > 0:
+        axes.set_yscale("log")
+    axes.set_xlabel("seconds since the first step")
+    axes.set_xlim(left=0)
+    axes.set_title("Training loss over time", loc="left", fontweight="bold")
+    if arms:
+        axes.legend(frameon=False)
+    return _png(figure)
+
+
+def own_times(profile: Profile) -> bytes:
+    """PNG of the profile: every worker's own time over its batch size, with the interquartile range."""
+    figure = Figure(figsize=(WIDTH_INCHES, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for index, worker in enumerate(profile.workers):
+        tint, line = colour(index)
+        axes.errorbar(
+            [point.batch for point in worker.points],
+            [point.own_seconds * 1e3 for point in worker.points],
+            yerr=[point.spread_seconds * 1e3 / 2 for point in worker.points],
+            color=tint,
+            linestyle=line,
+            marker=MARKERS[index % len(MARKERS)],
+            markersize=5,
+            capsize=3,
+            label=worker.name,
+        )
+    _dress(axes, "own time (ms)")
+    axes.set_xlabel("batch size (samples)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_title("Profile: own time by batch size", loc="left", fontweight="bold")
+    if len(profile.workers) <= LEGEND_UP_TO:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False)
+    return _png(figure)

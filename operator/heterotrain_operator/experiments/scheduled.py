@@ -1,0 +1,117 @@
+"""Carry out a schedule of CPU limits on a running job: what is due, on the workers that are there now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from heterotrain_operator.cli.live import Pace
+from heterotrain_operator.core.model import Event, Seen
+from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.journal import committed_steps
+from heterotrain_operator.experiments.phases import LimitChange
+from heterotrain_operator.experiments.schedule import Limits, Schedule
+
+EVENT = "LimitsChanged"
+
+LEAST_SECONDS = 0.1
+"""Between looks for a step that is about to be reached: each costs the workers CPU time."""
+
+
+class Limited(Protocol):
+    """A world in which workers' limits can be changed from outside."""
+
+    def set_cpu_limit(self, name: str, cores: float | None) -> None:
+        """Change a worker's CPU limit, in cores."""
+        ...
+
+    def keep_to_cpu(self, name: str, cpu: int) -> None:
+        """Let a worker, and those that take its place, run on that CPU alone."""
+        ...
+
+
+class ScheduledLimits:
+    """The limits of one arm. Tell it every look; `now` gives Unix seconds.
+
+    A worker that is started again begins with its manifest's limit, so every worker is known by its uid.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        world: Limited,
+        placements: Sequence[Mapping[str, int]],
+        now: Callable[[], float],
+        declared: Limits,
+    ) -> None:
+        """`placements` has for each level of the schedule a CPU for each worker, or none."""
+        self.changes: list[LimitChange] = []
+        self._schedule = schedule
+        self._world = world
+        self._placements = placements
+        self._now = now
+        self._level = 0
+        self._done = 0
+        self._step = 0
+        self._pace = Pace()
+        self._began: float | None = None
+        self._declared = declared
+        self._imposed: dict[str, int] = {}
+
+    def look(self, seen: Seen) -> tuple[Event, ...]:
+        """Change what is due; returns what there is to tell. Raises LimitError if a limit is refused."""
+        step = self._step = committed_steps(seen)
+        self._pace.note(self._now(), step)
+        if self._began is None and step > 0:
+            self._began = self._now()
+        due = self._schedule.due(self._done, step, self._seconds())
+        events = []
+        if due > self._done:
+            change = self._schedule.changes[due - 1]
+            first = due == 1 and change.at == 0
+            self._done, self._level = due, change.level
+            if not first:
+                events.append(Event("Normal", EVENT, f"CPU limits {change.label}: {_words(self._limits)}"))
+        self._impose(seen)
+        if events:
+            self.changes.append(LimitChange(self._now(), step, self._level, change.label, dict(self._limits)))
+        return tuple(events)
+
+    def seconds_left(self) -> float | None:
+        """Until the next change, as far as can be foreseen; None if it cannot, or there is none."""
+        if self._done == len(self._schedule.changes):
+            return None
+        at = self._schedule.changes[self._done].at
+        seconds, rate = self._seconds(), self._pace.steps_per_second
+        if self._schedule.unit == "seconds":
+            return None if seconds is None else max(at - seconds, 0.0)
+        return None if rate is None else max((at - self._step) / rate, LEAST_SECONDS)
+
+    def missed(self) -> tuple[str, ...]:
+        """The labels of the changes that the job ended before."""
+        return tuple(change.label for change in self._schedule.changes[self._done :])
+
+    @property
+    def _limits(self) -> Limits:
+        return self._schedule.levels[self._level].limits
+
+    def _seconds(self) -> float | None:
+        # The start of a job takes its time, which differs; what counts is training.
+        return None if self._began is None else self._now() - self._began
+
+    def _impose(self, seen: Seen) -> None:
+        for worker in seen.workers:
+            before = self._imposed.get(worker.uid)
+            self._imposed[worker.uid] = self._level
+            if worker.exit_code is not None or before == self._level:
+                continue
+            known = self._declared if before is None else self._schedule.levels[before].limits
+            if known[worker.name] != self._limits[worker.name]:
+                self._world.set_cpu_limit(worker.name, self._limits[worker.name])
+            cpu = self._placements[self._level].get(worker.name)
+            if cpu is not None and (before is None or cpu != self._placements[before].get(worker.name)):
+                self._world.keep_to_cpu(worker.name, cpu)
+
+
+def _words(limits: Limits) -> str:
+    return wording.listed("none" if cores is None else f"{cores:g}" for cores in limits.values())

@@ -1,0 +1,1 @@
+"""Data: which samples are whose, in which order, loaded, augmented and evaluated."""

@@ -1,0 +1,213 @@
+"""Measure the model on a data set of its own, divided among the workers: every sample once, whatever the split.
+
+The session evaluates between steps, on all workers alike. A loop in the script could not: a worker without samples in
+a step does not run its body, and the others would wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from heterotrain.contract import TRAINING_LOSS, EvaluationRecord, Member, TrainingConfig
+from heterotrain.data.loading import Loader, Samples, Source
+from heterotrain.data.sampler import Position, micro_batches, rank_slice
+from heterotrain.peers import parse_sums
+
+log = logging.getLogger(__name__)
+
+Measured = float | torch.Tensor | tuple[float | torch.Tensor, float | torch.Tensor]
+"""What a measure says of a batch: a sum over its samples; or a sum, and what to divide it by (tokens, say)."""
+
+Measure = Callable[[Any, Any], Mapping[str, Measured]]
+"""Measures the model on a batch: `measure(model, batch)`."""
+
+Tell = Callable[[bytes], "list[bytes] | None"]
+"""Give a document to all workers and get everybody's, by rank; None if that failed."""
+
+
+class Sums:
+    """Sums and their divisors, by name, over any part of the data set."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._sums: dict[str, tuple[float, float]] = {}
+
+    def add(self, measured: Mapping[str, Measured], samples: int) -> None:
+        """What was measured on a batch. Raises ValueError if it is not what was measured before, or no number."""
+        batch = {}
+        for name, value in measured.items():
+            total, divisor = value if isinstance(value, tuple) else (value, samples)
+            try:
+                batch[name] = (float(total), float(divisor))
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise ValueError(f"session.evaluate(): {name}: expected a sum over the batch, found {error}") from error
+        self._take(batch, samples)
+
+    def _take(self, sums: Mapping[str, tuple[float, float]], samples: int) -> None:
+        if not samples:
+            return
+        known = self._sums if self.samples else dict.fromkeys(sums, (0.0, 0.0))
+        if sums.keys() != known.keys():
+            raise ValueError(
+                f"session.evaluate(): the measure of one batch tells of {_listed(known)}, that of another of "
+                f"{_listed(sums)}"
+            )
+        self._sums = {
+            name: (total + sums[name][0], divisor + sums[name][1]) for name, (total, divisor) in known.items()
+        }
+        self.samples += samples
+
+    def to_json(self) -> bytes:
+        """As it is told to the others; exact."""
+        return json.dumps({"samples": self.samples, "sums": self._sums}).encode()
+
+    @classmethod
+    def of(cls, documents: Sequence[bytes]) -> Sums:
+        """All workers', in the order of their ranks, so that all of them get the same. Raises ValueError as `add`, and
+        PeerError if one of them cannot be understood."""
+        whole = cls()
+        for samples, sums in map(parse_sums, documents):
+            whole._take(sums, samples)
+        return whole
+
+    def values(self) -> dict[str, float]:
+        """Sum over divisor; not a number where that is 0."""
+        return {name: total / divisor if divisor else math.nan for name, (total, divisor) in self._sums.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to measure, on what, and how often; `every_steps` None: at the end of each epoch."""
+
+    loader: Loader
+    length: int
+    measure: Measure
+    every_steps: int | None
+
+
+class Evaluation:
+    """The job's evaluations; entered while its loader's processes are to run."""
+
+    def __init__(self, config: TrainingConfig) -> None:
+        self.values: dict[str, float] = {}
+        self.target_reached = False
+        self._config = config
+        self._plan: _Plan | None = None
+        self._step = -1  # at which it was evaluated last
+        self._stack = contextlib.ExitStack()
+
+    def declare(self, source: Source, measure: Measure, every_steps: int | None, device: torch.device) -> None:
+        """See `Session.evaluate`."""
+        if self._plan is not None:
+            raise RuntimeError(
+                "session.evaluate() was called already; a session evaluates on one data set, by any number of metrics"
+            )
+        if every_steps is not None and every_steps < 1:
+            raise ValueError(f"every_steps: must be at least 1, found {every_steps}")
+        if self._config.target_metric != TRAINING_LOSS and self._config.target_value is not None:
+            every_steps = self._config.target_every_steps
+        self._plan = _Plan(Loader(source, self._config.seed, device), source.length, measure, every_steps)
+
+    def __enter__(self) -> Evaluation:
+        """Raises ValueError if the job's target is a metric that nothing measures."""
+        if self._plan is not None:
+            self._stack.enter_context(self._plan.loader)
+        elif self._config.target_value is not None and self._config.target_metric != TRAINING_LOSS:
+            raise ValueError(
+                f"spec.training.target.metric: nothing measures {self._config.target_metric}; the script has to call "
+                f"session.evaluate() before the loop over the batches"
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def is_due(self, position: Position, *, at_the_end: bool) -> bool:
+        """Whether this boundary between steps is one for an evaluation; the same on all ranks."""
+        if self._plan is None or position.step == self._step:
+            return False
+        if at_the_end or self._plan.every_steps is None:
+            return at_the_end or (position.begins and position.step > 0)
+        return position.step > 0 and position.step % self._plan.every_steps == 0
+
+    def run(
+        self, module: nn.Module, members: Sequence[Member], rank: int, step: int, tell: Tell, *, handle: Any
+    ) -> EvaluationRecord | None:
+        """Evaluate this worker's part, and take in everybody's; None if that failed, and nothing is changed. `handle`
+        is what the script holds of `module`.
+
+        Parts are in proportion to the batch sizes, which follow speed. Raises ValueError if the measure is not the
+        same for all batches, or the job's target not among it; and whatever the measure raises.
+        """
+        assert self._plan is not None
+        own = self._measured(self._plan, module, handle, members, rank)
+        documents = tell(own.to_json())
+        if documents is None:
+            return None
+        whole = Sums.of(documents)
+        assert whole.samples == self._plan.length, f"evaluated {whole.samples} of {self._plan.length} samples"
+        self.values, self._step = whole.values(), step
+        told = ", ".join(f"{name} {value:.6g}" for name, value in self.values.items())
+        if rank == 0:
+            log.info("step %d: %s over %d samples", step, told, whole.samples)
+        self._judge()
+        return EvaluationRecord(time.time(), step, self.values)
+
+    def _measured(self, plan: _Plan, module: nn.Module, handle: Any, members: Sequence[Member], rank: int) -> Sums:
+        start, stop = rank_slice([member.batch_size for member in members], rank, plan.length)
+        most = members[rank].micro_batch_size or members[rank].batch_size
+        batches = [list(range(*part)) for part in micro_batches(start, stop, most)] if start < stop else []
+        plan.loader.ask([Samples(((0, indices),)) for indices in batches])
+        sums = Sums()
+        with _evaluating(module, plan.loader.device):
+            for indices, batch in zip(batches, plan.loader, strict=True):
+                sums.add(plan.measure(handle, batch), len(indices))
+        return sums
+
+    def _judge(self) -> None:
+        config = self._config
+        if config.target_value is None or config.target_metric == TRAINING_LOSS:
+            return
+        if config.target_metric not in self.values:
+            raise ValueError(
+                f"spec.training.target.metric: {config.target_metric} is not measured; session.evaluate() measures "
+                f"{_listed(self.values)}"
+            )
+        self.target_reached = config.reaches_target(self.values[config.target_metric])
+
+    def facts(self) -> dict[str, Any]:
+        """For a rank that may have missed an evaluation."""
+        return {"step": self._step, "values": self.values, "target_reached": self.target_reached}
+
+    def take_over(self, facts: Mapping[str, Any]) -> None:
+        """Know what another rank knows."""
+        self._step, self.values = facts["step"], dict(facts["values"])
+        self.target_reached = facts["target_reached"]
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Without gradients and in evaluation mode; afterwards modes and random state are as before."""
+    training = [module for module in model.modules() if module.training]
+    devices = [device] if device.type == "cuda" else []
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(names) or "nothing"

@@ -1,0 +1,298 @@
+"""torch's DataLoader, asked for whatever samples a step turns out to need.
+
+Its workers start before the process groups exist and live as long as the job: a process that is forked later would
+hold the groups' sockets open, and a worker that was killed would seem to be alive to its peers. What they have
+loaded ahead is used only if it is exactly what the step needs; after a change of plan or a replayed step it is thrown
+away, and loading begins anew.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of
+from heterotrain.data.order import Order
+from heterotrain.data.sampler import Share
+
+
+class Samples(NamedTuple):
+    """Samples that make one batch, as pairs of an epoch, that of their augmentation, and indices of its order."""
+
+    parts: Sequence[tuple[int, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A data set, and how the user wants it loaded; names are those of torch's DataLoader."""
+
+    dataset: Dataset[Any]
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = True
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    batch_size: int | None = None  # of the user's loader; a session has its own
+    sampler: Iterable[Any] | None = None  # one that has an order of its own
+
+    @property
+    def length(self) -> int:
+        """Number of samples."""
+        return len(self.dataset)  # type: ignore[arg-type]  # Dataset declares no __len__; source_of has checked
+
+    @classmethod
+    def of(
+        cls,
+        data: Dataset[Any] | DataLoader[Any],
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> Source:
+        """Of a data set, or of a loader whose settings are taken over, but for batch size and order.
+
+        Raises TypeError for an IterableDataset, ValueError for an empty data set, a loader with a sampler of its own
+        or without batches, or a collate_fn beside a loader's.
+        """
+        source = cls._of_loader(data, collate_fn) if isinstance(data, DataLoader) else cls(data, collate_fn)
+        if isinstance(source.dataset, IterableDataset) or not hasattr(source.dataset, "__len__"):
+            raise TypeError(
+                "the data set has no length and no index, so its samples cannot be divided exactly once among "
+                "workers; give a map-style Dataset (with __len__ and __getitem__), e.g. a list of its items, or an "
+                "index of the places where they lie"
+            )
+        if source.length == 0:
+            raise ValueError("the data set is empty")
+        return source
+
+    @classmethod
+    def _of_loader(cls, loader: DataLoader[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Source:
+        batch_size = loader.batch_size
+        order: Iterable[Any] | None = None
+        if not isinstance(loader.dataset, IterableDataset):
+            if collate_fn is not None:
+                raise ValueError("collate_fn: give it to the DataLoader, which has one of its own")
+            batches = loader.batch_sampler
+            if batches is None:
+                raise ValueError("the DataLoader makes no batches (batch_size=None); the session makes them")
+            order = batches
+            if type(batches) is BatchSampler:
+                order, batch_size = batches.sampler, batches.batch_size
+            if isinstance(order, DistributedSampler) or isinstance(getattr(order, "sampler", None), DistributedSampler):
+                raise ValueError(
+                    "the DataLoader has a DistributedSampler, but it is the session that divides samples among "
+                    "workers; leave the sampler out, or give the one that it wraps"
+                )
+            if type(order) is SequentialSampler or (
+                isinstance(order, RandomSampler)
+                and not order.replacement
+                and order.num_samples == len(order.data_source)
+            ):
+                order = None
+        return cls(
+            dataset=loader.dataset,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            batch_size=batch_size,
+            sampler=order,
+        )
+
+
+class Loader:
+    """Loads batches of any samples; its processes, if it has any, run while it is entered."""
+
+    def __init__(self, source: Source, seed: int, device: torch.device, uid: str = "") -> None:
+        """`uid` is the worker's: what draws from the global random state in loading processes shall not draw the same
+        on all workers, nor from the start after a restart."""
+        self._source = source
+        self._seed = seed
+        self._uid = uid
+        self.device = device
+        self._wanted: Iterable[Samples] = ()
+        self._loader: DataLoader[Any] | None = None
+        self._loaded: Iterator[Any] = iter(())
+
+    def __enter__(self) -> Loader:
+        source = self._source
+        self._loader = DataLoader(
+            _Drawn(source.dataset, self._seed),
+            batch_sampler=_Wanted(self),
+            collate_fn=source.collate_fn,
+            num_workers=source.num_workers,
+            prefetch_factor=source.prefetch_factor,
+            persistent_workers=source.num_workers > 0,
+            # without a GPU torch would warn of it
+            pin_memory=source.pin_memory and self.device.type == "cuda",
+            timeout=source.timeout,
+            worker_init_fn=partial(_begin_worker, source.worker_init_fn),
+            multiprocessing_context=source.multiprocessing_context,
+            # one of its own leaves the script's random state alone
+            generator=torch.Generator().manual_seed(seed_of(torch.initial_seed(), self._uid)),
+        )
+        self._loaded = iter(self._loader)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # torch ends the processes with the last reference; left to the interpreter's end they would be killed
+        self._loader, self._loaded = None, iter(())
+
+    def ask(self, wanted: Iterable[Samples]) -> None:
+        """The batches to come; what was asked for before is thrown away.
+
+        `wanted` is looked at further ahead than batches are taken, by as much as the loader prefetches.
+        """
+        assert self._loader is not None, "the loader was not entered"
+        self._wanted = wanted
+        self._loaded = iter(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch that was asked for, on the device. Raises what the data set raised while it loaded that."""
+        return _to_device(next(self._loaded), self.device)
+
+    @property
+    def wanted(self) -> Iterable[Samples]:
+        """What was asked for last."""
+        return self._wanted
+
+
+class Prefetch:
+    """Loads a worker's shares ahead, and never gives out anything but the share that is asked for."""
+
+    def __init__(self, loader: Loader, order: Order, coming: Callable[[], Iterable[Share]]) -> None:
+        """`coming` tells the shares that are to be expected, from the running step on."""
+        self._loader = loader
+        self._coming = coming
+        self._length = order.length
+        self._order = order
+        self._ahead: deque[Share] = deque()  # shares that the loader was given and that were not taken yet
+        self._next: Share | None = None  # the one that it would be given next
+        self._rest: Iterator[Share] = iter(())  # and those after that
+
+    def batch(self, share: Share) -> Any:
+        """The batch of this very share."""
+        if (self._ahead[0] if self._ahead else self._next) != share:
+            self._ahead.clear()
+            self._rest = iter(self._coming())
+            self._next = next(self._rest, None)
+            self._loader.ask(self._expected())
+        batch = next(self._loader)
+        loaded = self._ahead.popleft()
+        assert loaded == share, f"loaded {loaded} for {share}"
+        return batch
+
+    def _expected(self) -> Iterator[Samples]:
+        while (share := self._next) is not None:
+            self._ahead.append(share)
+            self._next = next(self._rest, None)
+            yield self._samples(share)
+
+    def _samples(self, share: Share) -> Samples:
+        epoch, start, stop = share
+        if stop <= self._length:
+            return Samples([(epoch, self._order.indices(epoch, start, stop))])
+        return Samples(list(self._parts(epoch, start, stop)))
+
+    def _parts(self, epoch: int, start: int, stop: int) -> Iterator[tuple[int, list[int]]]:
+        while start < stop:
+            if start < self._length:
+                yield epoch, self._order.indices(epoch, start, min(stop, self._length))
+            epoch, start, stop = epoch + 1, max(0, start - self._length), stop - self._length
+
+
+def _to_device(batch: Any, device: torch.device) -> Any:
+    """Move what can be moved in nested tuples, lists and dicts: tensors, and a collate_fn's own classes that have a
+    `to()`. On the CPU nothing is to do."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to_device(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_to_device(value, device) for value in batch)
+    return batch
+
+
+class _Wanted:
+    """The batch sampler: torch asks it anew for each iteration.
+
+    What it yields reaches the data set as it is, so it need not be the list that torch declares.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader.wanted)
+
+
+class _Drawn(Dataset[Any]):
+    """The user's data set, which knows while it loads a sample what its random numbers depend on."""
+
+    def __init__(self, dataset: Dataset[Any], seed: int) -> None:
+        self._dataset: Any = dataset
+        self._seed = seed
+
+    def __getitems__(self, samples: Samples) -> list[Any]:
+        items: list[Any] = []
+        at_once = _loads_at_once(self._dataset)
+        for epoch, indices in samples.parts:
+            draw = Draw(self._seed, epoch)
+            token = begin_drawing(draw)
+            try:
+                if at_once:
+                    items += self._dataset.__getitems__(indices)
+                    continue
+                for index in indices:
+                    draw.index = index
+                    items.append(self._dataset[index])
+            finally:
+                end_drawing(token)
+        return items
+
+    def __getattr__(self, name: str) -> Any:
+        # for a worker_init_fn, which finds this one as the data set of its worker
+        if name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
+def _loads_at_once(dataset: Any) -> bool:
+    """Whether a data set gains by loading several samples in one call; a Subset only passes the call on."""
+    if isinstance(dataset, Subset):
+        return _loads_at_once(dataset.dataset)
+    return callable(getattr(dataset, "__getitems__", None))
+
+
+def _begin_worker(init: Callable[[int], None] | None, worker: int) -> None:
+    # The handler of the process that trains, which is inherited, would let it outlive the request.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if init is not None:
+        init(worker)

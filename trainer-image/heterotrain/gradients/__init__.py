@@ -1,0 +1,1 @@
+"""Gradients: of several passes, weighted, summed over the workers."""

@@ -1,0 +1,1 @@
+"""The workers that train together: where they meet, and the process groups by which they speak."""

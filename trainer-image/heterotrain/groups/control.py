@@ -1,0 +1,117 @@
+"""Small collectives beside the gradients', on a gloo group of their own: signals, and documents from one to all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from itertools import accumulate, pairwise
+
+import torch
+
+from heterotrain.groups.generation import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What each rank contributes to an exchange, and, summed over the ranks, what all then know.
+
+    Of the steps committed since the last exchange: `samples`, `loss` (contribution to the sum of their global losses),
+    `loss_weight` (the share of their samples it stands for), `nonfinite` (those with a loss that is no number). `stop`:
+    ranks that were asked to stop; `done`: ranks whose script has ended the job. Only the leader sets the others, so
+    their sums are its word: `plan_version` and `plan_bytes`, its newest plan and the length of its document, 0 if there
+    is nothing new, and `next_after`, in how many steps the next exchange is due.
+    """
+
+    samples: float = 0.0
+    stop: float = 0.0
+    done: float = 0.0
+    loss: float = 0.0
+    loss_weight: float = 0.0
+    nonfinite: float = 0.0
+    plan_version: float = 0.0
+    plan_bytes: float = 0.0
+    next_after: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """What must be equal on all workers, of one worker: whole numbers below 2**53, or sums."""
+
+    hyperparameters: float
+    replica: float
+
+
+_SIGNALS = len(fields(Signals))
+
+
+class PendingSignals:
+    """An exchange under way."""
+
+    def __init__(self, signals: Signals, checksums: Checksums, generation: Generation) -> None:
+        """Launch it. Raises RuntimeError if the group is broken."""
+        # float64 is exact for integers up to 2**53. Checksums have a place for each rank, so that all see everybody's.
+        own = [0.0] * (2 * generation.world_size)
+        own[2 * generation.rank : 2 * generation.rank + 2] = astuple(checksums)
+        self._tensor = torch.tensor([*astuple(signals), *own], dtype=torch.float64)
+        self._end = generation.sum(self._tensor)
+
+    def read(self) -> tuple[Signals, list[Checksums]]:
+        """The sums over all ranks, and each rank's checksums. Raises RuntimeError if the group broke meanwhile."""
+        self._end.wait()
+        numbers = self._tensor.tolist()
+        places = numbers[_SIGNALS:]
+        return Signals(*numbers[:_SIGNALS]), [Checksums(*pair) for pair in zip(places[::2], places[1::2], strict=True)]
+
+
+def sum_over_ranks(tensor: torch.Tensor, generation: Generation) -> None:
+    """In place. Raises RuntimeError."""
+    generation.sum(tensor).wait()
+
+
+def broadcast_bytes(data: bytes | None, length: int, source: int, generation: Generation) -> bytes:
+    """Send `data` of `length` bytes from rank `source` to all; the others pass None. Raises RuntimeError."""
+    if not length:
+        return b""
+    buffer = torch.empty(length, dtype=torch.uint8)
+    if data is not None:
+        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    _broadcast(buffer, source, generation)
+    return bytes(buffer.numpy().tobytes())
+
+
+def broadcast_document(data: bytes | None, source: int, generation: Generation) -> bytes:
+    """As `broadcast_bytes`, for receivers that do not know the length. Raises RuntimeError."""
+    length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64)
+    _broadcast(length, source, generation)
+    return broadcast_bytes(data, int(length.item()), source, generation)
+
+
+def gather_documents(data: bytes, generation: Generation) -> list[bytes]:
+    """Every rank's document, by rank, on all of them. Raises RuntimeError."""
+    lengths = torch.zeros(generation.world_size, dtype=torch.int64)
+    lengths[generation.rank] = len(data)
+    sum_over_ranks(lengths, generation)
+    parts = list(pairwise(accumulate(lengths.tolist(), initial=0)))
+    start, stop = parts[generation.rank]
+    whole = torch.zeros(parts[-1][1], dtype=torch.uint8)
+    whole[start:stop] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    sum_over_ranks(whole, generation)  # zeros but for one rank's part
+    received = whole.numpy().tobytes()
+    return [received[start:stop] for start, stop in parts]
+
+
+def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int, generation: Generation) -> None:
+    """All take those of rank `source`, in place, one after the other: they must be alike. Raises RuntimeError."""
+    with torch.no_grad():
+        for each in tensors:
+            if not each.numel():
+                continue
+            # bytes cannot be seen in one whose numbers stand there conjugated or negated
+            own = each.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+            _broadcast(own.reshape(-1).view(torch.uint8), source, generation)
+            if generation.rank != source:
+                each.copy_(own)
+
+
+def _broadcast(tensor: torch.Tensor, source: int, generation: Generation) -> None:
+    generation.broadcast(tensor, source).wait()

@@ -1,0 +1,269 @@
+"""The process groups of one attempt of a generation; they are never repaired.
+
+When a collective fails on one rank, it shuts the sockets of the whole generation: every pending collective fails at
+once, here and at the others, and all meet again under the next attempt (`membership.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from heterotrain.contract import Plan
+from heterotrain.groups.seal import SealedStore
+from heterotrain.groups.sockets import SocketCutter
+
+CPU = torch.device("cpu")
+# All members are here when groups are made, so whoever is not connected by then died in between.
+GROUP_SECONDS = 10.0
+# Beyond this a collective is lost even if nobody noticed; the operator acts on silent workers long before.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# How long a worker that was asked to stop still waits for the others to end a step with it. What it has to do after
+# that must fit into the 30 s that Kubernetes grants.
+STOP_SECONDS = 20.0
+# How often whoever waits looks whether the groups were given up meanwhile. Each look takes 0.3 ms of CPU.
+_LOOK = timedelta(seconds=0.2)
+
+
+class CollectiveError(RuntimeError):
+    """A collective failed, or its groups were given up meanwhile."""
+
+
+def is_collective_error(error: RuntimeError) -> bool:
+    """Whether an error comes from torch.distributed or gloo (which raises plain RuntimeErrors), not from a model."""
+    return isinstance(error, (CollectiveError, dist.DistError)) or "gloo" in str(error).lower()
+
+
+class Collective:
+    """One that is under way; its tensors are not the caller's before `wait` has returned."""
+
+    __slots__ = ("_backend", "_generation", "_work")
+
+    def __init__(self, generation: Generation, work: dist.Work, backend: str) -> None:
+        self._generation = generation
+        self._work = work
+        self._backend = backend
+
+    def wait(self) -> None:
+        """Until it has ended; over nccl, until the device's current stream is ordered after it.
+
+        Raises CollectiveError if it failed, or the groups were broken up meanwhile: gloo can lose track of an operation
+        on a connection that closes, and such a one would never end by itself.
+        """
+        ended_well = False
+        try:
+            self._generation.check()
+            while not self._ended():
+                self._generation.check_others()
+            self._generation.check()
+            ended_well = True
+        except CollectiveError:
+            raise
+        except RuntimeError as error:
+            raise CollectiveError(str(error)) from error
+        finally:
+            self._generation.ended(self, well=ended_well)
+
+    def _ended(self) -> bool:
+        """Whether it ended well, soon. Raises RuntimeError if it failed."""
+        if self._backend == "nccl":
+            self._work.wait()
+            return True
+        try:
+            self._work.wait(_LOOK)
+        except RuntimeError:
+            if self._work.is_completed():
+                self._work.wait()  # its own error, or none at all if it ended just now
+                return True
+            return False
+        return True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has, well or not, without waiting."""
+        return self._work.is_completed()
+
+    def raise_its_error(self) -> None:
+        """Of one that has ended. Raises RuntimeError if it failed."""
+        self._work.wait()
+
+
+class Generation:
+    """The process groups of one attempt: `gradients` (nccl if all members have GPUs, else gloo), `control` (gloo).
+
+    They are no part of torch.distributed's own world, which stays the script's. Whoever begins a collective waits for
+    it; no code of this process runs in gloo's threads.
+    """
+
+    gradients: dist.ProcessGroup
+    control: dist.ProcessGroup
+
+    def __init__(
+        self,
+        plan: Plan,
+        attempt: int,
+        rank: int,
+        cutter: SocketCutter,
+        *,
+        backend: str = "gloo",
+        is_asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Once `is_asked_to_stop`, this worker waits no longer than `STOP_SECONDS`."""
+        self.number = f"{plan.generation}.{attempt}"
+        self.attempt = attempt
+        self.rank = rank
+        self.world_size = len(plan.members)
+        self.backend = backend
+        self._cutter = cutter
+        self._is_asked_to_stop = is_asked_to_stop
+        self._stopping_since: float | None = None  # when that was first seen in waiting
+        self._lock = threading.Lock()
+        self._under_way: dict[Collective, float] = {}  # since when
+        self._given_up: list[Collective] = []
+        self._broken = ""
+        self._left = False
+        self._sum = dist.AllreduceOptions()
+
+    def make_groups(self, store: dist.Store) -> None:
+        """Connect to all other members, who do the same. Raises RuntimeError if that takes too long."""
+        make = timedelta(seconds=GROUP_SECONDS)
+        self._store = store  # torch holds no reference that would keep one of Python's alive
+        prefix = dist.PrefixStore(self.number, store)
+        self.control = self._gloo(dist.PrefixStore("control", prefix), make)
+        if self.backend == "nccl":
+            options = dist.ProcessGroupNCCL.Options()
+            own: dist.Store = dist.PrefixStore("gradients", prefix)
+            if isinstance(store, SealedStore):
+                own = store.plain(f"{self.number}/gradients")
+            nccl: Any = dist.ProcessGroupNCCL(own, self.rank, self.world_size, options)
+            self.gradients = nccl
+        else:
+            self.gradients = self._gloo(dist.PrefixStore("gradients", prefix), make)
+
+    def _gloo(self, store: dist.Store, make: timedelta) -> dist.ProcessGroup:
+        group: Any = dist.ProcessGroupGloo(store, self.rank, self.world_size, make)
+        group._set_default_timeout(COLLECTIVE_TIMEOUT)  # torch has no public name for it on a group of this kind
+        made: dist.ProcessGroup = group
+        return made
+
+    def sum_gradients(self, tensor: torch.Tensor) -> Collective:
+        """Sum over all members, in place. Raises RuntimeError if the groups are broken already."""
+        return self._watched(self.gradients.allreduce([tensor], self._sum), self.backend)
+
+    def sum(self, tensor: torch.Tensor) -> Collective:
+        """The same of small tensors on the CPU, beside the gradients."""
+        return self._watched(self.control.allreduce([tensor], self._sum))
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Collective:
+        """That of rank `source` for all, in place, on the CPU. Raises RuntimeError as above."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = source, 0
+        return self._watched(self.control.broadcast([tensor], options))
+
+    def _watched(self, work: dist.Work, backend: str = "gloo") -> Collective:
+        collective = Collective(self, work, backend)
+        self._under_way[collective] = time.monotonic()
+        return collective
+
+    def check(self) -> None:
+        """Raises CollectiveError if these groups are broken: what ends after that does not count, even if it ends
+        well."""
+        if self._broken:
+            raise CollectiveError(self._broken)
+
+    def ended(self, collective: Collective, *, well: bool) -> None:
+        """Nobody waits for it any more. One that did not end well may be under way still: its groups are not broken yet
+        if it was given up for another's failure."""
+        self._under_way.pop(collective, None)
+        if not well:
+            self._given_up.append(collective)
+
+    def check_others(self) -> None:
+        """One collective takes long, and gloo can lose track of it when a connection closes: has another one failed?
+
+        Raises RuntimeError then, and when this worker has to stop and cannot wait any longer.
+        """
+        self.check()
+        if self._is_asked_to_stop():
+            now = time.monotonic()
+            if self._stopping_since is None:
+                self._stopping_since = now
+            if now - self._stopping_since > STOP_SECONDS:
+                raise CollectiveError(
+                    f"asked to stop, and the others did not come to the end of the step within {STOP_SECONDS:g} s"
+                )
+        for other in list(self._under_way):
+            if other.has_ended:
+                other.raise_its_error()
+
+    @property
+    def waiting_seconds(self) -> float:
+        """For how long the oldest collective under way has not been waited for to its end; 0 if there is none."""
+        began = list(self._under_way.values())
+        return time.monotonic() - min(began) if began else 0.0
+
+    def break_up(self, reason: str) -> None:
+        """Fail all collectives of this attempt, here and at the others. Safe from any thread, any number of times."""
+        with self._lock:
+            first, self._broken = not self._broken, self._broken or reason
+        if first:
+            self._cutter.cut()
+            self._abort_nccl()
+
+    def _abort_nccl(self) -> None:
+        """Its sockets are not known here, so it is asked to give up by itself, beside, for that may take long. Untried
+        on GPUs."""
+        abort = getattr(self.__dict__.get("gradients"), "abort", None) if self.backend == "nccl" else None
+        if abort is not None:
+            threading.Thread(target=abort, name="heterotrain-abort", daemon=True).start()
+
+    def leave(self) -> None:
+        """Release the groups, of which nobody else may hold a reference. Calling it twice is harmless."""
+        if self._left:
+            return
+        self._left = True
+        waited_for = [*self._given_up, *self._under_way]
+        self._given_up, self._under_way = [], {}
+        _lost_track.release_ended()
+        for name in ("gradients", "control"):
+            group = self.__dict__.pop(name, None)
+            if self._broken and group is not None:
+                _lost_track.keep(group, waited_for)
+            # It is released here and now: a thread of gloo's that is at work while the interpreter ends would take the
+            # process down.
+            del group
+        self._cutter.release()
+
+
+class _LostTrack:
+    """Groups whose destructor would wait for an operation that gloo has lost track of, until that has ended."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Any, list[Collective]]] = []
+
+    def keep(self, group: Any, collectives: Sequence[Collective]) -> None:
+        """Hold it, unless all of them have ended."""
+        unfinished = [each for each in collectives if not each.has_ended]
+        if unfinished:
+            # Not even the end of the interpreter may release it.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            self._kept.append((group, unfinished))
+
+    def release_ended(self) -> None:
+        """Those of which all have ended by now."""
+        kept, self._kept = self._kept, []
+        for group, unfinished in kept:
+            if all(each.has_ended for each in unfinished):
+                ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
+            else:
+                self._kept.append((group, unfinished))
+
+
+_lost_track = _LostTrack()

@@ -1,0 +1,100 @@
+"""The plans that a worker knows: the one in force, the one announced for later, and what the leader has found.
+
+Only the leader looks at its volume; the others get the bytes from it, so no rank waits for its own volume.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from heterotrain.contract import Plan, PlanError, parse_plan
+from heterotrain.data.split import Split
+from heterotrain.job.planfile import PlanFile
+from heterotrain.job.worker import Worker
+from heterotrain.peers import Facts, PeerError
+
+_POLL_SECONDS = 0.05
+
+
+class Plans:
+    """All ranks hold the same plan in force at the same step."""
+
+    def __init__(self, in_force: Plan | None, file: PlanFile | None) -> None:
+        """A run alone has a plan and no file; in a job it is the other way round at first."""
+        self.rank = 0
+        self.announced: Plan | None = None  # on the leader: what the running step's control collective announces
+        self._in_force = in_force
+        self._split = None if in_force is None else Split.of(in_force)
+        self._pending: Plan | None = None
+        self._file = file
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a plan in force."""
+        return self._in_force is not None
+
+    @property
+    def in_force(self) -> Plan:
+        """The plan that the running step follows; there is one from the start of the training."""
+        assert self._in_force is not None
+        return self._in_force
+
+    @property
+    def split(self) -> Split:
+        """How it splits steps, with what of that is the same for many of them."""
+        plan = self.in_force
+        if self._split is None or self._split.plan is not plan:
+            self._split = Split.of(plan)
+        return self._split
+
+    @property
+    def batch_size(self) -> int:
+        """This worker's samples per full step."""
+        return self.in_force.members[self.rank].batch_size
+
+    def await_first(self, worker: Worker, check_stop: Callable[[], None]) -> Plan:
+        """Wait until a plan holds this very worker, and take it; `check_stop` may raise to give up."""
+        assert self._file is not None
+        while True:
+            check_stop()
+            plan = self._file.newest()
+            rank = plan.rank_of(worker.name, worker.uid) if plan else None
+            if plan is not None and rank is not None:
+                self._in_force, self.rank = plan, rank
+                return plan
+            time.sleep(_POLL_SECONDS)
+
+    def look(self) -> tuple[int, int]:
+        """At the begin of a step: version and length of a newer plan to announce, zeros if there is none."""
+        self.announced = None
+        if self._file is not None and self.rank == 0:
+            self.announced = self._file.newest(self._pending or self._in_force)
+        return (self.announced.version, len(self.document())) if self.announced else (0, 0)
+
+    def document(self) -> bytes:
+        """What the leader sends of the plan that it announced; on the other ranks, which receive it, nothing."""
+        return self.announced.to_json().encode() if self.announced else b""
+
+    def receive(self, document: bytes) -> None:
+        """The announced plan, which all ranks have now. Raises PeerError if it is none."""
+        try:
+            self._pending = parse_plan(document)
+        except PlanError as error:
+            raise PeerError(f"the leader announces a plan that cannot be followed: {error}") from error
+
+    def take_due(self, epoch_begins: bool) -> Plan | None:
+        """The announced plan becomes the one in force, if this boundary is the one that it waits for."""
+        plan = self._pending
+        if plan is None or not (plan.apply_at == "step" or epoch_begins):
+            return None
+        self._pending, self._in_force = None, plan
+        return plan
+
+    def facts(self) -> dict[str, str]:
+        """For ranks that may have missed an announcement."""
+        return {"plan": self.in_force.to_json(), "pending": self._pending.to_json() if self._pending else ""}
+
+    def take_over(self, facts: Facts) -> None:
+        """Know what another rank knows."""
+        self._in_force, self._pending = facts.plan, facts.pending

@@ -1,0 +1,181 @@
+"""This process as a worker of a job: what its environment says, its signals, and its last words.
+
+Kept apart from training so that a script that fails at any point still says how it ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+from heterotrain import contract
+from heterotrain.contract import Termination, TrainingConfig
+from heterotrain.groups.generation import CollectiveError
+from heterotrain.groups.membership import MembershipError
+from heterotrain.groups.seal import SECRET_LENGTH
+from heterotrain.peers import PeerError
+from heterotrain.state.checkpoint import CheckpointError
+from heterotrain.state.replica_check import ReplicaError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who this worker is; the operator's side of it is in `heterotrain.contract`."""
+
+    job: str
+    name: str
+    uid: str
+    group: str
+    plan_dir: Path
+    config: TrainingConfig
+    global_batch_size: int | None
+    metrics_port: int
+    series: Path | None
+    termination_log: Path
+    job_uid: str = ""
+    secret: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Worker | None:
+        """None outside any job. Raises ValueError, naming the variable, if the environment is incomplete."""
+        if contract.ENV_JOB not in environment:
+            return None
+        missing = [
+            name
+            for name in (contract.ENV_WORKER, contract.ENV_UID, contract.ENV_PLAN_DIR, contract.ENV_CONFIG)
+            if name not in environment
+        ]
+        if missing:
+            raise ValueError(f"{contract.ENV_JOB} is set, but not {', '.join(missing)}")
+        config = TrainingConfig.from_json(environment[contract.ENV_CONFIG])
+        unknown = TrainingConfig.unknown_in(environment[contract.ENV_CONFIG])
+        if unknown:
+            log.warning("this version of the library does without what it does not know: %s", ", ".join(unknown))
+        series = environment.get(contract.ENV_SERIES)
+        batch = environment.get(contract.ENV_GLOBAL_BATCH_SIZE)
+        return cls(
+            job=environment[contract.ENV_JOB],
+            name=environment[contract.ENV_WORKER],
+            uid=environment[contract.ENV_UID],
+            group=environment.get(contract.ENV_GROUP, ""),
+            plan_dir=Path(environment[contract.ENV_PLAN_DIR]),
+            config=config,
+            global_batch_size=int(batch) if batch else None,
+            metrics_port=int(environment.get(contract.ENV_METRICS_PORT, contract.DEFAULT_METRICS_PORT)),
+            series=Path(series) if series else None,
+            termination_log=Path(environment.get(contract.ENV_TERMINATION_LOG, contract.DEFAULT_TERMINATION_LOG)),
+            job_uid=environment.get(contract.ENV_JOB_UID, ""),
+            secret=_secret(environment),
+        )
+
+
+def _secret(environment: Mapping[str, str]) -> str | None:
+    """None if there is none. Raises ValueError for one that anybody could guess, such as an empty one."""
+    secret = environment.get(contract.ENV_SECRET)
+    if secret is not None and len(secret) < SECRET_LENGTH:
+        raise ValueError(f"{contract.ENV_SECRET}: expected at least {SECRET_LENGTH} characters, found {len(secret)}")
+    return secret
+
+
+def limit_threads(environment: Mapping[str, str]) -> None:
+    """One thread per whole core of the CPU limit, at least one, unless the user set OMP_NUM_THREADS.
+
+    More threads than the limit only take turns at being throttled.
+    """
+    limit = environment.get(contract.ENV_CPU_LIMIT)
+    if limit and "OMP_NUM_THREADS" not in environment:
+        torch.set_num_threads(max(1, math.floor(float(limit))))
+
+
+class MissingDeviceError(RuntimeError):
+    """A worker has not the device that its group promises; the text says how to do without."""
+
+
+def choose_device(config: TrainingConfig) -> torch.device:
+    """The device of this worker.
+
+    Raises MissingDeviceError if a GPU was promised, none is there, and `onMissingDevice` is Fail.
+    """
+    if config.device == "gpu":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        if config.on_missing_device != "UseCPU":
+            raise MissingDeviceError(
+                "spec.workerGroups[].device is gpu, but torch finds no GPU here; "
+                "set onMissingDevice: UseCPU to train on the CPU instead"
+            )
+        log.warning("no GPU found; training on the CPU, as onMissingDevice says")
+    return torch.device("cpu")
+
+
+class StopRequest:
+    """Set by SIGTERM. While `deferred`, the training agrees on it at a step boundary and leaves in order; before and
+    after the training the worker leaves at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.deferred = False
+
+    def install(self) -> None:
+        """Take SIGTERM over (from the main thread only, as Python demands)."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        if not self.deferred:
+            raise SystemExit(contract.EXIT_PREEMPTED)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on a GPU or on the host; torch's allocator for the CPU has no error of its own."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )
+
+
+class Farewell:
+    """Writes this worker's last words when the interpreter ends, however it ends (but for a kill)."""
+
+    def __init__(self, path: Path, describe: Callable[[str], Termination]) -> None:
+        """`describe` makes the last words of an error's text, empty if there was none."""
+        self._path = path
+        self._describe = describe
+        self._error = ""
+        self._out_of_memory = self._script_error = self._fatal = False
+        self._previous_hook = sys.excepthook
+
+    def install(self) -> None:
+        """From now on."""
+        sys.excepthook = self._on_exception
+        atexit.register(self._write)
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        self._error = f"{kind.__name__}: {error}"
+        self._out_of_memory = is_out_of_memory(error)
+        self._fatal = getattr(error, "fatal", False) is True
+        ours = (MembershipError, CollectiveError, CheckpointError, ReplicaError, PeerError, MissingDeviceError)
+        self._script_error = not (self._out_of_memory or isinstance(error, (*ours, KeyboardInterrupt)))
+        self._previous_hook(kind, error, traceback)
+
+    def _write(self) -> None:
+        try:
+            words = replace(
+                self._describe(self._error),
+                out_of_memory=self._out_of_memory,
+                script_error=self._script_error,
+                fatal=self._fatal,
+            )
+            self._path.write_text(words.to_json())
+        except OSError as error:
+            log.warning("no last words: cannot write %s: %s", self._path, error.strerror)

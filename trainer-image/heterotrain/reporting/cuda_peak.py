@@ -1,0 +1,39 @@
+"""Peak memory on a GPU, and which kind of peak is right for a device."""
+
+from __future__ import annotations
+
+import torch
+
+from heterotrain.reporting.peak import PeakMemory
+
+
+class CudaPeakMemory(PeakMemory):
+    """Follows what torch's allocator hands out on a GPU, whose memory ends before the host's does."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._limit_bytes: float | None = None
+
+    def children_bytes(self) -> float:
+        return 0.0  # they hold none of the GPU's memory
+
+    def limit_bytes(self) -> float | None:
+        return self._limit_bytes
+
+    def _give_back(self) -> None:
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self._device)
+        # What others hold there, and CUDA itself, is not to be had.
+        self._limit_bytes = float(free + torch.cuda.memory_reserved(self._device))
+
+    def _forget(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _read(self) -> float | None:
+        return float(torch.cuda.max_memory_allocated(self._device))
+
+
+def peak_memory_of(device: torch.device) -> PeakMemory:
+    """What is right for a device."""
+    return CudaPeakMemory(device) if device.type == "cuda" else PeakMemory()

@@ -1,0 +1,81 @@
+"""This worker's peak memory in ordinary steps, by which the operator learns how large its batch may grow.
+
+Only measured steps count: a checkpoint or an evaluation takes memory too, but not in proportion to the batch, and would
+be mistaken for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from heterotrain.reporting import resources
+
+READ_SECONDS = 0.25
+"""Of measured steps between two readings, whose cost a small step feels. The kernel keeps the most until it is told to
+forget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes held since the plan in force began, in steps of so many samples at once."""
+
+    memory_bytes: float
+    batch_size: int
+
+
+class PeakMemory:
+    """Follows the process's resident memory; right for workers that train on the CPU.
+
+    The training thread writes; the metrics server's thread reads.
+    """
+
+    def __init__(self) -> None:
+        self.peak: Peak | None = None
+        self._forgets = False
+        self._unread_seconds = READ_SECONDS  # of measured steps since the last reading
+
+    def begin(self) -> None:
+        """Another batch size is in force: what the one before needed is given back, and does not count any more."""
+        self.peak = None
+        self._give_back()
+        self._begin_anew()
+
+    def children_bytes(self) -> float:
+        """What processes that load data hold beside this one, now."""
+        return resources.children_memory_bytes()
+
+    def step(self, samples: int, seconds: float, *, measured: bool) -> None:
+        """A step of so many seconds has ended, with `samples` at once; one that is not `measured` does not count."""
+        if not measured or samples <= 0:
+            self._begin_anew()
+            return
+        self._unread_seconds += seconds
+        if self._unread_seconds < READ_SECONDS:
+            return
+        self._unread_seconds = 0.0
+        read = self._read()
+        if read is None:
+            return
+        self.peak = Peak(max(read, self.peak.memory_bytes if self.peak else 0.0), samples)
+
+    def limit_bytes(self) -> float | None:
+        """The limit under which it is; None if there is none."""
+        return resources.memory_limit_bytes()
+
+    def _begin_anew(self) -> None:
+        self._unread_seconds = READ_SECONDS
+        self._forget()
+
+    def _give_back(self) -> None:
+        # glibc keeps what was freed, and a smaller batch would seem to need as much as the larger one before.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+    def _forget(self) -> None:
+        self._forgets = resources.forget_peak()
+
+    def _read(self) -> float | None:
+        # A peak that does not begin anew may be that of another batch, or of the script's preparations.
+        return resources.peak_memory_bytes() if self._forgets else None

@@ -1,0 +1,1 @@
+"""What a training consists of: kept in checkpoints, handed to other workers, and compared between them."""

@@ -1,0 +1,224 @@
+"""Checkpoints that any mix of workers can resume from, and that a full disk cannot spoil.
+
+Nothing of a rank is in them. A checkpoint appears under its name only when it is whole and on the disk; files are
+read with `weights_only=True`, so that a checkpoint cannot run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import operator
+import os
+import re
+import struct
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from pickle import PicklingError, UnpicklingError
+from typing import IO, Any
+
+import torch
+
+from heterotrain.data.sampler import Position
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+_NAME = re.compile(r"step-(\d{10})\.pt")
+_REFUSED = re.compile(r"GLOBAL (\S+)")
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or does not fit the job; the text says which and why."""
+
+
+class MisfitError(CheckpointError):
+    """The checkpoint that is to be resumed from is another training's: so it is at every try."""
+
+    fatal = True
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    """Serialise a state of tensors and plain values; NumPy's numbers become plain ones."""
+    buffer = io.BytesIO()
+    _save(state, buffer)
+    return buffer.getvalue()
+
+
+def _save(state: dict[str, Any], file: IO[bytes]) -> None:
+    noting = _Noting(file)
+    try:
+        torch.save(mapped(state, _plain_number), noting)  # type: ignore[arg-type]  # it is what torch needs of a file
+    except RuntimeError:
+        # torch ends its archive all the same, and then only says that something is missing in it.
+        if noting.error is not None:
+            raise noting.error from None
+        raise
+
+
+class _Noting:
+    """What is written to a file, and the first error of that."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.error: OSError | None = None
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        """As the file's."""
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        """As the file's."""
+        self._file.flush()
+
+
+def check_readable(what: str, state: Any) -> None:
+    """Raises CheckpointError if a state holds what `unpack` would refuse: better at the start than after a restart."""
+    try:
+        unpack(pack({"": mapped(state, _without_tensor)}))
+    except (CheckpointError, PicklingError, TypeError, AttributeError) as error:
+        found = _REFUSED.search(str(error))
+        held = f"a {found[1]}" if found else f"something that cannot be stored ({error})"
+        raise CheckpointError(
+            f"{what}: its state_dict() holds {held}, which no checkpoint could be resumed with; make it of tensors, "
+            "numbers, strings, lists and dicts"
+        ) from error
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with all that is in its dicts, lists and tuples changed; the very same object where nothing was."""
+    if isinstance(value, dict):
+        items = {key: mapped(each, change) for key, each in value.items()}
+        if all(items[key] is value[key] for key in items):
+            return value
+        if hasattr(value, "_metadata"):  # the versions of a model's modules, which loading it may look at
+            items = OrderedDict(items)
+            items._metadata = value._metadata  # type: ignore[attr-defined]  # torch sets it just so
+        return items
+    if type(value) in (list, tuple):
+        parts = [mapped(each, change) for each in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
+    return change(value)
+
+
+def _plain_number(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody has its numbers
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
+def _without_tensor(value: Any) -> Any:
+    return None if isinstance(value, torch.Tensor) else value
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """The inverse of `pack`, onto the CPU. Raises CheckpointError if the bytes are no such state."""
+    return _load(io.BytesIO(data))
+
+
+def _load(file: IO[bytes]) -> dict[str, Any]:
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (
+        RuntimeError,
+        ValueError,
+        EOFError,
+        OSError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        AssertionError,
+        ArithmeticError,
+        MemoryError,
+        UnpicklingError,
+    ) as error:
+        raise CheckpointError(f"not a checkpoint: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"not a checkpoint: holds a {type(state).__name__}")
+    return state
+
+
+def _check_whole(file: IO[bytes]) -> None:
+    """Raises CheckpointError if bytes are other than were written. torch writes checksums, and never looks at them."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, RuntimeError, struct.error) as error:
+        raise CheckpointError(f"not a checkpoint: {error}") from error
+    if damaged is not None:
+        raise CheckpointError(f"damaged: the checksum of {damaged} in it is another")
+    file.seek(0)
+
+
+def _steps(folder: Path) -> list[tuple[int, Path]]:
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found.append((int(match.group(1)), path))
+    return sorted(found)
+
+
+def write(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+    """Write a state durably, without a copy of it in memory, then remove all but the newest `keep`.
+
+    Raises CheckpointError if it cannot be written; earlier checkpoints are then untouched.
+    """
+    path = folder / f"step-{step:010d}.pt"
+    partial = folder / f".{path.name}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            _save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"cannot write the checkpoint of step {step} to {folder} (spec.checkpoint.path): "
+            f"{error.strerror}; earlier checkpoints are untouched"
+        ) from error
+    for _, old in [each for each in _steps(folder) if each[0] <= step][:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def read_newest(folder: Path) -> dict[str, Any] | None:
+    """The newest state that is whole, or None if there is none. A damaged one is reported and passed over.
+
+    Raises CheckpointError if there are some, but none can be read: starting over would be a loss in silence.
+    """
+    for step, path in reversed(_steps(folder)):
+        try:
+            with path.open("rb") as file:
+                _check_whole(file)
+                return _load(file)
+        except (OSError, CheckpointError) as error:
+            log.warning("checkpoint of step %d passed over: %s: %s", step, path, error)
+    if _steps(folder):
+        raise CheckpointError(f"none of the checkpoints in {folder} can be read; move them away to start over")
+    return None
+
+
+def check_fits(state: dict[str, Any], *, seed: int, dataset_length: int) -> Position:
+    """The position that a state resumes at.
+
+    Raises CheckpointError if the state belongs to another job: another schema, seed or data set would silently break
+    "every sample exactly once".
+    """
+    if state.get("schema") != SCHEMA:
+        raise CheckpointError(f"checkpoint schema {state.get('schema')!r} is not {SCHEMA}")
+    for name, wanted in (("seed", seed), ("dataset_length", dataset_length)):
+        if state.get(name) != wanted:
+            raise CheckpointError(f"the checkpoint's {name} is {state.get(name)!r}, the job's is {wanted}")
+    # Earlier versions had no steps that reach into the next epoch, and did not write the last one.
+    return Position(state["step"], state["epoch"], state["cursor"], state.get("reached_in", False))

@@ -1,0 +1,88 @@
+"""Are the workers' replicas equal? Looked at with every exchange; a difference stops the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heterotrain.contract import Member
+from heterotrain.groups.control import Checksums
+from heterotrain.state.hyperparameters import Hyperparameters
+from heterotrain.state.replica_check import Difference, ReplicaChecksum, ReplicaError, difference
+from heterotrain.state.training_state import TrainingState
+
+MOST_STEPS = 16
+"""Steps from one exchange to the next at the most, where steps are fast."""
+
+STEPS_BETWEEN = 64
+"""Steps from one checksum of the replica to the next, where steps are fast."""
+
+_NAMED = 5
+
+
+class ReplicaWatch:
+    """One worker's side; all of them conclude the same at the same step."""
+
+    def __init__(self, hyperparameters: Hyperparameters, checksum: ReplicaChecksum, state: TrainingState) -> None:
+        self.exact = True  # all workers are machines of one kind
+        self._hyperparameters = hyperparameters
+        self._checksum = checksum
+        self._state = state
+        self._number = 0
+        self._looked_at = 0  # the step at whose beginning the exchange under way began
+        self._equal_at: int | None = None
+
+    def checksums(self, steps_between: int) -> Checksums:
+        """Of this worker, at the beginning of a step; exchanges are `steps_between` steps apart. Where they follow one
+        another fast, most carry no checksum of the replica: it would be felt."""
+        step = self._state.position.step
+        due = self._number == 0 or steps_between < MOST_STEPS or step - self._looked_at >= STEPS_BETWEEN
+        if not due:
+            return Checksums(self._hyperparameters.checksum, 0.0)
+        self._number += 1
+        self._looked_at = step
+        return Checksums(self._hyperparameters.checksum, self._checksum.at(self._number, exact=self.exact))
+
+    def whole(self) -> Checksums:
+        """Of this worker, and of all numbers: where the job ends, and what a checkpoint holds."""
+        self._looked_at = self._state.position.step
+        return Checksums(self._hyperparameters.checksum, self._checksum.whole(exact=self.exact))
+
+    def compare(self, everybodys: Sequence[Checksums], members: Sequence[Member]) -> None:
+        """Raises ReplicaError, naming who differs from the others."""
+        rates = [each.hyperparameters for each in everybodys]
+        replicas = [each.replica for each in everybodys]
+        found = difference("hyperparameters", rates, exact=True) or difference(
+            "parameters or optimizer state", replicas, exact=self.exact
+        )
+        if found is not None:
+            raise ReplicaError(self._told(found, members))
+        self._equal_at = self._looked_at
+
+    def restart(self) -> None:
+        """After a failure, or at the start, all begin together."""
+        self._number = 0
+        self._hyperparameters.restart()
+
+    def _told(self, found: Difference, members: Sequence[Member]) -> str:
+        names = [members[rank].name for rank in found.ranks]
+        who = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        equal_at = self._equal_at
+        since = "they have never been seen equal" if equal_at is None else f"they were equal at step {equal_at} still"
+        saved = [step for step in self._state.saved_steps if equal_at is not None and step <= equal_at]
+        where = f"checkpoint of step {max(saved)}" if saved else "none: start from the beginning"
+        hint = ""
+        if found.what == "hyperparameters":
+            hint = (
+                "; what the script sets by hand must depend on session.step alone, schedules are registered with "
+                "session.register() and not stepped by the script, and samplers must not depend on what a worker has "
+                "seen"
+            )
+        else:
+            hint = (
+                "; a script that changes parameters or their gradients by itself, in its loop or with random numbers, "
+                "does so on workers with samples only: session.after_step() runs on all"
+            )
+        return (
+            f"the workers' models have become different: {found.what} of {who} differ from the others' at step "
+            f"{self._looked_at}; {since}; last checkpoint known to be equal: {where}{hint}"
+        )

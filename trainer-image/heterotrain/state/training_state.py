@@ -1,0 +1,127 @@
+"""Everything that a job's training consists of, in one place: packed for checkpoints and for ranks that lag behind."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from heterotrain.contract import TrainingConfig
+from heterotrain.data.sampler import Position
+from heterotrain.origin import Origin
+from heterotrain.state import checkpoint
+from heterotrain.state.checkpoint import CheckpointError, MisfitError
+
+log = logging.getLogger(__name__)
+
+
+class TrainingState:
+    """Position, model, optimizer and whatever else the user registered; nothing of a rank."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset_length: int,
+        config: TrainingConfig,
+        job_uid: str = "",
+    ) -> None:
+        """Without a `job_uid` nothing is known of who wrote which checkpoint."""
+        self.position = Position()
+        self.registered: dict[str, Any] = {}
+        self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
+        self._model = model
+        self._optimizer = optimizer
+        self._dataset_length = dataset_length
+        self._config = config
+        self._job_uid = job_uid
+        self.taken_over: Origin | None = None  # what another job has trained, and this one goes on from
+        self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
+
+    def checked(self) -> dict[str, Any]:
+        """What model, optimizer and all that is registered hold. Raises CheckpointError if a checkpoint of it could not
+        be read again, naming what is in the way.
+        """
+        model, optimizer = self._model.state_dict(), self._optimizer.state_dict()
+        registered = {name: each.state_dict() for name, each in self.registered.items()}
+        checkpoint.check_readable("the model", model)
+        checkpoint.check_readable("the optimizer", optimizer)
+        for name, state in registered.items():
+            checkpoint.check_readable(f"registered object {name!r}", state)
+        return {"model": model, "optimizer": optimizer, "registered": registered}
+
+    def whole(self) -> dict[str, Any]:
+        """All of it; tensors are the very ones that are trained. Raises CheckpointError as `checked`."""
+        return {
+            "schema": checkpoint.SCHEMA,
+            "step": self.position.step,
+            "epoch": self.position.epoch,
+            "cursor": self.position.cursor,
+            "reached_in": self.position.reached_in,
+            "seed": self._config.seed,
+            "dataset_length": self._dataset_length,
+            "job_uid": self._job_uid,
+            **self.checked(),
+        }
+
+    def load(self, state: dict[str, Any]) -> str:
+        """Take over another rank's, or that of a run before. Returns the UID of its job, empty if it has none.
+
+        Raises CheckpointError if it does not fit this job, model or optimizer.
+        """
+        position = checkpoint.check_fits(state, seed=self._config.seed, dataset_length=self._dataset_length)
+        try:
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            for name, each in self.registered.items():
+                each.load_state_dict(state["registered"][name])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"the checkpoint of step {position.step} does not fit: {error}") from error
+        self.position = position
+        wrote = state.get("job_uid")
+        return wrote if isinstance(wrote, str) else ""
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether this boundary is one for a checkpoint; the same on all ranks."""
+        step = self.position.step
+        due = step % self._config.checkpoint_every_steps == 0 and step != self.saved_step
+        return self._config.checkpoint_path is not None and due
+
+    def save(self, *, writes: bool) -> None:
+        """Write a checkpoint of what is committed, unless there is one already. Raises CheckpointError.
+
+        `writes` is true on the leader alone; the others only note that it is done.
+        """
+        folder = self._config.checkpoint_path
+        if folder is None or self.position.step == self.saved_step:
+            return
+        if writes:
+            checkpoint.write(Path(folder), self.position.step, self.whole(), self._config.checkpoint_keep)
+            log.info("checkpoint of step %d written", self.position.step)
+        self.saved_step = self.position.step
+        self.saved_steps = [*self.saved_steps, self.position.step][-self._config.checkpoint_keep :]
+
+    def resume(self) -> None:
+        """Start from the newest checkpoint, or from the beginning if there is none: the leader alone does so. Raises
+        CheckpointError."""
+        folder = self._config.checkpoint_path
+        state = checkpoint.read_newest(Path(folder)) if folder else None
+        if state is None:
+            return
+        try:
+            wrote = self.load(state)
+        except CheckpointError as error:
+            raise MisfitError(
+                f"{error}; it is the newest in {self._config.checkpoint_path} (spec.checkpoint.path): to begin anew, "
+                "set spec.checkpoint.resume: Never or move it away"
+            ) from error
+        self.saved_step = self.position.step
+        self.saved_steps = [self.saved_step]
+        log.info("resumed at step %d, epoch %d", self.position.step, self.position.epoch)
+        if self._job_uid and wrote != self._job_uid:
+            self.taken_over = Origin(self.position.step, wrote)
+            log.warning("that checkpoint is an earlier job's, of the UID %s", wrote or "that it does not say")

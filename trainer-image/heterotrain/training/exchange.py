@@ -1,0 +1,109 @@
+"""What workers tell each other between steps, in one small collective about once a second.
+
+It is launched before a step's forward and read after its backward, so nobody waits for it. It still costs every worker
+some milliseconds of CPU (two threads of gloo's wake for it), which a small CPU limit feels: so the leader says with
+each exchange how many steps the next one is away, and all agree on it.
+"""
+
+from __future__ import annotations
+
+from heterotrain.gradients.losses import Losses
+from heterotrain.groups.control import PendingSignals, Signals, broadcast_bytes
+from heterotrain.groups.generation import Generation
+from heterotrain.job.plans import Plans
+from heterotrain.job.worker import StopRequest
+from heterotrain.state.replica_watch import MOST_STEPS, ReplicaWatch
+
+INTERVAL_SECONDS = 1.0
+
+
+class Exchange:
+    """One worker's side of it; what it concludes, all ranks conclude at the same step."""
+
+    def __init__(self, plans: Plans, losses: Losses, stop: StopRequest, watch: ReplicaWatch) -> None:
+        self.stop_agreed = False
+        self.done = False  # this worker's script has ended the job
+        self.done_agreed = False
+        self._watch = watch
+        self._plans = plans
+        self._losses = losses
+        self._stop = stop
+        self._pending: PendingSignals | None = None
+        self._next_step = 0
+        self._steps_between = 1
+        self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
+        self._told = 0  # everybody's, of which the exchange under way speaks
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the running step carries one."""
+        return self._pending is not None
+
+    def is_due(self, step: int) -> bool:
+        """Whether the step that begins carries one."""
+        self._pending = None
+        return step >= self._next_step
+
+    def begin(self, step_seconds: float, generation: Generation) -> None:
+        """Launch the exchange that is due. `step_seconds` is how long a step takes, 0 if unknown.
+
+        Raises RuntimeError if the group is broken.
+        """
+        plan_version, plan_bytes = self._plans.look()
+        steps = min(MOST_STEPS, max(1, round(INTERVAL_SECONDS / step_seconds))) if step_seconds > 0 else 1
+        loss, loss_weight, nonfinite = self._losses.signals()
+        signals = Signals(
+            samples=self._samples[0],
+            stop=float(self._stop.requested),
+            done=float(self.done),
+            loss=loss,
+            loss_weight=loss_weight,
+            nonfinite=nonfinite,
+            plan_version=plan_version,
+            plan_bytes=plan_bytes,
+            next_after=steps if self._plans.rank == 0 else 0,
+        )
+        self._told = self._samples[1]
+        self._samples = (0, 0)
+        self._pending = PendingSignals(signals, self._watch.checksums(self._steps_between), generation)
+
+    def compare_all(self, generation: Generation) -> None:
+        """All workers wait for one another and compare their whole replicas. Raises RuntimeError if the group breaks,
+        ReplicaError if they differ."""
+        _, checksums = PendingSignals(Signals(), self._watch.whole(), generation).read()
+        self._watch.compare(checksums, self._plans.in_force.members)
+
+    def committed(self, mine: int, everybodys: int) -> None:
+        """A step over so many samples has been committed."""
+        self._samples = (self._samples[0] + mine, self._samples[1] + everybodys)
+
+    def hear(self, step: int, generation: Generation) -> Signals | None:
+        """What was said in the step that is just committed; an announced plan is received. None if nothing was said.
+
+        `step` is the one after it. Raises RuntimeError if the group broke, ReplicaError if the replicas differ.
+        """
+        if self._pending is None:
+            return None
+        (signals, checksums), self._pending = self._pending.read(), None
+        assert signals.samples == self._told, f"ranks had {signals.samples:g} of {self._told} samples"
+        if signals.plan_bytes:
+            document = self._plans.document() if self._plans.rank == 0 else None
+            self._plans.receive(broadcast_bytes(document, int(signals.plan_bytes), 0, generation))
+        self._watch.compare(checksums, self._plans.in_force.members)
+        self._steps_between = int(signals.next_after)
+        self._next_step = step - 1 + self._steps_between
+        self.stop_agreed = signals.stop > 0
+        self.done_agreed = self.done_agreed or signals.done > 0
+        return signals
+
+    def compare_bits(self, exact: bool) -> None:
+        """Whether all workers are machines of one kind, whose replicas must have the same bits."""
+        self._watch.exact = exact
+
+    def restart(self) -> None:
+        """After a failure all begin together, with an exchange at the next step."""
+        self._pending = None
+        self._next_step, self._steps_between = 0, 1
+        self._samples = (0, 0)
+        self.stop_agreed = False  # whoever was asked to stop says so again
+        self._watch.restart()

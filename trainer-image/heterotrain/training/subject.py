@@ -1,0 +1,95 @@
+"""What is trained: the script's modules and its optimizer, and what the session keeps of them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from heterotrain.data.order import Order
+from heterotrain.gradients.accumulation import Accumulator
+from heterotrain.gradients.passes import Passes
+from heterotrain.state.hyperparameters import Hyperparameters
+
+
+@dataclass(slots=True)
+class Subject:
+    """`module` is the script's model, or holds its models; `lacking` are trainable parameters that `optimizer` has not;
+    `order` is that of an epoch's samples. `find_unused_parameters`: each forward may
+    leave others out."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    order: Order
+    lacking: Sequence[nn.Parameter] = ()
+    backward_passes: int = 1
+    find_unused_parameters: bool = False
+    accumulator: Accumulator = field(init=False)
+    passes: Passes = field(init=False)
+    hyperparameters: Hyperparameters = field(init=False)
+    trained: list[nn.Parameter] = field(init=False)
+    _frozen: list[tuple[str, nn.Parameter]] = field(init=False, default_factory=list)
+    _free: list[tuple[str, nn.Parameter]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.accumulator = Accumulator(self.module)
+        self.passes = Passes(self.module, self.accumulator, self.backward_passes)
+        self.hyperparameters = Hyperparameters(self.optimizer)
+        self.trained = [each for each in self.module.parameters() if each.requires_grad]
+
+    def settle(self) -> None:
+        """The script has made everything; from here on it is to stay as it is."""
+        self.passes.settle()
+        self.hyperparameters.settle()
+        self.trained = [each for each in self.module.parameters() if each.requires_grad]
+        named = list(self.module.named_parameters())
+        self._frozen = [(name, each) for name, each in named if not each.requires_grad]
+        self._free = [(name, each) for name, each in named if each.requires_grad]
+
+    def check_frozen(self) -> None:
+        """Raises RuntimeError if the script has frozen parameters, or made some trainable, since `settle`."""
+        for name, parameter in self._free:
+            if not parameter.requires_grad:
+                raise _changed(name, "frozen")
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise _changed(name, "made trainable")
+
+    def drop_gradients_of_lacking(self) -> None:
+        """Nobody clears these otherwise, and they would be summed over the workers once more in each step."""
+        for parameter in self.lacking:
+            parameter.grad = None
+
+    def give_unreached_zeros(self) -> None:
+        """Alone, as in a job, a parameter that no loss reached has a gradient of zero."""
+        for parameter in self.trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All parameters and buffers, also those that are in no state_dict."""
+        return [*self.module.parameters(), *self.module.buffers()]
+
+    def traits(self) -> dict[str, Any]:
+        """What must be the same on all workers, by a name that a user understands."""
+        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
+        described = [f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}" for name, each in tensors]
+        return {
+            "model": f"{len(tensors)} tensors, checksum {zlib.crc32(chr(10).join(described).encode()):08x}",
+            "optimizer": f"{type(self.optimizer).__name__} with {','.join(self.hyperparameters.names)}",
+            "number of samples": self.order.length,
+            "order of samples": self.order.checksum(0),
+            "number of backward passes": self.backward_passes,
+        }
+
+
+def _changed(name: str, how: str) -> RuntimeError:
+    return RuntimeError(
+        f"parameter {name!r} was {how} in the loop over the batches; a worker without samples in this step would not "
+        "know of it. Set requires_grad before the loop, and change learning rates in it"
+    )
