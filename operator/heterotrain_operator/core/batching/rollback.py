@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain_operator.core.batching.policies.base import Promise, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import duration, percent, sizes
 from heterotrain_operator.core.prediction.step_time import Estimate, Noise
 from heterotrain_operator.core.split.allocation import split_proportionally

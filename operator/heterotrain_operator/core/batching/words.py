@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from heterotrain_operator.core.batching.policies.base import Seat
+from heterotrain_operator.core.batching.policy import Seat
 
 LISTED = 16
 """Batches that a message lists before it breaks off."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE
-from heterotrain_operator.core.batching.policies.base import Promise
+from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.rollback import promised, trusted_anew
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.prediction.batch_cost import remember

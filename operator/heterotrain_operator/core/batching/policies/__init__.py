@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from heterotrain_operator.core.batching.policies import optimal, profile, proportional, static, uniform
-from heterotrain_operator.core.batching.policies.base import Policy, Promise, Proposal, Seat, Split
 from heterotrain_operator.core.batching.policies.profile import PROFILE_PLANS
+from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat, Split
 
 POLICIES: dict[str, Policy] = {
     "Uniform": uniform.POLICY,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heterotrain_operator.core.batching.policies.base import Policy, Promise, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.batch_cost import is_known, line_of

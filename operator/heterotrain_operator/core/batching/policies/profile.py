@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain_operator.core.batching.policies import uniform
-from heterotrain_operator.core.batching.policies.base import Policy, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.state import WorkerMemory

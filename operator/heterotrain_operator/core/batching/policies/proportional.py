@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain_operator.core.batching.policies.base import Policy, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import Noise

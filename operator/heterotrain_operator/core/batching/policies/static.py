@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policies import uniform
-from heterotrain_operator.core.batching.policies.base import Policy, Proposal, Seat, Split
+from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, Split
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.split.allocation import split_proportionally
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heterotrain_operator.core.batching.policies.base import Policy, Proposal, Seat, Split
+from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, Split
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.split.allocation import split_proportionally
 
