@@ -1,0 +1,140 @@
+"""What a decision costs: CPU time of the dearest regular one, by the number of workers.
+
+All workers train, and each decision closes everybody's window of measured steps, asks the policy and finds that the
+batches should stay, as most decisions of a job do. Between two decisions the memory is kept, as in a running operator.
+Nothing is observed and nothing is written, so this is the pure core's cost alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan
+from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.state import Memory
+
+SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
+BATCH, SPEEDS = 32, (1.0, 1.5, 2.0, 4.0)
+FIXED_SECONDS, SECONDS_PER_SAMPLE, VARIATION = 0.02, 0.002, 0.05
+MEBIBYTE = 1 << 20
+STEPS = 10
+WARM_UP = 12
+
+
+class Bench:
+    """A job of so many workers of four speeds, whose steps take exactly what the line says."""
+
+    def __init__(self, workers: int) -> None:
+        groups = tuple(
+            Group(f"g{rank}", len(range(rank, workers, len(SPEEDS))), cpu_limit=4 / speed)
+            for rank, speed in enumerate(SPEEDS)
+        )
+        self._job = Job("bench", tuple(group for group in groups if group.replicas), BATCH * workers)
+        self._speeds = {group.name: speed for group, speed in zip(groups, SPEEDS, strict=True)}
+        self._now = 1_700_000_000.0
+        self._memory = Memory.initial()
+        self._workers: list[WorkerSeen] = []
+        self._plan: Plan | None = None
+        for _ in range(2):
+            self.decide()
+        for _ in range(WARM_UP):
+            self.train()
+            self.decide()
+
+    def train(self) -> None:
+        """Everybody takes the steps of one interval under the present plan."""
+        assert self._plan is not None
+        self._now += 1.0
+        self._workers = [
+            self._trained(worker, member.batch_size)
+            for worker, member in zip(self._workers, self._plan.members, strict=True)
+        ]
+
+    def _trained(self, worker: WorkerSeen, batch: int) -> WorkerSeen:
+        metrics = worker.metrics
+        assert metrics is not None and self._plan is not None
+        if metrics.plan_version != self._plan.version:
+            metrics = WorkerMetrics(
+                self._plan.version, self._plan.generation, batch, metrics.step, phase=PHASE_TRAINING
+            )
+        seconds = self._speeds[worker.group] * (FIXED_SECONDS + SECONDS_PER_SAMPLE * batch)
+        squares = STEPS * seconds**2 * (1 + VARIATION**2)
+        metrics = replace(
+            metrics,
+            step=metrics.step + STEPS,
+            steps=metrics.steps + STEPS,
+            samples=metrics.samples + STEPS * batch,
+            own_seconds=metrics.own_seconds + STEPS * seconds,
+            own_seconds_squared=metrics.own_seconds_squared + squares,
+            memory_peak_bytes=(300 + 2 * batch) * MEBIBYTE,
+            memory_limit_bytes=4096 * MEBIBYTE,
+            memory_batch_size=batch,
+        )
+        return replace(worker, metrics=metrics)
+
+    def decide(self) -> Decision:
+        """One decision, carried out at once."""
+        decision, self._memory = decide(self._job, Seen(tuple(self._workers), self._plan), self._memory, self._now)
+        for key in decision.create:
+            metrics = WorkerMetrics(plan_version=0, phase=PHASE_WAITING)
+            limit = 4 / self._speeds[key.group]
+            self._workers.append(
+                WorkerSeen(
+                    key.name,
+                    f"{len(self._workers):08x}-5d6e-4f70-8192-a3b4c5d6e7f8",
+                    key.group,
+                    key.index,
+                    "Running",
+                    "10.0.0.7:29500",
+                    cpu_limit=limit,
+                    node="node-1",
+                    metrics=metrics,
+                )
+            )
+        self._plan = decision.plan or self._plan
+        return decision
+
+    def cpu_milliseconds(self) -> float:
+        """Of one decision."""
+        self.train()
+        began = time.process_time()
+        decision = self.decide()
+        spent = 1e3 * (time.process_time() - began)
+        assert decision.reason.startswith("Optimal keeps the batches"), decision.reason
+        return spent
+
+
+def measure(workers: int, repetitions: int) -> float:
+    """The median CPU milliseconds of a decision for so many workers."""
+    bench = Bench(workers)
+    return statistics.median(bench.cpu_milliseconds() for _ in range(repetitions))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Measure the CPU time of a decision by the number of workers.")
+    parser.add_argument("--workers", type=int, nargs="+", default=SIZES, help="numbers of workers (10 ... 10,000)")
+    parser.add_argument("--repetitions", type=int, default=9, help="decisions of each number of workers (9)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    if min(*options.workers, options.repetitions) < 1 or max(options.workers) > 100_000:
+        parser.error("--workers and --repetitions must be at least 1, --workers at most 100,000")
+    found = [(workers, measure(workers, options.repetitions)) for workers in options.workers]
+    if options.json:
+        print(json.dumps({"decisions": [{"workers": k, "cpu_milliseconds": cost} for k, cost in found]}))
+        return 0
+    print(f"{'workers':>8}  {'CPU ms per decision':>19}  {'CPU us per worker':>17}")
+    for workers, cost in found:
+        print(f"{workers:>8,}  {cost:>19.2f}  {1e3 * cost / workers:>17.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
