@@ -27,6 +27,7 @@ from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.cli import script_output
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.log_tail import last_lines
+from heterotrain_operator.cli.observer import TerminalObserver
 from heterotrain_operator.cli.script_job import ScriptJob, document_of, manifest_text
 from heterotrain_operator.cli.scripts import located
 from heterotrain_operator.cli.table import print_summary
@@ -409,12 +410,11 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
             runner = Runner(
                 prepared.job,
                 mechanism=mechanism,
-                view=view,
+                observer=TerminalObserver(view, options.logs),
                 stop=stop,
                 grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
                 schedule=prepared.schedule,
                 placements=placements,
-                output=options.logs,
                 keeps_checkpoints=prepared.durable is not None or options.out is not None,
             )
             results = _run_legs(runner, prepared, options, folder, kept)

@@ -13,9 +13,6 @@ from pathlib import Path
 from heterotrain.contract import StepRecord
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.api.base import MAX_STEPS
-from heterotrain_operator.cli import script_output
-from heterotrain_operator.cli.live import View
-from heterotrain_operator.cli.script_output import ScriptOutput
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
 from heterotrain_operator.core.facts import bounds_of as group_bounds
@@ -26,6 +23,7 @@ from heterotrain_operator.core.split.passes import in_passes
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.checkpoints import newest_step
 from heterotrain_operator.experiments.journal import Entry, committed_steps, entry_of, reached_steps
+from heterotrain_operator.experiments.observer import Observer
 from heterotrain_operator.experiments.schedule import Schedule
 from heterotrain_operator.experiments.scheduled import ScheduledLimits
 from heterotrain_operator.experiments.series import align, read_evaluations, read_series
@@ -181,25 +179,22 @@ class Runner:
         job: HeteroTrainingJob,
         *,
         mechanism: Mechanism,
-        view: View,
+        observer: Observer,
         stop: StopSignals,
         grace_seconds: float,
         schedule: Schedule,
         placements: Sequence[Mapping[str, int]],
-        output: str = script_output.LEADER,
         keeps_checkpoints: bool = True,
     ) -> None:
-        """`placements` has for each level of the schedule a CPU for each worker, or none; `output` says whose output is
-        shown (one of `script_output.CHOICES`). Without `keeps_checkpoints` they are gone with the run, and none is
-        promised.
+        """`placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints`
+        they are gone with the run, and none is promised.
         """
         self._keeps_checkpoints = keeps_checkpoints
-        self._output = output
         self._job = job
         self._schedule = schedule
         self._placements = placements
         self._mechanism = mechanism
-        self._view = view
+        self._observer = observer
         self._stop = stop
         self._grace_seconds = grace_seconds
 
@@ -226,10 +221,9 @@ class Runner:
             endless=leg.is_profile,
             logs=logs,
         ) as cluster:
-            self._view.begin(title, core, position=position, endless=leg.is_profile)
+            self._observer.begin(title, core, cluster.log_file, position=position, endless=leg.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
-            output = ScriptOutput(names, cluster.log_file, self._view.script_says, self._output)
-            round_of = _Rounds(self._view, limits, output)
+            round_of = _Rounds(self._observer, limits)
             wish: Interrupted | None = None
             phase: str
             try:
@@ -237,7 +231,7 @@ class Runner:
                     core,
                     cluster,
                     now=time.time,
-                    pause=self._pause_in(cluster, limits, output),
+                    pause=self._pause_in(cluster, limits),
                     on_round=round_of.note,
                     until=measured(core) if leg.is_profile else None,
                 )
@@ -249,8 +243,7 @@ class Runner:
                     self._leave(cluster)
             except (LimitError, OSError) as error:
                 phase, message = "Failed", str(error)
-            output.end()
-            self._view.clear()
+            self._observer.end()
             adjustments, restarts, least_batches = _remembered(cluster)
             files = cluster.series_files()
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in names}
@@ -270,7 +263,7 @@ class Runner:
         failed = None if culprit is None else FailedWorker(culprit, cluster.log_file(culprit))
         if limits.missed() and phase == "Succeeded":
             said = f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}"
-            self._view.say(said, style="yellow")
+            self._observer.warn(said)
         if wish is not None and not leg.is_profile:
             self._say_where_it_ended(arm, checkpoints)
         return Result(leg, arm, tuple(round_of.entries), series, wish, least_batches, failed)
@@ -281,13 +274,11 @@ class Runner:
             return self._schedule, self._placements
         return Schedule((self._schedule.levels[leg.level],)), (self._placements[leg.level],)
 
-    def _pause_in(
-        self, cluster: LocalCluster, limits: ScheduledLimits, output: ScriptOutput
-    ) -> Callable[[float], None]:
+    def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits) -> Callable[[float], None]:
         def pause(seconds: float) -> None:
             self._stop.check()
             left = limits.seconds_left()
-            cluster.wait(seconds if left is None else min(seconds, left), output.look)
+            cluster.wait(seconds if left is None else min(seconds, left), self._observer.look)
             self._stop.check()
 
         return pause
@@ -295,17 +286,16 @@ class Runner:
     def _leave(self, cluster: LocalCluster) -> None:
         """Let the workers write a checkpoint and end; a second signal cuts that short."""
         saving = " and write a checkpoint" if self._keeps_checkpoints else ""
-        self._view.say(
+        self._observer.warn(
             f"stopping: the workers finish their step{saving}, within {self._grace_seconds:g} s "
-            "(ask again to kill them)",
-            style="yellow",
+            "(ask again to kill them)"
         )
         try:
             with self._stop.insistable():
                 if not cluster.interrupt(self._grace_seconds):
-                    self._view.say("some workers did not end in time and were killed", style="yellow")
+                    self._observer.warn("some workers did not end in time and were killed")
         except Insisted:
-            self._view.say("killing the workers", style="yellow")
+            self._observer.warn("killing the workers")
 
     def _say_where_it_ended(self, arm: Arm, checkpoints: Path) -> None:
         trained = arm.steps[-1].number + 1 if arm.steps else 0
@@ -313,7 +303,7 @@ class Runner:
         kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
         if not self._keeps_checkpoints:
             kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
-        self._view.say(f"{arm.title}: stopped after {trained} steps; {kept}", style="yellow")
+        self._observer.warn(f"{arm.title}: stopped after {trained} steps; {kept}")
 
 
 def failing_worker(message: str, failures: Sequence[str]) -> str | None:
@@ -338,11 +328,10 @@ def _remembered(cluster: LocalCluster) -> tuple[int, int, dict[str, int]]:
 class _Rounds:
     """Listens to the loop: keeps what was decided and which workers failed, in that order, and shows it."""
 
-    def __init__(self, view: View, limits: ScheduledLimits, output: ScriptOutput) -> None:
+    def __init__(self, observer: Observer, limits: ScheduledLimits) -> None:
         self.entries: list[Entry] = []
         self.failures: list[str] = []
-        self._output = output
-        self._view = view
+        self._observer = observer
         self._limits = limits
         self._steps = 0
         self._began = time.monotonic()
@@ -357,5 +346,4 @@ class _Rounds:
         if entry is not None:
             self.entries.append(entry)
         self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
-        self._output.look()
-        self._view.show(seen, decision, entry)
+        self._observer.show(seen, decision, entry)
