@@ -203,7 +203,7 @@ class View:
         self._console.print(Text("\n").join(told), soft_wrap=True)
 
     def begin(self, title: str, job: Job, *, position: str = "", endless: bool = False) -> None:
-        """A new arm starts, in a `position` among several; an endless one shows no end."""
+        """A new trial starts, in a `position` among several; an endless one shows no end."""
         self._title, self._job, self._endless, self._pace = title, job, endless, Pace()
         self._said_at = self._now()
         self._known = {}

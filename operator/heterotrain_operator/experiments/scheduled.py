@@ -31,7 +31,7 @@ class Limited(Protocol):
 
 
 class ScheduledLimits:
-    """The limits of one arm. Tell it every look; `now` gives Unix seconds.
+    """The limits of one trial. Tell it every look; `now` gives Unix seconds.
 
     A worker that is started again begins with its manifest's limit, so every worker is known by its uid.
     """

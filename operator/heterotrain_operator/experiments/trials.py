@@ -1,4 +1,4 @@
-"""Run a job on this machine under one policy after the other, each arm in a world of its own."""
+"""Run a job on this machine under one policy after the other, each trial in a cluster of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from heterotrain_operator.experiments.schedule import Schedule
 from heterotrain_operator.experiments.scheduled import ScheduledLimits
 from heterotrain_operator.experiments.series import align, read_evaluations, read_series
 from heterotrain_operator.experiments.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.experiments.summary import Arm
+from heterotrain_operator.experiments.summary import TrialHistory
 from heterotrain_operator.loop import steer
 
 logger = logging.getLogger(__name__)
@@ -36,17 +36,18 @@ logger = logging.getLogger(__name__)
 PROFILE = "Profile"
 
 PROFILE_STEPS = 20
-"""Measured steps, at least, of each plan of the profile: what all arms are held against must be steadier than they."""
+"""Measured steps, at least, of each plan of the profile: what all trials are held against must be steadier than
+they."""
 
-VAIN_INTERVALS = 5
+UNMEASURED_INTERVALS = 5
 """Control intervals in which no step was measured after which the profile expects none any more."""
 
 INTERRUPTED = "Interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
-    """One arm to run; `round` counts from 1. The profile runs before (0) and after (1) all others, once for each
+class Trial:
+    """One trial to run; `round` counts from 1. The profile runs before (0) and after (1) all others, once for each
     `level` of CPU limits.
     """
 
@@ -67,20 +68,20 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class FailedWorker:
-    """The worker for which a leg failed, and its log."""
+    """The worker for which a trial failed, and its log."""
 
     name: str
     log: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a leg: the arm, the decisions taken, every worker's records, the signal that ended it, the fewest
-    samples that workers reported to need, and the worker for which it failed.
+class TrialResult:
+    """What came of a trial: its history, the decisions taken, every worker's records, the signal that ended it, the
+    fewest samples that workers reported to need, and the worker for which it failed.
     """
 
-    leg: Leg
-    arm: Arm
+    trial: Trial
+    history: TrialHistory
     entries: tuple[Entry, ...]
     series: dict[str, tuple[StepRecord, ...]]
     stopped_by: Interrupted | None = None
@@ -88,19 +89,19 @@ class Result:
     failed: FailedWorker | None = None
 
 
-def legs(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Leg, ...]:
+def trials_of(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Trial, ...]:
     """What to run, in order: the policies in each round, reversed from one to the next; `levels` of CPU limits.
 
     A machine that warms up or slows down meanwhile then favours none (mechanisms, section 4).
     """
-    arms = []
+    trials = []
     for number in range(1, rounds + 1):
         order = policies if number % 2 else tuple(reversed(policies))
-        arms += [Leg(policy, number) for policy in order]
+        trials += [Trial(policy, number) for policy in order]
     if not profile:
-        return tuple(arms)
-    before, after = (tuple(Leg(PROFILE, number, level) for level in range(levels)) for number in (0, 1))
-    return (*before, *arms, *reversed(after))
+        return tuple(trials)
+    before, after = (tuple(Trial(PROFILE, number, level) for level in range(levels)) for number in (0, 1))
+    return (*before, *trials, *reversed(after))
 
 
 def worker_names(job: Job) -> tuple[str, ...]:
@@ -121,8 +122,8 @@ def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
     return dict(zip(worker_names(job), bounds, strict=True))
 
 
-def least_batches(job: Job, results: Iterable[Result]) -> dict[str, int]:
-    """The fewest samples that each worker reported to need in any leg, at most what its group may compute at once."""
+def least_batches(job: Job, results: Iterable[TrialResult]) -> dict[str, int]:
+    """The fewest samples that each worker reported to need in any trial, at most what its group may compute at once."""
     groups = [group for group in job.groups for _ in range(group.replicas)]
     reported = [result.least_batches for result in results]
     return {
@@ -153,8 +154,8 @@ def measured(job: Job) -> Callable[[Seen, Decision], bool]:
         version = seen.plan.version
         if all(known is not None and known.plan_version == version for known in metrics.values()):
             step = committed_steps(seen)
-            in_vain = step - began.setdefault(version, step) >= VAIN_INTERVALS * job.interval
-            if in_vain and not any(known is not None and known.steps for known in metrics.values()):
+            unmeasured = step - began.setdefault(version, step) >= UNMEASURED_INTERVALS * job.interval
+            if unmeasured and not any(known is not None and known.steps for known in metrics.values()):
                 logger.warning(
                     "the profile ends early: of %d steps with batches %s none was fit for measuring",
                     step - began[version],
@@ -172,7 +173,7 @@ def measured(job: Job) -> Callable[[Seen, Decision], bool]:
 
 
 class Runner:
-    """Runs legs of one job, showing each to the user."""
+    """Runs trials of one job, showing each to the user."""
 
     def __init__(
         self,
@@ -199,32 +200,32 @@ class Runner:
         self._grace_seconds = grace_seconds
 
     def run(
-        self, leg: Leg, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
-    ) -> Result:
-        """Run one leg in `folder` to its end, its failure, or a signal; nothing of it is left running. `logs` is where
-        the workers' logs lie (None: in `folder`).
+        self, trial: Trial, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
+    ) -> TrialResult:
+        """Run one trial in `folder` to its end, its failure, or a signal; nothing of it is left running. `logs` is
+        where the workers' logs lie (None: in `folder`).
 
         Raises ManifestError if the job cannot run here.
         """
-        job = endless(self._job) if leg.is_profile else self._job
-        core = replace(to_core(job), policy=leg.policy, resumable=True)  # in the run's folder if nowhere else
-        if leg.is_profile:
+        job = endless(self._job) if trial.is_profile else self._job
+        core = replace(to_core(job), policy=trial.policy, resumable=True)  # in the run's folder if nowhere else
+        if trial.is_profile:
             core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
         names = worker_names(core)
-        schedule, placements = self._schedule_of(leg)
+        schedule, placements = self._schedule_of(trial)
         with LocalCluster(
             job,
             folder,
             str(checkpoints),
             mechanism=self._mechanism,
             cpus=placements[0],
-            endless=leg.is_profile,
+            endless=trial.is_profile,
             logs=logs,
         ) as cluster:
-            self._observer.begin(title, core, cluster.log_file, position=position, endless=leg.is_profile)
+            self._observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
             round_of = _Rounds(self._observer, limits)
-            wish: Interrupted | None = None
+            stopped_by: Interrupted | None = None
             phase: str
             try:
                 decision = steer(
@@ -233,13 +234,13 @@ class Runner:
                     now=time.time,
                     pause=self._pause_in(cluster, limits),
                     on_round=round_of.note,
-                    until=measured(core) if leg.is_profile else None,
+                    until=measured(core) if trial.is_profile else None,
                 )
                 phase, message = decision.phase, decision.reason
             except Interrupted as interrupted:
-                wish = interrupted
+                stopped_by = interrupted
                 phase, message = INTERRUPTED, str(interrupted)
-                if not leg.is_profile:
+                if not trial.is_profile:
                     self._leave(cluster)
             except (LimitError, OSError) as error:
                 phase, message = "Failed", str(error)
@@ -247,15 +248,15 @@ class Runner:
             adjustments, restarts, least_batches = _remembered(cluster)
             files = cluster.series_files()
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in names}
-        arm = Arm(
-            leg.policy,
-            leg.round,
+        history = TrialHistory(
+            trial.policy,
+            trial.round,
             align(series),
             adjustments,
             phase,
             message,
             restarts,
-            leg.level,
+            trial.level,
             tuple(limits.changes),
             tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values())))),
         )
@@ -264,15 +265,15 @@ class Runner:
         if limits.missed() and phase == "Succeeded":
             said = f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}"
             self._observer.warn(said)
-        if wish is not None and not leg.is_profile:
-            self._say_where_it_ended(arm, checkpoints)
-        return Result(leg, arm, tuple(round_of.entries), series, wish, least_batches, failed)
+        if stopped_by is not None and not trial.is_profile:
+            self._warn_of_early_end(history, checkpoints)
+        return TrialResult(trial, history, tuple(round_of.entries), series, stopped_by, least_batches, failed)
 
-    def _schedule_of(self, leg: Leg) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
-        """An arm has all of the schedule, a profile one level of it."""
-        if not leg.is_profile:
+    def _schedule_of(self, trial: Trial) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
+        """A trial has all of the schedule, a profile one level of it."""
+        if not trial.is_profile:
             return self._schedule, self._placements
-        return Schedule((self._schedule.levels[leg.level],)), (self._placements[leg.level],)
+        return Schedule((self._schedule.levels[trial.level],)), (self._placements[trial.level],)
 
     def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits) -> Callable[[float], None]:
         def pause(seconds: float) -> None:
@@ -297,13 +298,13 @@ class Runner:
         except Insisted:
             self._observer.warn("killing the workers")
 
-    def _say_where_it_ended(self, arm: Arm, checkpoints: Path) -> None:
-        trained = arm.steps[-1].number + 1 if arm.steps else 0
+    def _warn_of_early_end(self, history: TrialHistory, checkpoints: Path) -> None:
+        trained = history.steps[-1].number + 1 if history.steps else 0
         saved = newest_step(checkpoints)
         kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
         if not self._keeps_checkpoints:
             kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
-        self._observer.warn(f"{arm.title}: stopped after {trained} steps; {kept}")
+        self._observer.warn(f"{history.title}: stopped after {trained} steps; {kept}")
 
 
 def failing_worker(message: str, failures: Sequence[str]) -> str | None:
