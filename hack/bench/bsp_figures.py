@@ -14,7 +14,7 @@ from heterotrain_operator.experiments.series import Step, align, mean_loss, seco
 LOSS_STEPS = 10
 """Steps whose mean counts as a loss reached: one step's loss is mostly its samples' luck."""
 
-ARM_FIGURES = (
+TRIAL_FIGURES = (
     "policy",
     "round",
     "steps",
@@ -30,8 +30,8 @@ ARM_FIGURES = (
 """As `heterotrain run --json` has them."""
 
 
-def read_arm(path: Path, workers: Sequence[str]) -> tuple[Step, ...]:
-    """The steps of an arm, from the series that a run keeps."""
+def read_trial(path: Path, workers: Sequence[str]) -> tuple[Step, ...]:
+    """The steps of a trial, from the series that a run keeps."""
     series: dict[str, list[StepRecord]] = {name: [] for name in workers}
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -40,10 +40,10 @@ def read_arm(path: Path, workers: Sequence[str]) -> tuple[Step, ...]:
     return align(series)
 
 
-def common_loss(arms: Sequence[Sequence[Step]]) -> float | None:
-    """The least loss that every arm has reached, as a mean of LOSS_STEPS steps; None if one has too few."""
+def common_loss(trials: Sequence[Sequence[Step]]) -> float | None:
+    """The least loss that every trial has reached, as a mean of LOSS_STEPS steps; None if one has too few."""
     best = []
-    for steps in arms:
+    for steps in trials:
         means = [mean_loss(steps[end - LOSS_STEPS : end], LOSS_STEPS) for end in range(LOSS_STEPS, len(steps) + 1)]
         known = [mean for mean in means if mean is not None]
         if not known:
@@ -53,28 +53,29 @@ def common_loss(arms: Sequence[Sequence[Step]]) -> float | None:
 
 
 def figures(summary: Mapping[str, Any], folder: Path, warm_up_steps: int) -> dict[str, Any]:
-    """What is kept of a run: per arm its figures, and the ceilings.
+    """What is kept of a run: per trial its figures, and the ceilings.
 
     `samples_per_second` leaves out the warm-up; `target_seconds` is the time from the first step until the loss was
-    first as low as every arm made it (`target_loss`), warm-up included.
+    first as low as every trial made it (`target_loss`), warm-up included.
     """
     series = [
-        read_arm(
-            folder / f"{arm['policy'].lower()}-{arm['round']}-series.jsonl", [one["name"] for one in arm["worker"]]
+        read_trial(
+            folder / f"{trial['policy'].lower()}-{trial['round']}-series.jsonl",
+            [one["name"] for one in trial["worker"]],
         )
-        for arm in summary["arms"]
+        for trial in summary["arms"]
     ]
     target = common_loss(series)
     return {
         "target_loss": target,
         "arms": [
-            {name: arm[name] for name in ARM_FIGURES}
+            {name: trial[name] for name in TRIAL_FIGURES}
             | {
                 "samples_per_second": samples_per_second(steps[warm_up_steps:]),
                 "target_seconds": seconds_to_target(steps, target, LOSS_STEPS),
-                "batches": [one["batch"] for one in arm["worker"]],
+                "batches": [one["batch"] for one in trial["worker"]],
             }
-            for arm, steps in zip(summary["arms"], series, strict=True)
+            for trial, steps in zip(summary["arms"], series, strict=True)
         ],
         "ceilings": [
             {"limits": level["label"], "ceilings": level["ceilings"]}

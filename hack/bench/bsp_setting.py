@@ -38,7 +38,7 @@ GLOBAL_BATCH = 128
 
 OWN_POLICY = "Optimal"
 POLICIES = ("Uniform", "Static", "Proportional")
-"""Compared with it. The oracle is no arm: its time is calculated from profiles."""
+"""Compared with it. The oracle is no trial: its time is calculated from profiles."""
 
 WARM_UP_STEPS = 20
 
@@ -182,7 +182,7 @@ PROFILE_STEPS = 5 * 25
 
 
 def expected_seconds(setting: Setting, cost: Cost) -> float:
-    """How long arms, profiles and their starts take if nothing but computing takes time."""
+    """How long trials, profiles and their starts take if nothing but computing takes time."""
     per_level = [limits(level, setting.cores) for level in setting.levels]
     steps = setting.steps / len(per_level)
     different = tuple(dict.fromkeys(per_level))
@@ -190,9 +190,9 @@ def expected_seconds(setting: Setting, cost: Cost) -> float:
     balanced = sum(steps * _balanced_seconds(cores, cost) for cores in per_level)
     # No worker is limited before its first plan, so the machine starts them all as fast as it can.
     start = len(WORKERS) * cost.start_core_seconds / setting.cores
-    arms = sum(start + (equal if policy == "Uniform" else balanced) for policy in (OWN_POLICY, *setting.compared))
+    trials = sum(start + (equal if policy == "Uniform" else balanced) for policy in (OWN_POLICY, *setting.compared))
     profiles = sum(start + PROFILE_STEPS * _balanced_seconds(cores, cost) for cores in different)
-    return setting.rounds * arms + 2 * profiles
+    return setting.rounds * trials + 2 * profiles
 
 
 def _uniform_seconds(cores: Sequence[float], cost: Cost) -> float:

@@ -58,10 +58,10 @@ def balance_table(rounds: list[Balance]) -> Table:
 def comparison_table(comparison: Summary) -> Table:
     """Uniform beside Optimal."""
     table = Table("policy", "samples/s", "iteration", "of the ceiling", box=None)
-    for arm in comparison.arms:
-        fraction = "-" if arm.ceiling_fraction is None else f"{arm.ceiling_fraction:.0%}"
-        iteration = "-" if arm.iteration_seconds is None else f"{1000 * arm.iteration_seconds:.0f} ms"
-        table.add_row(arm.policy, f"{arm.samples_per_second or 0:.0f}", iteration, fraction)
+    for trial in comparison.trials:
+        fraction = "-" if trial.ceiling_fraction is None else f"{trial.ceiling_fraction:.0%}"
+        iteration = "-" if trial.iteration_seconds is None else f"{1000 * trial.iteration_seconds:.0f} ms"
+        table.add_row(trial.policy, f"{trial.samples_per_second or 0:.0f}", iteration, fraction)
     return table
 
 
@@ -96,14 +96,14 @@ def main() -> int:
     with ready() as bench:
         report["kubernetes"] = bench.cluster.version
         if options.rounds > 0:
-            rounds, arms = [], []
+            rounds, trials = [], []
             for number in range(1, options.rounds + 1):
                 for policy in ("Optimal", "Uniform"):
-                    balance, arm = measure_balance(bench, policy, number, options.steps, options.width)
+                    balance, trial = measure_balance(bench, policy, number, options.steps, options.width)
                     rounds.append(balance)
-                    arms.append(arm)
+                    trials.append(trial)
             console.print(balance_table(rounds))
-            comparison = compare(bench, arms, options.width)
+            comparison = compare(bench, trials, options.width)
             console.print(comparison_table(comparison))
             report["rounds"] = [asdict(each) for each in rounds]
             report["comparison"] = comparison.to_json()

@@ -19,7 +19,7 @@ from e2e.waiting import wait_for
 from heterotrain import contract
 from heterotrain.contract import StepRecord
 from heterotrain_operator.experiments.series import align
-from heterotrain_operator.experiments.summary import Arm, Summary, summarize
+from heterotrain_operator.experiments.summary import Summary, TrialHistory, summarize
 
 RUN_SECONDS = 1800.0
 TOLERANCE = 0.10
@@ -58,7 +58,7 @@ class Balance:
     imbalance: float
 
 
-def measure_balance(bench: Bench, policy: str, number: int, steps: int, width: int) -> tuple[Balance, Arm]:
+def measure_balance(bench: Bench, policy: str, number: int, steps: int, width: int) -> tuple[Balance, TrialHistory]:
     """Run the job once, to its end."""
     manifest = unequal_digits(width, training={"steps": steps}, batching={"policy": policy})
     with bench.namespace() as namespace:
@@ -81,7 +81,7 @@ def measure_balance(bench: Bench, policy: str, number: int, steps: int, width: i
         batches=history.plans[last].batch_sizes,
         imbalance=excess,
     )
-    arm = Arm(
+    trial = TrialHistory(
         policy=policy,
         round=number,
         steps=align(records),
@@ -89,18 +89,18 @@ def measure_balance(bench: Bench, policy: str, number: int, steps: int, width: i
         phase="Succeeded",
         restarts=int(status["restarts"]),
     )
-    return balance, arm
+    return balance, trial
 
 
-def compare(bench: Bench, arms: Sequence[Arm], width: int) -> Summary:
+def compare(bench: Bench, trials: Sequence[TrialHistory], width: int) -> Summary:
     """Profile the workers on this cluster, and put the runs beside the best that was possible."""
     profile, bounds = profiled(bench, width)
     names = list(profile.steps[0].records)
-    ordered = sorted(arms, key=lambda arm: arm.policy != "Optimal")
+    ordered = sorted(trials, key=lambda trial: trial.policy != "Optimal")
     return summarize("digits", ordered, names, bounds=bounds, profiled=[profile])
 
 
-def profiled(bench: Bench, width: int) -> tuple[Arm, Mapping[str, tuple[int, int]]]:
+def profiled(bench: Bench, width: int) -> tuple[TrialHistory, Mapping[str, tuple[int, int]]]:
     """Own times of every worker at several batches, which its bounds force on it; and the bounds of the job itself."""
     manifest = unequal_digits(width, training={"steps": 1_000_000}, batching={"policy": "Uniform"})
     groups = manifest["spec"]["workerGroups"]
@@ -113,7 +113,7 @@ def profiled(bench: Bench, width: int) -> tuple[Arm, Mapping[str, tuple[int, int
                 wait_for(partial(measured, job, groups, split), 300, f"enough steps at {split}")
         steps = align(records_of(job, history))
     bounds = {job.pod_name(group["name"]): (group["batchSize"]["min"], group["batchSize"]["max"]) for group in groups}
-    return Arm(policy="Profile", round=1, steps=steps, adjustments=0, phase="Running"), bounds
+    return TrialHistory(policy="Profile", round=1, steps=steps, adjustments=0, phase="Running"), bounds
 
 
 def force(job: JobOnCluster, batches: Sequence[int]) -> None:

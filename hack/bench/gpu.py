@@ -32,7 +32,7 @@ POLICIES = ("Uniform", "Static")
 ALONE = "GPU alone"
 PRECISIONS = ("float32", "bfloat16")
 
-ARM_FIGURES = (
+TRIAL_FIGURES = (
     "round",
     "steps",
     "samples_per_second",
@@ -120,17 +120,17 @@ def summary_of(job: Mapping[str, Any], variables: Mapping[str, str], *words: str
     return found
 
 
-def arms_of(summary: Mapping[str, Any], name: str | None = None) -> list[dict[str, Any]]:
-    """The arms' figures; `name` stands instead of the policy's."""
+def trials_of_summary(summary: Mapping[str, Any], name: str | None = None) -> list[dict[str, Any]]:
+    """The trials' figures; `name` stands instead of the policy's."""
     return [
-        {"policy": name or arm["policy"], **{figure: arm[figure] for figure in ARM_FIGURES}}
-        | {"batches": [worker["batch"] for worker in arm["worker"]]}
-        for arm in summary["arms"]
+        {"policy": name or trial["policy"], **{figure: trial[figure] for figure in TRIAL_FIGURES}}
+        | {"batches": [worker["batch"] for worker in trial["worker"]]}
+        for trial in summary["arms"]
     ]
 
 
 def run(precision: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    """All arms in one precision; None if this version's jobs cannot have it. Raises BenchmarkError if one fails."""
+    """All trials in one precision; None if this version's jobs cannot have it. Raises BenchmarkError if one fails."""
     variables = environment(options.carry)
     gpu_flops = measured_flops("gpu", precision, options.cpu_threads, variables)
     cpu_flops = measured_flops("cpu", precision, options.cpu_threads, variables)
@@ -172,7 +172,7 @@ def run(precision: str, options: argparse.Namespace) -> dict[str, Any] | None:
             "python": platform.python_version(),
             "torch": gpu_flops["torch"],
         },
-        "arms": [*arms_of(before, ALONE), *arms_of(compared), *arms_of(after, ALONE)],
+        "arms": [*trials_of_summary(before, ALONE), *trials_of_summary(compared), *trials_of_summary(after, ALONE)],
         "ceilings": [{"limits": "", "ceilings": compared["ceilings"]}],
         "warnings": compared["warnings"],
     }

@@ -21,7 +21,7 @@ from typing import Any
 from papers import DYNAMIC_TIME_SAVED, EQUAL_CORES_CEILING, SPEED_UP, WEIGHTING_POINTS
 
 Document = Mapping[str, Any]
-Arms = Sequence[Document]
+Trials = Sequence[Document]
 
 NONE = "-"
 UNIFORM = "Uniform"
@@ -77,21 +77,23 @@ def times(value: float) -> str:
     return f"{value:.2f}x"
 
 
-def by_policy(arms: Arms) -> dict[str, list[Document]]:
+def by_policy(trials: Trials) -> dict[str, list[Document]]:
     """The rounds of each policy."""
     found: dict[str, list[Document]] = {}
-    for arm in arms:
-        found.setdefault(arm["policy"], []).append(arm)
+    for trial in trials:
+        found.setdefault(trial["policy"], []).append(trial)
     return found
 
 
-def ratios(arms: Arms, base: Arms, figure: str) -> list[float]:
+def ratios(trials: Trials, base: Trials, figure: str) -> list[float]:
     """A figure over that of the base in the same round; a round that ran before and after has the base's median."""
     rounds: dict[int, list[float]] = {}
-    for arm in base:
-        if arm[figure]:
-            rounds.setdefault(arm["round"], []).append(arm[figure])
-    return [arm[figure] / median(rounds[arm["round"]]) for arm in arms if arm[figure] and arm["round"] in rounds]
+    for trial in base:
+        if trial[figure]:
+            rounds.setdefault(trial["round"], []).append(trial[figure])
+    return [
+        trial[figure] / median(rounds[trial["round"]]) for trial in trials if trial[figure] and trial["round"] in rounds
+    ]
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -113,7 +115,7 @@ def _notes(documents: Sequence[Document]) -> str:
     lines = [f"Measured on {words}." for words in dict.fromkeys(map(of_machine, documents))]
     runs = dict.fromkeys((each["rounds"], each["steps"]) for each in documents if "rounds" in each)
     if runs:
-        lines.append(f"Runs of each arm: {' and '.join(f'{rounds} x {steps} steps' for rounds, steps in runs)}.")
+        lines.append(f"Runs of each trial: {' and '.join(f'{rounds} x {steps} steps' for rounds, steps in runs)}.")
     for document in documents:
         doubts = document.get("warnings", [])
         if doubts:
@@ -127,26 +129,26 @@ def bsp(documents: Sequence[Document]) -> str:
     rows, phases = [], []
     for document in documents:
         policies = by_policy(document["arms"])
-        for policy, arms in policies.items():
+        for policy, trials in policies.items():
             base = policies.get(UNIFORM, [])
-            saved = [1 - ratio for ratio in ratios(arms, base, "target_seconds")]
-            # Of an arm with phases, iteration and share of the ceiling are those of its last phase.
-            settled = [arm for arm in arms if not arm["phases"]]
+            saved = [1 - ratio for ratio in ratios(trials, base, "target_seconds")]
+            # Of a trial with phases, iteration and share of the ceiling are those of its last phase.
+            settled = [trial for trial in trials if not trial["phases"]]
             rows.append(
                 [
                     document["workload"],
                     document["level"],
                     policy,
-                    spread((arm["samples_per_second"] for arm in arms), rate),
-                    spread((arm["iteration_seconds"] for arm in settled), milliseconds),
-                    spread((arm["ceiling_fraction"] for arm in settled), percent),
-                    spread((arm["ceiling_fraction_all"] for arm in arms), percent),
-                    spread((arm["target_seconds"] for arm in arms), seconds),
+                    spread((trial["samples_per_second"] for trial in trials), rate),
+                    spread((trial["iteration_seconds"] for trial in settled), milliseconds),
+                    spread((trial["ceiling_fraction"] for trial in settled), percent),
+                    spread((trial["ceiling_fraction_all"] for trial in trials), percent),
+                    spread((trial["target_seconds"] for trial in trials), seconds),
                     NONE if policy == UNIFORM else spread(saved, percent),
                     _in_papers(document["workload"], document["level"], policy),
                 ]
             )
-            phases += _phases(document["workload"], policy, arms)
+            phases += _phases(document["workload"], policy, trials)
     headings = ("workload", "HL", "policy", "samples/s", "iteration", "of ceiling", "of ceiling, all steps")
     tables = [markdown((*headings, "to the loss", "time saved", "papers"), rows)]
     if phases:
@@ -163,9 +165,9 @@ def _in_papers(workload: str, level: str, policy: str) -> str:
     return SPEED_UP.get((workload, level), f"cores alone: at most {EQUAL_CORES_CEILING[level]:g}x")
 
 
-def _phases(workload: str, policy: str, arms: Arms) -> list[list[str]]:
+def _phases(workload: str, policy: str, trials: Trials) -> list[list[str]]:
     rows = []
-    for parts in zip(*(arm["phases"] for arm in arms), strict=False):
+    for parts in zip(*(trial["phases"] for trial in trials), strict=False):
         figures = ("samples_per_second", rate), ("ceiling_fraction", percent), ("ceiling_fraction_all", percent)
         cells = [spread((part[name] for part in parts), form) for name, form in figures]
         rows.append([workload, policy, parts[0]["label"], *cells])
@@ -178,18 +180,18 @@ def gpu(documents: Sequence[Document]) -> str:
     for document in documents:
         policies = by_policy(document["arms"])
         base = policies.get("GPU alone", [])
-        for policy, arms in policies.items():
+        for policy, trials in policies.items():
             rows.append(
                 [
                     document["workload"],
                     document["device"],
                     document["precision"],
                     policy,
-                    spread((arm["samples_per_second"] for arm in arms), rate),
-                    spread((arm["iteration_seconds"] for arm in arms), milliseconds),
-                    " / ".join(map(str, arms[-1]["batches"])),
-                    spread((arm["ceiling_fraction"] for arm in arms), percent),
-                    NONE if arms is base else spread(ratios(arms, base, "samples_per_second"), times),
+                    spread((trial["samples_per_second"] for trial in trials), rate),
+                    spread((trial["iteration_seconds"] for trial in trials), milliseconds),
+                    " / ".join(map(str, trials[-1]["batches"])),
+                    spread((trial["ceiling_fraction"] for trial in trials), percent),
+                    NONE if trials is base else spread(ratios(trials, base, "samples_per_second"), times),
                 ]
             )
     headings = ("workload", "device", "precision", "policy", "samples/s", "iteration", "batches, GPU first")

@@ -5,7 +5,6 @@ Plain lines come at every decision and now and then between, so that a log stays
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -22,9 +21,9 @@ from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.journal import Entry, reached_steps
+from heterotrain_operator.experiments.pace import Pace
 
 PLAIN_EVERY_SECONDS = 10.0
-RATE_OVER_SECONDS = 20.0
 
 WORKER_COLUMNS = (
     Column("worker", name=True),
@@ -46,30 +45,6 @@ LEAST_BAR_WIDTH = 8
 LEAST_ROWS = 3
 LINES_AROUND = 8
 """Of the live view besides a row for each worker: the table's lines and heading, progress, reason, and some room."""
-
-
-class Pace:
-    """Committed steps per second over the last seconds, from (moment, step) pairs."""
-
-    def __init__(self) -> None:
-        self._points: deque[tuple[float, int]] = deque()
-
-    def note(self, moment: float, step: int) -> None:
-        """A step was seen as the newest at a moment; going back (a restart) begins anew."""
-        if self._points and step < self._points[-1][1]:
-            self._points.clear()
-        if step > 0:
-            self._points.append((moment, step))
-        while len(self._points) > 2 and self._points[1][0] < moment - RATE_OVER_SECONDS:
-            self._points.popleft()
-
-    @property
-    def steps_per_second(self) -> float | None:
-        """None until two steps have been seen."""
-        if len(self._points) < 2:
-            return None
-        (first, low), (last, high) = self._points[0], self._points[-1]
-        return (high - low) / (last - first) if last > first and high > low else None
 
 
 def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
@@ -228,7 +203,7 @@ class View:
         self._console.print(Text("\n").join(told), soft_wrap=True)
 
     def begin(self, title: str, job: Job, *, position: str = "", endless: bool = False) -> None:
-        """A new arm starts, in a `position` among several; an endless one shows no end."""
+        """A new trial starts, in a `position` among several; an endless one shows no end."""
         self._title, self._job, self._endless, self._pace = title, job, endless, Pace()
         self._said_at = self._now()
         self._known = {}

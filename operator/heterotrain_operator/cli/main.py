@@ -108,7 +108,7 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
         "--compare", type=_names, default=(), metavar="P,Q", help="run the same job under these policies, too"
     )
     train.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="run every arm N times, order reversed in between (1)"
+        "--rounds", type=int, default=1, metavar="N", help="run every trial N times, order reversed in between (1)"
     )
     train.add_argument(
         "--ceiling",

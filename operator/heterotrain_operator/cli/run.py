@@ -1,4 +1,4 @@
-"""`heterotrain run`: check everything first, run the arms, then say what came of them."""
+"""`heterotrain run`: check everything first, run the trials, then say what came of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.cli import script_output
 from heterotrain_operator.cli.live import View
 from heterotrain_operator.cli.log_tail import last_lines
+from heterotrain_operator.cli.observer import TerminalObserver
 from heterotrain_operator.cli.script_job import ScriptJob, document_of, manifest_text
 from heterotrain_operator.cli.scripts import located
 from heterotrain_operator.cli.table import print_summary
@@ -40,13 +41,13 @@ from heterotrain_operator.experiments.stop import StopSignals, stop_signals
 from heterotrain_operator.experiments.summary import WELL, Summary, Target, summarize
 from heterotrain_operator.experiments.trials import (
     FailedWorker,
-    Leg,
-    Result,
     Runner,
+    Trial,
+    TrialResult,
     bounds_of,
     least_batches,
-    legs,
     limits_of,
+    trials_of,
     worker_names,
 )
 
@@ -104,15 +105,15 @@ class Prepared:
 
     job: HeteroTrainingJob
     policy: str
-    legs: tuple[Leg, ...]
+    trials: tuple[Trial, ...]
     templates: dict[str, ProcessTemplate]
     durable: Path | None
     schedule: Schedule
 
     @property
-    def arms(self) -> int:
-        """How many arms there are besides the profile."""
-        return sum(not leg.is_profile for leg in self.legs)
+    def trained(self) -> int:
+        """How many trials there are besides the profile."""
+        return sum(not trial.is_profile for trial in self.trials)
 
 
 def package_version() -> str:
@@ -178,7 +179,7 @@ def prepare(options: Options, here: Path) -> Prepared:
     several = bool(options.compare) or options.rounds > 1
     durable = None if several else checkpoints.local_folder(job, here)
     if several and options.resume:
-        problems.append(Problem("--resume", "several arms each start from the beginning; there is none to resume"))
+        problems.append(Problem("--resume", "several trials each start from the beginning; there is none to resume"))
     elif durable is None and options.resume:
         problems.append(
             Problem("--resume", "the job has no spec.checkpoint.path, so no checkpoint to resume from is kept")
@@ -195,7 +196,7 @@ def prepare(options: Options, here: Path) -> Prepared:
     if problems:
         raise ManifestError(problems)
     profiled = bool(options.compare) or options.ceiling
-    wanted = legs((policy, *options.compare), options.rounds, profiled, len(schedule.levels))
+    wanted = trials_of((policy, *options.compare), options.rounds, profiled, len(schedule.levels))
     return Prepared(job, policy, wanted, templates, durable, schedule)
 
 
@@ -261,7 +262,7 @@ def _placed(prepared: Prepared) -> tuple[dict[str, int], ...]:
     levels = prepared.schedule.levels
     cpus = sorted(os.sched_getaffinity(0))
     placements = tuple(place(level.limits, cpus) for level in levels)
-    if all(placements) and any(leg.is_profile for leg in prepared.legs):
+    if all(placements) and any(trial.is_profile for trial in prepared.trials):
         return placements
     return ({},) * len(levels)
 
@@ -291,8 +292,8 @@ def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mech
     ignored = ignored_fields(prepared)
     if ignored:
         view.say(f"Ignored on this machine: {', '.join(ignored)}")
-    if prepared.arms > 1:
-        view.say("Every arm starts from the beginning; its checkpoints stay in the run's folder")
+    if prepared.trained > 1:
+        view.say("Every trial starts from the beginning; its checkpoints stay in the run's folder")
         return
     if prepared.durable is None:
         where = "in the run's folder" if options.out is not None else "temporary: nothing can be resumed"
@@ -306,46 +307,48 @@ def _introduce(view: View, prepared: Prepared, options: Options, mechanism: Mech
     if options.resume:
         saved = checkpoints.newest_step(prepared.durable)
         view.say(
-            f"Resuming after {saved} steps" if saved is not None else "There is no checkpoint yet: starting anew",
+            f"Resuming after {saved} steps"
+            if saved is not None
+            else "There is no checkpoint yet: starting from the beginning",
         )
 
 
-def _title(leg: Leg, rounds: int, schedule: Schedule) -> str:
-    if leg.is_profile:
-        when = "Profile before the arms" if leg.round == 0 else "Profile after the arms"
-        return when if len(schedule.levels) == 1 else f"{when}, limits {schedule.levels[leg.level].label}"
-    return f"{leg.policy} (round {leg.round})" if rounds > 1 else leg.policy
+def _title(trial: Trial, rounds: int, schedule: Schedule) -> str:
+    if trial.is_profile:
+        when = "Profile before the trials" if trial.round == 0 else "Profile after the trials"
+        return when if len(schedule.levels) == 1 else f"{when}, limits {schedule.levels[trial.level].label}"
+    return f"{trial.policy} (round {trial.round})" if rounds > 1 else trial.policy
 
 
-def _run_legs(runner: Runner, prepared: Prepared, options: Options, folder: Path, kept: Path) -> list[Result]:
-    """Run leg after leg, until one does not end well."""
-    results: list[Result] = []
+def _run_trials(runner: Runner, prepared: Prepared, options: Options, folder: Path, kept: Path) -> list[TrialResult]:
+    """Run trial after trial, until one does not end well."""
+    results: list[TrialResult] = []
     position = 0
-    for leg in prepared.legs:
-        position += not leg.is_profile
-        place = folder / "arms" / leg.slug
-        single = prepared.durable is not None and not leg.is_profile
+    for trial in prepared.trials:
+        position += not trial.is_profile
+        place = folder / "arms" / trial.slug
+        single = prepared.durable is not None and not trial.is_profile
         saved = prepared.durable if single and prepared.durable else place / "checkpoints"
-        arm = f"arm {position} of {prepared.arms}" if prepared.arms > 1 and not leg.is_profile else ""
-        title, logs = _title(leg, options.rounds, prepared.schedule), runs.log_folder(kept, leg.slug)
-        results.append(runner.run(leg, title, place, saved, logs=logs, position=arm))
-        if results[-1].arm.phase not in WELL:
+        which = f"trial {position} of {prepared.trained}" if prepared.trained > 1 and not trial.is_profile else ""
+        title, logs = _title(trial, options.rounds, prepared.schedule), runs.log_folder(kept, trial.slug)
+        results.append(runner.run(trial, title, place, saved, logs=logs, position=which))
+        if results[-1].history.phase not in WELL:
             break
     return results
 
 
-def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism) -> Summary:
+def _summary(prepared: Prepared, results: Sequence[TrialResult], mechanism: Mechanism) -> Summary:
     job = prepared.job
     core = to_core(job)
-    arms = [result.arm for result in results if not result.leg.is_profile]
+    trials = [result.history for result in results if not result.trial.is_profile]
     target = job.spec.training.target
     return summarize(
         core.name,
         # The job's own policy first in each round, whatever the order they ran in.
-        sorted(arms, key=lambda arm: (arm.round, arm.policy != prepared.policy)),
+        sorted(trials, key=lambda trial: (trial.round, trial.policy != prepared.policy)),
         worker_names(core),
         bounds=bounds_of(core),
-        profiled=[result.arm for result in results if result.leg.is_profile],
+        profiled=[result.history for result in results if result.trial.is_profile],
         target=None if target is None else Target(target.value, target.every_steps, target.metric, target.direction),
         limits=mechanism.describe(),
         levels=prepared.schedule.levels,
@@ -353,17 +356,22 @@ def _summary(prepared: Prepared, results: Sequence[Result], mechanism: Mechanism
     )
 
 
-def _report(prepared: Prepared, options: Options, results: Sequence[Result], summary: Summary, folder: Path) -> Path:
+def _report(
+    prepared: Prepared, options: Options, results: Sequence[TrialResult], summary: Summary, folder: Path
+) -> Path:
     # Drawing costs a second of imports that a run without a report does not need.
     from heterotrain_operator.experiments import report  # noqa: PLC0415
 
-    told = [(result, report.Told(result.arm, result.leg.slug, result.entries, result.series)) for result in results]
+    reported = [
+        (result, report.TrialReport(result.history, result.trial.slug, result.entries, result.series))
+        for result in results
+    ]
     return report.write(
         folder,
         report.Run(
             summary=summary,
-            told=tuple(each for result, each in told if not result.leg.is_profile),
-            profiles=tuple(each for result, each in told if result.leg.is_profile),
+            trials=tuple(each for result, each in reported if not result.trial.is_profile),
+            profiles=tuple(each for result, each in reported if result.trial.is_profile),
             names=worker_names(to_core(prepared.job)),
             manifest=options.manifest_text(),
             facts=report.Facts(machine_cores(), summary.limits, package_version()),
@@ -372,11 +380,11 @@ def _report(prepared: Prepared, options: Options, results: Sequence[Result], sum
     )
 
 
-def _exit_code(results: Sequence[Result]) -> int:
-    wish = next((result.stopped_by for result in results if result.stopped_by is not None), None)
-    if wish is not None:
-        return wish.exit_code
-    return SUCCEEDED if all(result.arm.phase in WELL for result in results) else FAILED
+def _exit_code(results: Sequence[TrialResult]) -> int:
+    stopped_by = next((result.stopped_by for result in results if result.stopped_by is not None), None)
+    if stopped_by is not None:
+        return stopped_by.exit_code
+    return SUCCEEDED if all(result.history.phase in WELL for result in results) else FAILED
 
 
 def run(options: Options, here: Path) -> int:
@@ -409,19 +417,18 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
             runner = Runner(
                 prepared.job,
                 mechanism=mechanism,
-                view=view,
+                observer=TerminalObserver(view, options.logs),
                 stop=stop,
                 grace_seconds=max(template.grace_seconds for template in prepared.templates.values()),
                 schedule=prepared.schedule,
                 placements=placements,
-                output=options.logs,
                 keeps_checkpoints=prepared.durable is not None or options.out is not None,
             )
-            results = _run_legs(runner, prepared, options, folder, kept)
+            results = _run_trials(runner, prepared, options, folder, kept)
         summary = _summary(prepared, results, mechanism)
         print_summary(console, summary)
         if (failed := results[-1].failed) is not None:
-            _tell_its_end(console, failed, here)
+            _print_last_lines(console, failed, here)
         if summary.message:
             colour = "yellow" if summary.phase == "Interrupted" else "red"
             _say(console, f"{summary.job} {summary.phase.lower()}: {summary.message}", colour)
@@ -436,7 +443,7 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
         return _exit_code(results)
 
 
-def _tell_its_end(console: Console, failed: FailedWorker, here: Path) -> None:
+def _print_last_lines(console: Console, failed: FailedWorker, here: Path) -> None:
     """The last lines that the failing worker's script printed, and where all of them are."""
     lines = last_lines(failed.log, LAST_LINES)
     place = _seen_from(here, failed.log)

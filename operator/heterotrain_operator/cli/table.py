@@ -10,11 +10,11 @@ from rich.text import Text
 
 from heterotrain_operator.cli.fitting import Cell, Column, fits, fitted
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.summary import ArmSummary, Summary
+from heterotrain_operator.experiments.summary import Summary, TrialSummary
 
 METRICS = 4
 """Of what a script evaluates, in the table; `--json` and the report have all."""
-ARM_COLUMNS = (
+TRIAL_COLUMNS = (
     Column("policy", name=True),
     Column("steps", rank=5),
     Column("time", rank=1),
@@ -33,62 +33,62 @@ PHASE_COLUMNS = (
 """Of `wording.PHASE_FIGURES` the share of the ceiling always stays."""
 
 
-def arms_table(summary: Summary, width: int) -> Table:
-    """One row per arm; what its script evaluated last is in it, too."""
-    with_ceiling = any(arm.ceiling_fraction is not None for arm in summary.arms)
-    with_target = any(arm.target_seconds is not None for arm in summary.arms)
+def trials_table(summary: Summary, width: int) -> Table:
+    """One row per trial; what its script evaluated last is in it, too."""
+    with_ceiling = any(trial.ceiling_fraction is not None for trial in summary.trials)
+    with_target = any(trial.target_seconds is not None for trial in summary.trials)
     absent = {heading for heading, known in (("to target", with_target), ("of ceiling", with_ceiling)) if not known}
-    rounds = wording.rounds_of(summary.arms)
-    measured = wording.metrics_of(summary.arms)[:METRICS]
+    rounds = wording.rounds_of(summary.trials)
+    measured = wording.metrics_of(summary.trials)[:METRICS]
     rows: list[dict[str, Cell]] = []
-    for arm in summary.arms:
-        name = wording.title(arm, rounds)
+    for trial in summary.trials:
+        name = wording.title(trial, rounds)
         row: dict[str, Cell] = {
-            "policy": name if arm.phase == "Succeeded" else Text(f"{name}: {arm.phase}", style="red"),
-            "steps": str(arm.steps),
-            "time": wording.seconds(arm.seconds),
-            "samples/s": wording.rate(arm.samples_per_second),
-            "iteration": wording.seconds(arm.iteration_seconds),
-            "adjustments": str(arm.adjustments),
-            "final loss": wording.loss(arm.final_loss),
-            "to target": wording.seconds(arm.target_seconds),
-            "of ceiling": wording.percent(arm.ceiling_fraction),
+            "policy": name if trial.phase == "Succeeded" else Text(f"{name}: {trial.phase}", style="red"),
+            "steps": str(trial.steps),
+            "time": wording.seconds(trial.seconds),
+            "samples/s": wording.rate(trial.samples_per_second),
+            "iteration": wording.seconds(trial.iteration_seconds),
+            "adjustments": str(trial.adjustments),
+            "final loss": wording.loss(trial.final_loss),
+            "to target": wording.seconds(trial.target_seconds),
+            "of ceiling": wording.percent(trial.ceiling_fraction),
         }
-        row |= {f"evaluated {name}": wording.loss(arm.measured.get(name)) for name in measured}
+        row |= {f"evaluated {name}": wording.loss(trial.measured.get(name)) for name in measured}
         rows.append(row)
-    shown = [column for column in ARM_COLUMNS if column.heading not in absent]
+    shown = [column for column in TRIAL_COLUMNS if column.heading not in absent]
     shown += [Column(name, rank=2, least=6, key=f"evaluated {name}") for name in measured]
     return fitted(shown, rows, width, title=summary.job)
 
 
 def workers_tables(summary: Summary, width: int) -> list[Table]:
-    """One row per worker, for every arm its batch, own time and share of waiting after the last adjustment; as many
-    arms side by side as there is room for, the others below.
+    """One row per worker, for every trial its batch, own time and share of waiting after the last adjustment; as many
+    trials side by side as there is room for, the others below.
     """
-    rounds = wording.rounds_of(summary.arms)
+    rounds = wording.rounds_of(summary.trials)
     tables: list[Table] = []
-    arms = list(summary.arms)
-    while arms:
-        beside = next((number for number in range(len(arms), 1, -1) if _fits(arms[:number], rounds, width)), 1)
-        tables.append(fitted(*_of_workers(arms[:beside], rounds), width))
-        arms = arms[beside:]
+    trials = list(summary.trials)
+    while trials:
+        beside = next((number for number in range(len(trials), 1, -1) if _fits(trials[:number], rounds, width)), 1)
+        tables.append(fitted(*_of_workers(trials[:beside], rounds), width))
+        trials = trials[beside:]
     return tables
 
 
-def _fits(arms: Sequence[ArmSummary], rounds: int, width: int) -> bool:
-    return fits(*_of_workers(arms, rounds), width)
+def _fits(trials: Sequence[TrialSummary], rounds: int, width: int) -> bool:
+    return fits(*_of_workers(trials, rounds), width)
 
 
-def _of_workers(arms: Sequence[ArmSummary], rounds: int) -> tuple[list[Column], list[dict[str, Cell]]]:
+def _of_workers(trials: Sequence[TrialSummary], rounds: int) -> tuple[list[Column], list[dict[str, Cell]]]:
     columns = [Column("worker", name=True)]
-    for number, arm in enumerate(arms):
+    for number, trial in enumerate(trials):
         columns += [
-            Column(f"{wording.title(arm, rounds)}\nbatch", key=f"batch {number}"),
+            Column(f"{wording.title(trial, rounds)}\nbatch", key=f"batch {number}"),
             Column("own time", rank=1, key=f"own {number}"),
             Column("waiting", rank=2, key=f"waiting {number}"),
         ]
     rows: list[dict[str, Cell]] = []
-    for workers in zip(*(arm.worker for arm in arms), strict=True):
+    for workers in zip(*(trial.worker for trial in trials), strict=True):
         row: dict[str, Cell] = {"worker": workers[0].name}
         for number, worker in enumerate(workers):
             row[f"batch {number}"] = str(worker.batch)
@@ -99,27 +99,27 @@ def _of_workers(arms: Sequence[ArmSummary], rounds: int) -> tuple[list[Column], 
 
 
 def phases_table(summary: Summary, width: int) -> Table:
-    """One row per arm and phase between changes of CPU limits."""
-    rounds = wording.rounds_of(summary.arms)
+    """One row per trial and phase between changes of CPU limits."""
+    rounds = wording.rounds_of(summary.trials)
     rows: list[dict[str, Cell]] = [
         {
-            "policy": wording.title(arm, rounds),
+            "policy": wording.title(trial, rounds),
             "CPU limits": phase.label,
             **dict(zip(wording.PHASE_FIGURES, wording.phase_figures(phase), strict=True)),
         }
-        for arm in summary.arms
-        for phase in arm.phases
+        for trial in summary.trials
+        for phase in trial.phases
     ]
     return fitted(PHASE_COLUMNS, rows, width)
 
 
 def print_summary(console: Console, summary: Summary) -> None:
     """The tables, what they mean in words, and what is doubtful about it."""
-    if any(arm.steps for arm in summary.arms):
-        console.print(arms_table(summary, console.width))
+    if any(trial.steps for trial in summary.trials):
+        console.print(trials_table(summary, console.width))
         for table in workers_tables(summary, console.width):
             console.print(table)
-    if any(arm.phases for arm in summary.arms):
+    if any(trial.phases for trial in summary.trials):
         console.print(phases_table(summary, console.width))
     for found in summary.speedup:
         console.print(wording.speedup(found), style="bold", highlight=False, soft_wrap=True)

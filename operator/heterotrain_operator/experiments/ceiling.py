@@ -24,7 +24,7 @@ FAULT_ABOVE = 1.02
 """A share of the ceiling above this cannot be speed; the measurement is at fault."""
 
 DOUBTFUL_DRIFT = 0.10
-"""A worker that differs by more than this fraction before and after the arms makes the ceiling doubtful."""
+"""A worker that differs by more than this fraction before and after the trials makes the ceiling doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _warnings(worker: WorkerProfile) -> list[str]:
     drift = _drift(worker)
     if drift is not None and abs(drift) > DOUBTFUL_DRIFT:
         found.append(
-            f"{worker.name}: own time changed by {drift:+.0%} from before to after the arms; "
+            f"{worker.name}: own time changed by {drift:+.0%} from before to after the trials; "
             "something else was using this machine"
         )
     return found
@@ -155,8 +155,8 @@ def allreduce_of(steps: Sequence[Step]) -> AllReduce:
     return AllReduce(median(seconds for _, seconds in best), len(best), False)
 
 
-def profile_of(names: Sequence[str], before: Sequence[Step], after: Sequence[Step], arms: Sequence[Step]) -> Profile:
-    """The profile of the workers from the steps profiled before and after the arms, and the arms' own steps.
+def profile_of(names: Sequence[str], before: Sequence[Step], after: Sequence[Step], trials: Sequence[Step]) -> Profile:
+    """The profile of the workers from the steps profiled before and after the trials, and the trials' own steps.
 
     Raises ValueError if a worker was not measured at all.
     """
@@ -164,11 +164,11 @@ def profile_of(names: Sequence[str], before: Sequence[Step], after: Sequence[Ste
     unmeasured = [worker.name for worker in workers if not worker.points]
     if unmeasured:
         raise ValueError(f"no step of {', '.join(unmeasured)} was fit for measuring in the profile")
-    allreduce = allreduce_of(arms)
+    allreduce = allreduce_of(trials)
     warnings = [text for worker in workers for text in _warnings(worker)]
     if not allreduce.balanced:
         warnings.append(
-            "no step of any arm was balanced within 10 %: "
+            "no step of any trial was balanced within 10 %: "
             f"the all-reduce is taken from the {allreduce.steps} best balanced ones"
         )
     return Profile(workers, allreduce, tuple(warnings))

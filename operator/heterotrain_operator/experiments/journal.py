@@ -12,7 +12,7 @@ from heterotrain_operator.core.model import Decision, Event, Seen
 class Entry:
     """One decision that did or said something.
 
-    `seconds` since the arm began; `step` counts the steps committed by then; `version` and `batches` (by
+    `seconds` since the trial began; `step` counts the steps committed by then; `version` and `batches` (by
     rank) are those of the plan it published, None and empty if it published none.
     """
 

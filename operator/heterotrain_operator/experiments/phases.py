@@ -1,7 +1,7 @@
-"""The parts of an arm between changes of the workers' CPU limits; pure.
+"""The parts of a trial between changes of the workers' CPU limits; pure.
 
-Figures over a whole arm mix machines of different speeds, and a ceiling holds for one set of limits only. So each part
-is measured by itself, against the ceiling of its own limits.
+Figures over a whole trial mix machines of different speeds, and a ceiling holds for one set of limits only. So each
+part is measured by itself, against the ceiling of its own limits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSummary:
-    """One phase in numbers, as `ArmSummary` has them of a whole arm; `first_step` is where it begins."""
+    """One phase in numbers, as `TrialSummary` has them of a whole trial; `first_step` is where it begins."""
 
     label: str
     level: int

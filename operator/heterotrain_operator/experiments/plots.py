@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from heterotrain_operator.experiments.ceiling import Profile
 from heterotrain_operator.experiments.series import Step
-from heterotrain_operator.experiments.summary import Arm
+from heterotrain_operator.experiments.summary import TrialHistory
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", ":", "-.")
@@ -75,10 +75,10 @@ def _above_most(values: Sequence[float]) -> float:
     return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.995 * len(ordered)) - 1)]
 
 
-def _changes(axes: Axes, arm: Arm, *, named: bool) -> None:
+def _changes(axes: Axes, trial: TrialHistory, *, named: bool) -> None:
     """A line at the first step under each new set of CPU limits."""
-    for change in arm.changes:
-        first = next((step.number for step in arm.steps if step.seconds >= change.seconds), change.step)
+    for change in trial.changes:
+        first = next((step.number for step in trial.steps if step.seconds >= change.seconds), change.step)
         axes.axvline(first, color="#555555", linestyle=":", linewidth=1.2)
         if named:
             axes.annotate(
@@ -93,14 +93,15 @@ def _changes(axes: Axes, arm: Arm, *, named: bool) -> None:
             )
 
 
-def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
-    """PNG of one arm: every worker's batch size (above) and own time (below) over steps, and changes of CPU limits."""
+def batches_and_times(trial: TrialHistory, names: Sequence[str]) -> bytes:
+    """PNG of one trial: every worker's batch size (above) and own time (below) over steps, and changes of CPU
+    limits."""
     figure = Figure(figsize=(WIDTH_INCHES, 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     shown: list[float] = []
     for index, name in enumerate(names):
         tint, line = colour(index)
-        known = [(step.number, step.records[name]) for step in arm.steps if name in step.records]
+        known = [(step.number, step.records[name]) for step in trial.steps if name in step.records]
         above.step(
             [number for number, _ in known],
             [record.batch for _, record in known],
@@ -112,7 +113,7 @@ def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
         )
         measured = [
             (step.number, step.records[name].own * 1e3)
-            for step in arm.steps
+            for step in trial.steps
             if name in step.records and not step.marked
         ]
         numbers = [number for number, _ in measured]
@@ -120,8 +121,8 @@ def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
         shown.extend(own)
         _dots(below, numbers, own, tint)
         below.plot(numbers, running_median(own, SMOOTHED_OVER), line, color=tint, linewidth=THIN)
-    _changes(above, arm, named=True)
-    _changes(below, arm, named=False)
+    _changes(above, trial, named=True)
+    _changes(below, trial, named=False)
     _dress(above, "batch size (samples)")
     _dress(below, "own time (ms)")
     below.set_xlabel("step")
@@ -129,7 +130,7 @@ def batches_and_times(arm: Arm, names: Sequence[str]) -> bytes:
     below.set_ylim(0, _above_most(shown) if shown else None)
     above.yaxis.set_major_locator(MaxNLocator(integer=True))
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    above.set_title(f"{arm.title}: batch sizes and own times", loc="left", fontweight="bold")
+    above.set_title(f"{trial.title}: batch sizes and own times", loc="left", fontweight="bold")
     if len(names) <= LEGEND_UP_TO:
         figure.legend(*above.get_legend_handles_labels(), loc="outside right center", frameon=False)
     return _png(figure)
@@ -140,27 +141,27 @@ def _timeline(steps: Sequence[Step]) -> tuple[list[float], list[float]]:
     return [seconds for seconds, _ in known], [loss for _, loss in known]
 
 
-def losses(arms: Sequence[Arm]) -> bytes:
-    """PNG of the training loss over time, one line per arm."""
+def losses(trials: Sequence[TrialHistory]) -> bytes:
+    """PNG of the training loss over time, one line per trial."""
     figure = Figure(figsize=(WIDTH_INCHES, 3.6), layout="constrained")
     axes = figure.subplots()
-    policies = list(dict.fromkeys(arm.policy for arm in arms))
+    policies = list(dict.fromkeys(trial.policy for trial in trials))
     everything: list[float] = []
-    for arm in arms:
-        # Arms are coloured from the other end, so that an arm is not taken for a worker.
-        tint = COLOURS[-1 - policies.index(arm.policy) % len(COLOURS)]
-        seconds, values = _timeline(arm.steps)
+    for trial in trials:
+        # Trials are coloured from the other end, so that a trial is not taken for a worker.
+        tint = COLOURS[-1 - policies.index(trial.policy) % len(COLOURS)]
+        seconds, values = _timeline(trial.steps)
         everything.extend(values)
-        line = LINES[(arm.round - 1) % len(LINES)]
+        line = LINES[(trial.round - 1) % len(LINES)]
         _dots(axes, seconds, values, tint)
-        axes.plot(seconds, running_median(values, SMOOTHED_OVER), line, color=tint, linewidth=THIN, label=arm.title)
+        axes.plot(seconds, running_median(values, SMOOTHED_OVER), line, color=tint, linewidth=THIN, label=trial.title)
     _dress(axes, "training loss")
     if everything and min(everything) > 0:
         axes.set_yscale("log")
     axes.set_xlabel("seconds since the first step")
     axes.set_xlim(left=0)
     axes.set_title("Training loss over time", loc="left", fontweight="bold")
-    if arms:
+    if trials:
         axes.legend(frameon=False)
     return _png(figure)
 

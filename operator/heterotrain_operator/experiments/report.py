@@ -1,7 +1,7 @@
 """Write a run into a folder: series and decisions as JSON lines, pictures, and one page that needs nothing
 else.
 
-The page holds everything inside itself, so that it can be mailed or kept; of the machine it tells only what
+The page holds everything inside itself, so that it can be mailed or kept; of the machine it names only what
 bears on the figures, never its name.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from heterotrain.contract import StepRecord
 from heterotrain_operator.experiments import plots, wording
 from heterotrain_operator.experiments.journal import Entry
-from heterotrain_operator.experiments.summary import Arm, ArmSummary, Summary
+from heterotrain_operator.experiments.summary import Summary, TrialHistory, TrialSummary
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -47,10 +47,10 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One arm with the decisions that were taken in it, and every worker's records; `slug` is its file name."""
+class TrialReport:
+    """One trial with the decisions that were taken in it, and every worker's records; `slug` is its file name."""
 
-    arm: Arm
+    history: TrialHistory
     slug: str
     entries: tuple[Entry, ...]
     series: Mapping[str, Sequence[StepRecord]]
@@ -58,15 +58,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that a report tells. `names` are the workers by rank, `manifest` and `schedule` are the
+    """All that a report shows. `names` are the workers by rank, `manifest` and `schedule` are the
     files' texts.
 
-    `profiles` are the arms that only measured; they are kept as series, not drawn.
+    `profiles` are the trials that only measured; they are kept as series, not drawn.
     """
 
     summary: Summary
-    told: tuple[Told, ...]
-    profiles: tuple[Told, ...]
+    trials: tuple[TrialReport, ...]
+    profiles: tuple[TrialReport, ...]
     names: tuple[str, ...]
     manifest: str
     facts: Facts
@@ -75,9 +75,9 @@ class Run:
 
 def draw(run: Run) -> dict[str, bytes]:
     """All pictures, PNG by file name."""
-    pictures = {"loss.png": plots.losses([each.arm for each in run.told])}
-    for each in run.told:
-        pictures[f"{each.slug}.png"] = plots.batches_and_times(each.arm, run.names)
+    pictures = {"loss.png": plots.losses([each.history for each in run.trials])}
+    for each in run.trials:
+        pictures[f"{each.slug}.png"] = plots.batches_and_times(each.history, run.names)
     if run.summary.profile is not None:
         pictures["profile.png"] = plots.own_times(run.summary.profile)
     return pictures
@@ -93,8 +93,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], text: frozens
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _arms(summary: Summary) -> str:
-    rounds = wording.rounds_of(summary.arms)
+def _trials(summary: Summary) -> str:
+    rounds = wording.rounds_of(summary.trials)
     return _table(
         (
             "policy",
@@ -112,43 +112,43 @@ def _arms(summary: Summary) -> str:
         ),
         [
             (
-                wording.title(arm, rounds),
-                arm.phase,
-                str(arm.steps),
-                wording.seconds(arm.seconds),
-                wording.rate(arm.samples_per_second),
-                wording.seconds(arm.iteration_seconds),
-                str(arm.adjustments),
-                str(arm.restarts),
-                wording.loss(arm.final_loss),
-                wording.seconds(arm.target_seconds),
-                wording.percent(arm.ceiling_fraction),
-                wording.percent(arm.ceiling_fraction_all),
+                wording.title(trial, rounds),
+                trial.phase,
+                str(trial.steps),
+                wording.seconds(trial.seconds),
+                wording.rate(trial.samples_per_second),
+                wording.seconds(trial.iteration_seconds),
+                str(trial.adjustments),
+                str(trial.restarts),
+                wording.loss(trial.final_loss),
+                wording.seconds(trial.target_seconds),
+                wording.percent(trial.ceiling_fraction),
+                wording.percent(trial.ceiling_fraction_all),
             )
-            for arm in summary.arms
+            for trial in summary.trials
         ],
         frozenset({"ended"}),
     )
 
 
-def _evaluations(arm: ArmSummary) -> str:
-    if not arm.evaluations:
+def _evaluations(trial: TrialSummary) -> str:
+    if not trial.evaluations:
         return ""
-    names = wording.metrics_of([arm])
+    names = wording.metrics_of([trial])
     rows = [
         (str(each.step), wording.seconds(each.seconds), *(wording.loss(each.metrics.get(name)) for name in names))
-        for each in arm.evaluations
+        for each in trial.evaluations
     ]
     return "<h3>Evaluations</h3>" + _table(("step", "after", *names), rows)
 
 
 def _workers(summary: Summary) -> str:
-    rounds = wording.rounds_of(summary.arms)
+    rounds = wording.rounds_of(summary.trials)
     return _table(
         ("policy", "worker", "batch", "samples", "own time", "wait", "waiting"),
         [
             (
-                wording.title(arm, rounds),
+                wording.title(trial, rounds),
                 worker.name,
                 str(worker.batch),
                 f"{worker.samples:,}",
@@ -156,17 +156,17 @@ def _workers(summary: Summary) -> str:
                 wording.seconds(worker.settled_wait_seconds),
                 wording.percent(worker.wait_share),
             )
-            for arm in summary.arms
-            for worker in arm.worker
+            for trial in summary.trials
+            for worker in trial.worker
         ],
         frozenset({"worker"}),
     )
 
 
-def _phases(arm: ArmSummary) -> str:
-    if not arm.phases:
+def _phases(trial: TrialSummary) -> str:
+    if not trial.phases:
         return ""
-    rows = [(phase.label, *wording.phase_figures(phase)) for phase in arm.phases]
+    rows = [(phase.label, *wording.phase_figures(phase)) for phase in trial.phases]
     return _table(("CPU limits", *wording.PHASE_FIGURES), rows)
 
 
@@ -220,21 +220,21 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
         parts.append(f'<p class="doubt">{escape(summary.phase)}: {escape(summary.message)}</p>')
     parts += [f'<p class="doubt">Doubtful: {escape(warning)}</p>' for warning in summary.warnings]
     parts += [
-        "<h2>Arms</h2>",
-        "<p>Iteration: median since the last adjustment of the batches. Samples per second: over the whole arm.</p>",
-        _arms(summary),
-        _picture(pictures["loss.png"], "Training loss over time, one line per arm"),
+        "<h2>Trials</h2>",
+        "<p>Iteration: median since the last adjustment of the batches. Samples per second: over the whole trial.</p>",
+        _trials(summary),
+        _picture(pictures["loss.png"], "Training loss over time, one line per trial"),
         "<h2>Workers</h2>",
         "<p>Means since the last adjustment.</p>",
         _workers(summary),
     ]
-    by_name = {(arm.policy, arm.round): arm for arm in summary.arms}
-    for each in run.told:
+    by_name = {(trial.policy, trial.round): trial for trial in summary.trials}
+    for each in run.trials:
         parts += [
-            f"<h2>{escape(each.arm.title)}</h2>",
-            _phases(by_name[each.arm.policy, each.arm.round]),
-            _picture(pictures[f"{each.slug}.png"], f"{each.arm.title}: batch size and own time by step"),
-            _evaluations(by_name[each.arm.policy, each.arm.round]),
+            f"<h2>{escape(each.history.title)}</h2>",
+            _phases(by_name[each.history.policy, each.history.round]),
+            _picture(pictures[f"{each.slug}.png"], f"{each.history.title}: batch size and own time by step"),
+            _evaluations(by_name[each.history.policy, each.history.round]),
             _decisions(each.entries),
         ]
     if summary.profile is not None:
@@ -254,21 +254,25 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
     )
 
 
-def _series(told: Told) -> str:
+def _series(trial: TrialReport) -> str:
     """One JSON line per step and worker, in the order of steps; replayed steps occur as often as they ran. Where limits
     changed, `cpuLimit` is the worker's since the last change, in cores.
     """
     lines = [
-        (record.step, rank, {"worker": name, **json.loads(record.to_json()), **_limit(told.arm, name, record.time)})
-        for rank, (name, records) in enumerate(told.series.items())
+        (
+            record.step,
+            rank,
+            {"worker": name, **json.loads(record.to_json()), **_limit(trial.history, name, record.time)},
+        )
+        for rank, (name, records) in enumerate(trial.series.items())
         for record in records
     ]
     return "".join(json.dumps(line) + "\n" for *_, line in sorted(lines, key=lambda entry: entry[:2]))
 
 
-def _limit(arm: Arm, worker: str, seconds: float) -> dict[str, float | None]:
+def _limit(trial: TrialHistory, worker: str, seconds: float) -> dict[str, float | None]:
     """Nothing before the first change: then it is what the manifest says."""
-    limits = next((change.limits for change in reversed(arm.changes) if change.seconds <= seconds), None)
+    limits = next((change.limits for change in reversed(trial.changes) if change.seconds <= seconds), None)
     return {} if limits is None else {"cpuLimit": limits[worker]}
 
 
@@ -277,7 +281,7 @@ def write(folder: Path, run: Run) -> Path:
 
     Raises OSError if the folder cannot be written.
     """
-    for each in (*run.told, *run.profiles):
+    for each in (*run.trials, *run.profiles):
         decisions = "".join(entry.to_json() + "\n" for entry in each.entries)
         (folder / f"{each.slug}-series.jsonl").write_text(_series(each), encoding="utf-8")
         (folder / f"{each.slug}-decisions.jsonl").write_text(decisions, encoding="utf-8")

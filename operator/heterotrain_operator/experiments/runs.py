@@ -19,12 +19,12 @@ KEPT = 10
 """Runs of one job whose logs are kept."""
 
 _MOMENT = re.compile(r"\d{8}T\d{12}")
-_ARMS, _WORKERS, _LOG = "arms", "workers", "log"
+_TRIALS, _WORKERS, _LOG = "arms", "workers", "log"
 
 
 def log_folder(run: Path, slug: str) -> Path:
-    """The folder of the logs of one arm of a run; a worker's is `<name>/log` in it."""
-    return run / _ARMS / slug / _WORKERS
+    """The folder of the logs of one trial of a run; a worker's is `<name>/log` in it."""
+    return run / _TRIALS / slug / _WORKERS
 
 
 def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -> Path:
@@ -67,7 +67,7 @@ def _forget(entries: Iterable[Path]) -> None:
 
 def newest(here: Path, job: str) -> Path | None:
     """The folder of a job's newest run of which something is left; None if there is none."""
-    return next((entry for entry in reversed(_entries(here / RUNS / job)) if (entry / _ARMS).is_dir()), None)
+    return next((entry for entry in reversed(_entries(here / RUNS / job)) if (entry / _TRIALS).is_dir()), None)
 
 
 def jobs(here: Path) -> list[str]:
@@ -77,22 +77,22 @@ def jobs(here: Path) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmLogs:
-    """The logs of one arm, by worker, in the order of their groups' names and indices."""
+class TrialLogs:
+    """The logs of one trial, by worker, in the order of their groups' names and indices."""
 
     slug: str
     workers: dict[str, Path]
     newest: float
 
 
-def arms(run: Path) -> list[ArmLogs]:
-    """The arms of a run that have logs, the one written to last at the end."""
+def trials(run: Path) -> list[TrialLogs]:
+    """The trials of a run that have logs, the one written to last at the end."""
     found = []
-    for folder in sorted((run / _ARMS).iterdir()):
+    for folder in sorted((run / _TRIALS).iterdir()):
         logs = {log.parent.name: log for log in sorted((folder / _WORKERS).glob(f"*/{_LOG}"), key=_by_index)}
         if logs:
-            found.append(ArmLogs(folder.name, logs, max(log.stat().st_mtime for log in logs.values())))
-    return sorted(found, key=lambda arm: arm.newest)
+            found.append(TrialLogs(folder.name, logs, max(log.stat().st_mtime for log in logs.values())))
+    return sorted(found, key=lambda trial: trial.newest)
 
 
 def _by_index(log: Path) -> tuple[str, int]:

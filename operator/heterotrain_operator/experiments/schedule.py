@@ -1,7 +1,7 @@
 """Schedules of CPU limits: read from a file, checked against a job, and turned into levels; pure but for the reading.
 
 Machines that others use change while a job trains. A schedule makes that happen on purpose, at the same steps or
-seconds in every arm, so that policies can be compared on it (OmniLearn, section IV-F).
+seconds in every trial, so that policies can be compared on it (OmniLearn, section IV-F).
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from heterotrain_operator.cli.live import Pace
 from heterotrain_operator.core.model import Event, Seen
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.journal import committed_steps
+from heterotrain_operator.experiments.pace import Pace
 from heterotrain_operator.experiments.phases import LimitChange
 from heterotrain_operator.experiments.schedule import Limits, Schedule
 
@@ -31,7 +31,7 @@ class Limited(Protocol):
 
 
 class ScheduledLimits:
-    """The limits of one arm. Tell it every look; `now` gives Unix seconds.
+    """The limits of one trial. Tell it every look; `now` gives Unix seconds.
 
     A worker that is started again begins with its manifest's limit, so every worker is known by its uid.
     """

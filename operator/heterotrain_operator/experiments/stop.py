@@ -10,7 +10,7 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(Exception):  # noqa: N818 - a wish of the user, not an error
+class Interrupted(Exception):  # noqa: N818 - what the user asks for is no error
     """The user asked to stop; `signum` is the signal that said so."""
 
     def __init__(self, signum: int) -> None:

@@ -30,17 +30,17 @@ from heterotrain_operator.experiments.series import (
 )
 
 WELL = ("Succeeded", "Running")
-"""Phases in which an arm may end well; a profile is stopped while it runs."""
+"""Phases in which a trial may end well; a profile is stopped while it runs."""
 
 FINAL_LOSS_STEPS = 10
 """The final loss is the mean over this many last steps: one step's loss is mostly its samples' luck."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class TrialHistory:
     """One run of the job under one policy, as it happened. `round` counts from 1.
 
-    `adjustments` is the number of plans that changed a batch; `message` says how the arm ended. `level` is the set of
+    `adjustments` is the number of plans that changed a batch; `message` says how the trial ended. `level` is the set of
     CPU limits that it began with, `changes` are those after.
     """
 
@@ -79,7 +79,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """One worker in one arm. `batch` is its final one, in samples; times are means over measured steps, in
+    """One worker in one trial. `batch` is its final one, in samples; times are means over measured steps, in
     seconds.
 
     The `settled` times are those since the last adjustment, at `batch`.
@@ -112,8 +112,8 @@ class EvaluationSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmSummary:
-    """One arm in numbers.
+class TrialSummary:
+    """One trial in numbers.
 
     `seconds` runs from the first to the last committed step, so `samples_per_second` counts the samples of
     all steps but the first. `iteration_seconds` is the median since the last adjustment, `settled_at_step`
@@ -166,7 +166,7 @@ class Ratio:
 class Speedup:
     """The job's own policy over another, over `rounds` rounds.
 
-    `samples_per_second` compares whole arms, `iteration` the median iterations after the last adjustments.
+    `samples_per_second` compares whole trials, `iteration` the median iterations after the last adjustments.
     """
 
     policy: str
@@ -188,6 +188,10 @@ class LevelSummary:
     ceilings: tuple[Ceiling, ...]
 
 
+_KEYS = {"trials": "arms"}
+"""Keys of the JSON document that keep their former names, since other programs read them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A whole run. `profile` and `ceilings` are those of the first of `levels`, which are empty where limits stay."""
@@ -196,7 +200,7 @@ class Summary:
     phase: str
     message: str
     limits: str
-    arms: tuple[ArmSummary, ...]
+    trials: tuple[TrialSummary, ...]
     speedup: tuple[Speedup, ...]
     profile: Profile | None
     ceilings: tuple[Ceiling, ...]
@@ -206,7 +210,7 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it: finite numbers, null where a figure is unknown."""
         document: dict[str, Any] = _finite(asdict(self))
-        return document
+        return {_KEYS.get(name, name): value for name, value in document.items()}
 
 
 def _finite(value: Any) -> Any:
@@ -239,8 +243,8 @@ def _global_batch(steps: Sequence[Step]) -> int:
     return sum(steps[-1].batches.values()) if steps else 0
 
 
-def _fault(arm: Arm, fractions: Sequence[float | None], parts: Sequence[phases.PhaseSummary]) -> str | None:
-    """Says which share of a ceiling cannot be, the greatest of the arm's and of its phases'; None if all can."""
+def _fault(trial: TrialHistory, fractions: Sequence[float | None], parts: Sequence[phases.PhaseSummary]) -> str | None:
+    """Says which share of a ceiling cannot be, the greatest of the trial's and of its phases'; None if all can."""
     found = [(fraction, "") for fraction in fractions]
     for part in parts:
         found += [(part.ceiling_fraction, f" in {part.label}"), (part.ceiling_fraction_all, f" in {part.label}")]
@@ -248,23 +252,28 @@ def _fault(arm: Arm, fractions: Sequence[float | None], parts: Sequence[phases.P
     if worst <= FAULT_ABOVE:
         return None
     return (
-        f"fault of measurement: {arm.title} reached {worst:.3f} of the ceiling{where}, and more than {FAULT_ABOVE} "
-        "cannot be; profile and arm did not run under the same conditions"
+        f"fault of measurement: {trial.title} reached {worst:.3f} of the ceiling{where}, and more than {FAULT_ABOVE} "
+        "cannot be; profile and trial did not run under the same conditions"
     )
 
 
-def _target_seconds(arm: Arm, target: Target) -> float | None:
+def _target_seconds(trial: TrialHistory, target: Target) -> float | None:
     if target.metric == TRAINING_LOSS:
-        return seconds_to_target(arm.steps, target.value, target.every_steps)
-    return seconds_to_metric(arm.steps, arm.evaluations, target.metric, target.reaches)
+        return seconds_to_target(trial.steps, target.value, target.every_steps)
+    return seconds_to_metric(trial.steps, trial.evaluations, target.metric, target.reaches)
 
 
-def summarize_arm(
-    arm: Arm, names: Sequence[str], ceilings: Sequence[Ceilings], target: Target | None = None, label: str = DECLARED
-) -> ArmSummary:
-    """One arm in numbers; `ceilings` by level (empty: none was measured), `label` that of the limits it began with."""
-    steps = arm.steps
-    parts = phases.split(steps, arm.changes, label=label, level=arm.level)
+def summarize_trial(
+    trial: TrialHistory,
+    names: Sequence[str],
+    ceilings: Sequence[Ceilings],
+    target: Target | None = None,
+    label: str = DECLARED,
+) -> TrialSummary:
+    """One trial in numbers; `ceilings` by level (empty: none was measured), `label` that of the limits it began
+    with."""
+    steps = trial.steps
+    parts = phases.split(steps, trial.changes, label=label, level=trial.level)
     last = next((part for part in reversed(parts) if part.steps), parts[0])
     settled = since_last_adjustment(last.steps)
     iterations = iteration_seconds(settled)
@@ -273,33 +282,33 @@ def summarize_arm(
     ceiling = phases.ceilings_at(ceilings, last.level).get(_global_batch(steps))
     fraction = ceiling.iteration_seconds / iteration if ceiling and iteration else None
     fraction_all = phases.fraction_of(parts, ceilings)
-    by_phase = tuple(phases.summarize_phase(part, ceilings) for part in parts) if arm.changes else ()
-    return ArmSummary(
-        policy=arm.policy,
-        round=arm.round,
-        phase=arm.phase,
-        message=arm.message,
+    by_phase = tuple(phases.summarize_phase(part, ceilings) for part in parts) if trial.changes else ()
+    return TrialSummary(
+        policy=trial.policy,
+        round=trial.round,
+        phase=trial.phase,
+        message=trial.message,
         steps=len(steps),
         samples=sum(step.samples for step in steps),
         seconds=seconds,
         samples_per_second=phases.samples_per_second(steps),
         final_loss=mean_loss(steps, FINAL_LOSS_STEPS),
-        target_seconds=_target_seconds(arm, target) if target else None,
-        adjustments=arm.adjustments,
-        restarts=arm.restarts,
+        target_seconds=_target_seconds(trial, target) if target else None,
+        adjustments=trial.adjustments,
+        restarts=trial.restarts,
         settled_at_step=settled[0].number if settled else None,
         iteration_seconds=iteration,
         global_batch=_global_batch(steps),
         ceiling_seconds=ceiling.iteration_seconds if ceiling else None,
         ceiling_fraction=fraction,
         ceiling_fraction_all=fraction_all,
-        fault=_fault(arm, (fraction, fraction_all), by_phase),
+        fault=_fault(trial, (fraction, fraction_all), by_phase),
         worker=tuple(_worker(name, steps, settled) for name in names),
-        changes=arm.changes,
+        changes=trial.changes,
         phases=by_phase,
         evaluations=tuple(
             EvaluationSummary(each.step, each.time - steps[0].seconds if steps else None, dict(each.metrics))
-            for each in last_evaluations(arm.evaluations)
+            for each in last_evaluations(trial.evaluations)
         ),
     )
 
@@ -309,15 +318,15 @@ def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> Ratio | None:
     return Ratio(median(ratios), min(ratios), max(ratios)) if ratios else None
 
 
-def speedups(arms: Sequence[ArmSummary]) -> tuple[Speedup, ...]:
-    """How many times faster the first arm's policy was than each other, round by round."""
-    if not arms:
+def speedups(trials: Sequence[TrialSummary]) -> tuple[Speedup, ...]:
+    """How many times faster the first trial's policy was than each other, round by round."""
+    if not trials:
         return ()
-    own = arms[0].policy
-    ours = {arm.round: arm for arm in arms if arm.policy == own}
+    own = trials[0].policy
+    ours = {trial.round: trial for trial in trials if trial.policy == own}
     found = []
-    for other in dict.fromkeys(arm.policy for arm in arms if arm.policy != own):
-        pairs = [(ours[arm.round], arm) for arm in arms if arm.policy == other and arm.round in ours]
+    for other in dict.fromkeys(trial.policy for trial in trials if trial.policy != own):
+        pairs = [(ours[trial.round], trial) for trial in trials if trial.policy == other and trial.round in ours]
         found.append(
             Speedup(
                 policy=own,
@@ -332,11 +341,11 @@ def speedups(arms: Sequence[ArmSummary]) -> tuple[Speedup, ...]:
 
 def summarize(
     job: str,
-    arms: Sequence[Arm],
+    trials: Sequence[TrialHistory],
     names: Sequence[str],
     *,
     bounds: Mapping[str, tuple[int, int]],
-    profiled: Sequence[Arm] = (),
+    profiled: Sequence[TrialHistory] = (),
     target: Target | None = None,
     limits: str = "",
     levels: Sequence[Level] = (),
@@ -345,7 +354,7 @@ def summarize(
     """The whole run in numbers.
 
     `names` are the workers by rank; `bounds` each one's least and most samples per step; `profiled` the
-    steps of the profile before and (if it came to that) after the arms; `limits` says how CPU limits were
+    steps of the profile before and (if it came to that) after the trials; `limits` says how CPU limits were
     imposed, `levels` what they were in the run's course. `least` are the fewest samples that workers reported to
     need: they raise the lower bounds of ceilings as they do those of plans.
     """
@@ -354,43 +363,43 @@ def summarize(
     leasts = least or {}
     warnings: list[str] = []
     for index, level in enumerate(known):
-        profile, possible, doubts = _measure_ceilings(index, arms, names, bounds, profiled, leasts=leasts)
+        profile, possible, doubts = _measure_ceilings(index, trials, names, bounds, profiled, leasts=leasts)
         found.append(
             LevelSummary(level.label, level.limits, profile, tuple(possible[size] for size in sorted(possible)))
         )
         warnings += doubts if len(known) == 1 else [f"limits {level.label}: {doubt}" for doubt in doubts]
     by_level = [{ceiling.global_batch: ceiling for ceiling in level.ceilings} for level in found]
-    summaries = tuple(summarize_arm(arm, names, by_level, target, known[arm.level].label) for arm in arms)
-    ended = [arm for arm in (*profiled, *arms) if arm.phase not in WELL]
+    summaries = tuple(summarize_trial(trial, names, by_level, target, known[trial.level].label) for trial in trials)
+    ended = [trial for trial in (*profiled, *trials) if trial.phase not in WELL]
     return Summary(
         job=job,
         phase=ended[0].phase if ended else "Succeeded",
         message=ended[0].message if ended else "",
         limits=limits,
-        arms=summaries,
+        trials=summaries,
         speedup=speedups(summaries),
         profile=found[0].profile,
         ceilings=found[0].ceilings,
-        levels=tuple(found) if any(arm.changes for arm in arms) else (),
-        warnings=(*warnings, *(arm.fault for arm in summaries if arm.fault)),
+        levels=tuple(found) if any(trial.changes for trial in trials) else (),
+        warnings=(*warnings, *(trial.fault for trial in summaries if trial.fault)),
     )
 
 
 def _measure_ceilings(
     level: int,
-    arms: Sequence[Arm],
+    trials: Sequence[TrialHistory],
     names: Sequence[str],
     bounds: Mapping[str, tuple[int, int]],
-    profiled: Sequence[Arm],
+    profiled: Sequence[TrialHistory],
     *,
     leasts: Mapping[str, int],
 ) -> tuple[Profile | None, dict[int, Ceiling], list[str]]:
-    own = [arm for arm in profiled if arm.level == level]
+    own = [trial for trial in profiled if trial.level == level]
     if not own:
         return None, {}, []
     before = own[0].steps
     after = own[1].steps if len(own) > 1 else ()
-    parts = [part for arm in arms for part in phases.split(arm.steps, arm.changes, label="", level=arm.level)]
+    parts = [part for trial in trials for part in phases.split(trial.steps, trial.changes, label="", level=trial.level)]
     trained = [step for part in parts if part.level == level for step in part.steps]
     try:
         profile = profile_of(names, before, after, trained)

@@ -1,4 +1,4 @@
-"""Run a job on this machine under one policy after the other, each arm in a world of its own."""
+"""Run a job on this machine under one policy after the other, each trial in a cluster of its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from pathlib import Path
 from heterotrain.contract import StepRecord
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.api.base import MAX_STEPS
-from heterotrain_operator.cli import script_output
-from heterotrain_operator.cli.live import View
-from heterotrain_operator.cli.script_output import ScriptOutput
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
 from heterotrain_operator.core.facts import bounds_of as group_bounds
@@ -26,11 +23,12 @@ from heterotrain_operator.core.split.passes import in_passes
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.checkpoints import newest_step
 from heterotrain_operator.experiments.journal import Entry, committed_steps, entry_of, reached_steps
+from heterotrain_operator.experiments.observer import Observer
 from heterotrain_operator.experiments.schedule import Schedule
 from heterotrain_operator.experiments.scheduled import ScheduledLimits
 from heterotrain_operator.experiments.series import align, read_evaluations, read_series
 from heterotrain_operator.experiments.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.experiments.summary import Arm
+from heterotrain_operator.experiments.summary import TrialHistory
 from heterotrain_operator.loop import steer
 
 logger = logging.getLogger(__name__)
@@ -38,17 +36,18 @@ logger = logging.getLogger(__name__)
 PROFILE = "Profile"
 
 PROFILE_STEPS = 20
-"""Measured steps, at least, of each plan of the profile: what all arms are held against must be steadier than they."""
+"""Measured steps, at least, of each plan of the profile: what all trials are held against must be steadier than
+they."""
 
-VAIN_INTERVALS = 5
+UNMEASURED_INTERVALS = 5
 """Control intervals in which no step was measured after which the profile expects none any more."""
 
 INTERRUPTED = "Interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
-    """One arm to run; `round` counts from 1. The profile runs before (0) and after (1) all others, once for each
+class Trial:
+    """One trial to run; `round` counts from 1. The profile runs before (0) and after (1) all others, once for each
     `level` of CPU limits.
     """
 
@@ -69,20 +68,20 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class FailedWorker:
-    """The worker for which a leg failed, and its log."""
+    """The worker for which a trial failed, and its log."""
 
     name: str
     log: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a leg: the arm, the decisions taken, every worker's records, the signal that ended it, the fewest
-    samples that workers reported to need, and the worker for which it failed.
+class TrialResult:
+    """What came of a trial: its history, the decisions taken, every worker's records, the signal that ended it, the
+    fewest samples that workers reported to need, and the worker for which it failed.
     """
 
-    leg: Leg
-    arm: Arm
+    trial: Trial
+    history: TrialHistory
     entries: tuple[Entry, ...]
     series: dict[str, tuple[StepRecord, ...]]
     stopped_by: Interrupted | None = None
@@ -90,19 +89,19 @@ class Result:
     failed: FailedWorker | None = None
 
 
-def legs(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Leg, ...]:
+def trials_of(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Trial, ...]:
     """What to run, in order: the policies in each round, reversed from one to the next; `levels` of CPU limits.
 
     A machine that warms up or slows down meanwhile then favours none (mechanisms, section 4).
     """
-    arms = []
+    trials = []
     for number in range(1, rounds + 1):
         order = policies if number % 2 else tuple(reversed(policies))
-        arms += [Leg(policy, number) for policy in order]
+        trials += [Trial(policy, number) for policy in order]
     if not profile:
-        return tuple(arms)
-    before, after = (tuple(Leg(PROFILE, number, level) for level in range(levels)) for number in (0, 1))
-    return (*before, *arms, *reversed(after))
+        return tuple(trials)
+    before, after = (tuple(Trial(PROFILE, number, level) for level in range(levels)) for number in (0, 1))
+    return (*before, *trials, *reversed(after))
 
 
 def worker_names(job: Job) -> tuple[str, ...]:
@@ -123,8 +122,8 @@ def bounds_of(job: Job) -> dict[str, tuple[int, int]]:
     return dict(zip(worker_names(job), bounds, strict=True))
 
 
-def least_batches(job: Job, results: Iterable[Result]) -> dict[str, int]:
-    """The fewest samples that each worker reported to need in any leg, at most what its group may compute at once."""
+def least_batches(job: Job, results: Iterable[TrialResult]) -> dict[str, int]:
+    """The fewest samples that each worker reported to need in any trial, at most what its group may compute at once."""
     groups = [group for group in job.groups for _ in range(group.replicas)]
     reported = [result.least_batches for result in results]
     return {
@@ -155,8 +154,8 @@ def measured(job: Job) -> Callable[[Seen, Decision], bool]:
         version = seen.plan.version
         if all(known is not None and known.plan_version == version for known in metrics.values()):
             step = committed_steps(seen)
-            in_vain = step - began.setdefault(version, step) >= VAIN_INTERVALS * job.interval
-            if in_vain and not any(known is not None and known.steps for known in metrics.values()):
+            unmeasured = step - began.setdefault(version, step) >= UNMEASURED_INTERVALS * job.interval
+            if unmeasured and not any(known is not None and known.steps for known in metrics.values()):
                 logger.warning(
                     "the profile ends early: of %d steps with batches %s none was fit for measuring",
                     step - began[version],
@@ -174,95 +173,90 @@ def measured(job: Job) -> Callable[[Seen, Decision], bool]:
 
 
 class Runner:
-    """Runs legs of one job, showing each to the user."""
+    """Runs trials of one job, showing each to the user."""
 
     def __init__(
         self,
         job: HeteroTrainingJob,
         *,
         mechanism: Mechanism,
-        view: View,
+        observer: Observer,
         stop: StopSignals,
         grace_seconds: float,
         schedule: Schedule,
         placements: Sequence[Mapping[str, int]],
-        output: str = script_output.LEADER,
         keeps_checkpoints: bool = True,
     ) -> None:
-        """`placements` has for each level of the schedule a CPU for each worker, or none; `output` says whose output is
-        shown (one of `script_output.CHOICES`). Without `keeps_checkpoints` they are gone with the run, and none is
-        promised.
+        """`placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints`
+        they are gone with the run, and none is promised.
         """
         self._keeps_checkpoints = keeps_checkpoints
-        self._output = output
         self._job = job
         self._schedule = schedule
         self._placements = placements
         self._mechanism = mechanism
-        self._view = view
+        self._observer = observer
         self._stop = stop
         self._grace_seconds = grace_seconds
 
     def run(
-        self, leg: Leg, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
-    ) -> Result:
-        """Run one leg in `folder` to its end, its failure, or a signal; nothing of it is left running. `logs` is where
-        the workers' logs lie (None: in `folder`).
+        self, trial: Trial, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
+    ) -> TrialResult:
+        """Run one trial in `folder` to its end, its failure, or a signal; nothing of it is left running. `logs` is
+        where the workers' logs lie (None: in `folder`).
 
         Raises ManifestError if the job cannot run here.
         """
-        job = endless(self._job) if leg.is_profile else self._job
-        core = replace(to_core(job), policy=leg.policy, resumable=True)  # in the run's folder if nowhere else
-        if leg.is_profile:
+        job = endless(self._job) if trial.is_profile else self._job
+        core = replace(to_core(job), policy=trial.policy, resumable=True)  # in the run's folder if nowhere else
+        if trial.is_profile:
             core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
         names = worker_names(core)
-        schedule, placements = self._schedule_of(leg)
+        schedule, placements = self._schedule_of(trial)
         with LocalCluster(
             job,
             folder,
             str(checkpoints),
             mechanism=self._mechanism,
             cpus=placements[0],
-            endless=leg.is_profile,
+            endless=trial.is_profile,
             logs=logs,
         ) as cluster:
-            self._view.begin(title, core, position=position, endless=leg.is_profile)
+            self._observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
-            output = ScriptOutput(names, cluster.log_file, self._view.script_says, self._output)
-            round_of = _Rounds(self._view, limits, output)
-            wish: Interrupted | None = None
+            round_of = _Rounds(self._observer, limits)
+            stopped_by: Interrupted | None = None
             phase: str
             try:
                 decision = steer(
                     core,
                     cluster,
                     now=time.time,
-                    pause=self._pause_in(cluster, limits, output),
+                    pause=self._pause_in(cluster, limits),
                     on_round=round_of.note,
-                    until=measured(core) if leg.is_profile else None,
+                    until=measured(core) if trial.is_profile else None,
                 )
                 phase, message = decision.phase, decision.reason
             except Interrupted as interrupted:
-                wish = interrupted
+                stopped_by = interrupted
                 phase, message = INTERRUPTED, str(interrupted)
-                if not leg.is_profile:
+                if not trial.is_profile:
                     self._leave(cluster)
             except (LimitError, OSError) as error:
                 phase, message = "Failed", str(error)
-            output.end()
-            self._view.clear()
+            self._observer.end()
             adjustments, restarts, least_batches = _remembered(cluster)
             files = cluster.series_files()
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in names}
-        arm = Arm(
-            leg.policy,
-            leg.round,
+        history = TrialHistory(
+            trial.policy,
+            trial.round,
             align(series),
             adjustments,
             phase,
             message,
             restarts,
-            leg.level,
+            trial.level,
             tuple(limits.changes),
             tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values())))),
         )
@@ -270,24 +264,22 @@ class Runner:
         failed = None if culprit is None else FailedWorker(culprit, cluster.log_file(culprit))
         if limits.missed() and phase == "Succeeded":
             said = f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}"
-            self._view.say(said, style="yellow")
-        if wish is not None and not leg.is_profile:
-            self._say_where_it_ended(arm, checkpoints)
-        return Result(leg, arm, tuple(round_of.entries), series, wish, least_batches, failed)
+            self._observer.warn(said)
+        if stopped_by is not None and not trial.is_profile:
+            self._warn_of_early_end(history, checkpoints)
+        return TrialResult(trial, history, tuple(round_of.entries), series, stopped_by, least_batches, failed)
 
-    def _schedule_of(self, leg: Leg) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
-        """An arm has all of the schedule, a profile one level of it."""
-        if not leg.is_profile:
+    def _schedule_of(self, trial: Trial) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
+        """A trial has all of the schedule, a profile one level of it."""
+        if not trial.is_profile:
             return self._schedule, self._placements
-        return Schedule((self._schedule.levels[leg.level],)), (self._placements[leg.level],)
+        return Schedule((self._schedule.levels[trial.level],)), (self._placements[trial.level],)
 
-    def _pause_in(
-        self, cluster: LocalCluster, limits: ScheduledLimits, output: ScriptOutput
-    ) -> Callable[[float], None]:
+    def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits) -> Callable[[float], None]:
         def pause(seconds: float) -> None:
             self._stop.check()
             left = limits.seconds_left()
-            cluster.wait(seconds if left is None else min(seconds, left), output.look)
+            cluster.wait(seconds if left is None else min(seconds, left), self._observer.look)
             self._stop.check()
 
         return pause
@@ -295,25 +287,24 @@ class Runner:
     def _leave(self, cluster: LocalCluster) -> None:
         """Let the workers write a checkpoint and end; a second signal cuts that short."""
         saving = " and write a checkpoint" if self._keeps_checkpoints else ""
-        self._view.say(
+        self._observer.warn(
             f"stopping: the workers finish their step{saving}, within {self._grace_seconds:g} s "
-            "(ask again to kill them)",
-            style="yellow",
+            "(ask again to kill them)"
         )
         try:
             with self._stop.insistable():
                 if not cluster.interrupt(self._grace_seconds):
-                    self._view.say("some workers did not end in time and were killed", style="yellow")
+                    self._observer.warn("some workers did not end in time and were killed")
         except Insisted:
-            self._view.say("killing the workers", style="yellow")
+            self._observer.warn("killing the workers")
 
-    def _say_where_it_ended(self, arm: Arm, checkpoints: Path) -> None:
-        trained = arm.steps[-1].number + 1 if arm.steps else 0
+    def _warn_of_early_end(self, history: TrialHistory, checkpoints: Path) -> None:
+        trained = history.steps[-1].number + 1 if history.steps else 0
         saved = newest_step(checkpoints)
         kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
         if not self._keeps_checkpoints:
             kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
-        self._view.say(f"{arm.title}: stopped after {trained} steps; {kept}", style="yellow")
+        self._observer.warn(f"{history.title}: stopped after {trained} steps; {kept}")
 
 
 def failing_worker(message: str, failures: Sequence[str]) -> str | None:
@@ -338,11 +329,10 @@ def _remembered(cluster: LocalCluster) -> tuple[int, int, dict[str, int]]:
 class _Rounds:
     """Listens to the loop: keeps what was decided and which workers failed, in that order, and shows it."""
 
-    def __init__(self, view: View, limits: ScheduledLimits, output: ScriptOutput) -> None:
+    def __init__(self, observer: Observer, limits: ScheduledLimits) -> None:
         self.entries: list[Entry] = []
         self.failures: list[str] = []
-        self._output = output
-        self._view = view
+        self._observer = observer
         self._limits = limits
         self._steps = 0
         self._began = time.monotonic()
@@ -357,5 +347,4 @@ class _Rounds:
         if entry is not None:
             self.entries.append(entry)
         self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
-        self._output.look()
-        self._view.show(seen, decision, entry)
+        self._observer.show(seen, decision, entry)

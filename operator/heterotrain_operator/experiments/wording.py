@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from heterotrain.contract import Evaluated
 from heterotrain_operator.experiments.ceiling import LEAST_SIZES, Ceiling, Profile
 from heterotrain_operator.experiments.phases import PhaseSummary
-from heterotrain_operator.experiments.summary import ArmSummary, Ratio, Speedup, Summary
+from heterotrain_operator.experiments.summary import Ratio, Speedup, Summary, TrialSummary
 
 MEBIBYTE = 1 << 20
 UNKNOWN = "-"
@@ -76,14 +76,14 @@ def evaluated(found: Evaluated) -> str:
     return f"{' and '.join(f'{name} {loss(value)}' for name, value in found.metrics)} at step {found.step}"
 
 
-def metrics_of(arms: Sequence[ArmSummary]) -> tuple[str, ...]:
+def metrics_of(trials: Sequence[TrialSummary]) -> tuple[str, ...]:
     """The names of all that was evaluated, in the order in which the scripts told them."""
-    return tuple(dict.fromkeys(name for arm in arms for each in arm.evaluations for name in each.metrics))
+    return tuple(dict.fromkeys(name for trial in trials for each in trial.evaluations for name in each.metrics))
 
 
-def title(arm: ArmSummary, rounds: int) -> str:
-    """The arm's name: its policy, and the round where there are several."""
-    return f"{arm.policy} {arm.round}" if rounds > 1 else arm.policy
+def title(trial: TrialSummary, rounds: int) -> str:
+    """The trial's name: its policy, and the round where there are several."""
+    return f"{trial.policy} {trial.round}" if rounds > 1 else trial.policy
 
 
 def factor(ratio: Ratio | None) -> str:
@@ -159,6 +159,6 @@ def listed(words: Iterable[str]) -> str:
     return " / ".join(known[:NAMED]) + more
 
 
-def rounds_of(arms: Sequence[ArmSummary]) -> int:
+def rounds_of(trials: Sequence[TrialSummary]) -> int:
     """How many rounds were run."""
-    return max((arm.round for arm in arms), default=0)
+    return max((trial.round for trial in trials), default=0)

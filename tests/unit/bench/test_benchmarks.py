@@ -12,7 +12,7 @@ import table
 import torch
 import weighting
 import yaml
-from bsp_figures import ARM_FIGURES, common_loss, figures
+from bsp_figures import TRIAL_FIGURES, common_loss, figures
 from bsp_setting import DYNAMIC, WORKLOADS, Cost, Setting, expected_seconds, limits, manifest, schedule
 
 from heterotrain_operator.api import parse_manifest, to_core
@@ -76,15 +76,15 @@ def test_figures_leave_out_the_warm_up(tmp_path: Path):
         for record in records
     ]
     (tmp_path / "optimal-1-series.jsonl").write_text("\n".join(lines), "utf-8")
-    arm = {"policy": "Optimal", "round": 1, "worker": [{"name": FAST, "batch": 40}, {"name": SLOW, "batch": 24}]}
-    arm |= dict.fromkeys(set(ARM_FIGURES) - arm.keys())
-    found = figures({"arms": [arm], "levels": [], "ceilings": []}, tmp_path, 20)
+    trial = {"policy": "Optimal", "round": 1, "worker": [{"name": FAST, "batch": 40}, {"name": SLOW, "batch": 24}]}
+    trial |= dict.fromkeys(set(TRIAL_FIGURES) - trial.keys())
+    found = figures({"arms": [trial], "levels": [], "ceilings": []}, tmp_path, 20)
     assert found["arms"][0]["samples_per_second"] == pytest.approx(64.0)
     assert found["arms"][0]["batches"] == [40, 24]
     assert found["arms"][0]["target_seconds"] == 18.0  # ten steps of 2 s: the loss never changes
 
 
-def document(level: str = "8", **arms: float) -> dict[str, object]:
+def document(level: str = "8", **trials: float) -> dict[str, object]:
     return {
         "benchmark": "bsp",
         "workload": "resnet18",
@@ -104,7 +104,7 @@ def document(level: str = "8", **arms: float) -> dict[str, object]:
                 "ceiling_fraction_all": None,
                 "phases": [],
             }
-            for policy, value in arms.items()
+            for policy, value in trials.items()
             for index in (0, 1)
         ],
     }
@@ -115,7 +115,7 @@ def test_table_has_medians_spreads_and_what_the_papers_say():
     assert "| resnet18 | 8 | Optimal | 250 (250..251) | 100 ms | 90% | - | 4.0 s | 60% |" in found
     assert "cores alone: at most 3x" in found
     assert "Doubtful, resnet18 8: the machine was in use" in found
-    assert "Runs of each arm: 1 x 90 steps." in found
+    assert "Runs of each trial: 1 x 90 steps." in found
 
 
 def test_tables_in_a_page_are_replaced_and_the_rest_stays(tmp_path: Path):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import StepRecord
 from heterotrain_operator.experiments.series import Step, align
-from heterotrain_operator.experiments.summary import Arm
+from heterotrain_operator.experiments.summary import TrialHistory
 
 FAST, SLOW = "job-fast-0", "job-slow-0"
 BEGAN = 1000.0
@@ -64,6 +64,8 @@ def joined(*parts: Mapping[str, Sequence[StepRecord]]) -> tuple[Step, ...]:
     return align({name: [entry for part in parts for entry in part[name]] for name in parts[0]})
 
 
-def arm(policy: str, steps: tuple[Step, ...], number: int = 1, phase: str = "Succeeded", adjustments: int = 0) -> Arm:
-    """An arm of these steps."""
-    return Arm(policy, number, steps, adjustments, phase)
+def trial(
+    policy: str, steps: tuple[Step, ...], number: int = 1, phase: str = "Succeeded", adjustments: int = 0
+) -> TrialHistory:
+    """A trial of these steps."""
+    return TrialHistory(policy, number, steps, adjustments, phase)

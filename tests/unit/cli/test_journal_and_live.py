@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.cli.live import Pace, View, plain_line, progress
+from heterotrain_operator.cli.live import View, plain_line, progress
 from heterotrain_operator.core.model import Decision, Event, Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments.journal import committed_steps, entry_of, reached_steps
+from heterotrain_operator.experiments.pace import Pace
 
 JOB = Job("digits", (Group("large", 1, cpu_limit=1.0), Group("small", 1, cpu_limit=0.25)), global_batch=96)
 PLAN = Plan(
@@ -143,13 +144,13 @@ class Clock:
 def test_log_gets_events_at_once_and_progress_every_ten_seconds():
     text, clock = io.StringIO(), Clock()
     with View(Console(file=text, width=200), clock) as view:
-        view.begin("Optimal", JOB, position="arm 1 of 2")
+        view.begin("Optimal", JOB, position="trial 1 of 2")
         for second in range(25):
             clock.seconds = float(second)
             decision = MOVED if second == 3 else QUIET
             view.show(seen(100 + 10 * second), decision, entry_of(clock.seconds, 100 + 10 * second, decision))
     lines = text.getvalue().splitlines()
-    assert lines[0] == "Optimal (arm 1 of 2)"
+    assert lines[0] == "Optimal (trial 1 of 2)"
     assert lines[1] == "Optimal, step 130: BatchRebalanced: moving 8 samples to large"
     assert [line.split(",")[0] for line in lines[2:]] == ["Optimal: step 200/400", "Optimal: step 300/400"]
 

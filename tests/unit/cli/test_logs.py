@@ -50,11 +50,11 @@ def a_run(
 ) -> Path:
     """A run of job `digits` that has left these logs."""
     folder = runs.begin(here, "digits", out, NOW + timedelta(minutes=minutes))
-    add_arm(folder, slug, logs, minutes)
+    add_trial(folder, slug, logs, minutes)
     return folder
 
 
-def add_arm(folder: Path, slug: str, logs: dict[str, str], age: int) -> None:
+def add_trial(folder: Path, slug: str, logs: dict[str, str], age: int) -> None:
     for name, text in logs.items():
         log = runs.log_folder(folder, slug) / name / "log"
         log.parent.mkdir(parents=True)
@@ -98,12 +98,12 @@ def test_the_newest_run_counts_wherever_its_folder_is(here: Path, capsys: pytest
 
 def test_the_arm_that_ran_last_counts_but_a_profile_does_not(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = a_run(here, {"digits-a-0": "first\n"})
-    add_arm(folder, "uniform-1", {"digits-a-0": "second\n"}, 1)
-    add_arm(folder, "profile-1", {"digits-a-0": "third\n"}, 2)
+    add_trial(folder, "uniform-1", {"digits-a-0": "second\n"}, 1)
+    add_trial(folder, "profile-1", {"digits-a-0": "third\n"}, 2)
     assert main(["logs", "digits", "a-0"]) == 0
     said = capsys.readouterr()
     assert said.out == "second\n"
-    assert "arm uniform-1 of optimal-1, uniform-1, profile-1" in said.err
+    assert "trial uniform-1 of optimal-1, uniform-1, profile-1" in said.err
     assert main(["logs", "digits", "a-0", "--arm", "optimal-1"]) == 0
     assert capsys.readouterr().out == "first\n"
 
@@ -112,9 +112,9 @@ def test_the_arm_that_ran_last_counts_but_a_profile_does_not(here: Path, capsys:
     ("arguments", "words"),
     [
         (["digits", "b-0"], "job digits has no worker 'b-0'; did you mean digits-a-0?"),
-        (["digits", "--arm", "static-1"], "no arm 'static-1'; it has optimal-1"),
+        (["digits", "--arm", "static-1"], "no trial 'static-1'; it has optimal-1"),
         (["digit", "--local"], "no run of job 'digit' in this folder; there are runs of digits"),
-        (["digits", "--local", "-n", "team"], "--local and --arm are about runs in this folder"),
+        (["digits", "--local", "-n", "team"], "--local and --trial are about runs in this folder"),
         (["../digits", "--local"], "no run of job '../digits'"),
     ],
 )
@@ -267,3 +267,15 @@ def test_the_worker_to_blame_is_the_one_that_the_message_names(message: str, wor
 
 def test_nobody_is_to_blame_where_nobody_failed() -> None:
     assert failing_worker("did not start in time", []) is None
+
+
+@pytest.mark.parametrize("option", ["--trial", "--arm"])
+def test_a_trial_is_named_by_either_name_of_the_option(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    folder = runs.begin(tmp_path, "digits", None)
+    for slug in ("optimal-1", "uniform-1"):
+        add_trial(folder, slug, {"digits-a-0": f"{slug}\n"}, 1)
+    assert main(["logs", "digits", "a-0", option, "optimal-1"]) == 0
+    assert capsys.readouterr().out == "optimal-1\n"

@@ -15,15 +15,15 @@ from heterotrain_operator.cli.run import MARKER, Options, ignored_fields, prepar
 from heterotrain_operator.core.model import Group, Job, Seen
 from heterotrain_operator.experiments import checkpoints
 from heterotrain_operator.experiments.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.experiments.summary import Arm
+from heterotrain_operator.experiments.summary import TrialHistory
 from heterotrain_operator.experiments.trials import (
-    Leg,
-    Result,
+    Trial,
+    TrialResult,
     bounds_of,
     endless,
     least_batches,
-    legs,
     measured,
+    trials_of,
     worker_names,
 )
 from unit.cli.commands import manifest, write_manifest
@@ -105,7 +105,7 @@ def test_a_prometheus_server_is_named_as_ignored(tmp_path: Path):
     [
         ({"runPolicy": {"suspend": True}}, [], "spec.runPolicy.suspend: a suspended job does not run"),
         ({}, ["--rounds", "0"], "--rounds: must be at least 1, found 0"),
-        ({}, ["--compare", "Uniform", "--resume"], "--resume: several arms each start from the beginning"),
+        ({}, ["--compare", "Uniform", "--resume"], "--resume: several trials each start from the beginning"),
         ({}, ["--resume"], "--resume: the job has no spec.checkpoint.path"),
         ({"checkpoint": {"path": "/dev/null/here"}}, [], "spec.checkpoint.path: no checkpoint can be written to"),
     ],
@@ -183,8 +183,8 @@ def test_unknown_usage_exits_with_2(arguments: list[str]):
     assert ended.value.code == 2
 
 
-def test_order_of_arms_is_reversed_between_rounds():
-    slugs = [leg.slug for leg in legs(("Optimal", "Uniform", "Static"), 2, profile=True)]
+def test_order_of_trials_is_reversed_between_rounds():
+    slugs = [trial.slug for trial in trials_of(("Optimal", "Uniform", "Static"), 2, profile=True)]
     assert slugs == [
         "profile-0",
         "optimal-1",
@@ -198,7 +198,7 @@ def test_order_of_arms_is_reversed_between_rounds():
 
 
 def test_single_arm_needs_no_profile():
-    assert [leg.slug for leg in legs(("Optimal",), 1, profile=False)] == ["optimal-1"]
+    assert [trial.slug for trial in trials_of(("Optimal",), 1, profile=False)] == ["optimal-1"]
 
 
 def test_workers_and_bounds_follow_the_groups():
@@ -207,12 +207,12 @@ def test_workers_and_bounds_follow_the_groups():
     assert bounds_of(job) == {"j-a-0": (2, 8), "j-a-1": (2, 8), "j-b-0": (1, 32)}
 
 
-def test_what_workers_reported_to_need_is_taken_from_all_legs_and_cut_to_what_they_may_compute():
+def test_what_workers_reported_to_need_is_taken_from_all_trials_and_cut_to_what_they_may_compute():
     job = Job("j", (Group("a", 1, batch_max=4), Group("b", 2)), global_batch=32)
     reports: list[dict[str, int]] = [{}, {"j-a-0": 8, "j-b-0": 8, "gone": 8}, {"j-b-0": 0}]
-    leg = Leg("Optimal", 1)
-    arm = Arm("Optimal", 1, (), 0, "Succeeded")
-    results = [Result(leg, arm, (), {}, None, report) for report in reports]
+    trial = Trial("Optimal", 1)
+    history = TrialHistory("Optimal", 1, (), 0, "Succeeded")
+    results = [TrialResult(trial, history, (), {}, None, report) for report in reports]
     assert least_batches(job, results) == {"j-a-0": 4, "j-b-0": 8, "j-b-1": 0}
     assert least_batches(job, []) == dict.fromkeys(worker_names(job), 0)
 

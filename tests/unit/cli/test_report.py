@@ -11,9 +11,9 @@ import pytest
 from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.experiments.journal import Entry
-from heterotrain_operator.experiments.report import Facts, Run, Told, write
+from heterotrain_operator.experiments.report import Facts, Run, TrialReport, write
 from heterotrain_operator.experiments.summary import summarize
-from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
+from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
 
@@ -22,11 +22,11 @@ MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = history(30, (32, 32), (0.32, 0.96))
     after = history(60, (48, 16), (0.48, 0.5), first=30, began=BEGAN + 60, loss=0.5)
-    told_by_script = (EvaluationRecord(BEGAN + 70, 60, {"<accuracy>": 0.75}),)
-    optimal = replace(arm("Optimal", joined(before, after), adjustments=1), evaluations=told_by_script)
-    uniform = arm("Uniform", joined(history(90, (32, 32), (0.32, 0.96))))
+    measured_by_script = (EvaluationRecord(BEGAN + 70, 60, {"<accuracy>": 0.75}),)
+    optimal = replace(trial("Optimal", joined(before, after), adjustments=1), evaluations=measured_by_script)
+    uniform = trial("Uniform", joined(history(90, (32, 32), (0.32, 0.96))))
     sizes = [history(5, (16 * k, 8 * k), (0.16 * k, 0.24 * k), first=5 * k) for k in range(1, 5)]
-    profiled = arm("Profile", joined(*sizes), 0, "Running")
+    profiled = trial("Profile", joined(*sizes), 0, "Running")
     summary = summarize(
         "job",
         (optimal, uniform),
@@ -37,10 +37,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     entry = Entry(3.0, 30, 2, (48, 16), "why", (Event("Normal", "BatchRebalanced", "move 16 <samples>"),))
     series = {name: [*before[name], *after[name]] for name in (FAST, SLOW)}
-    told = (Told(optimal, "optimal-1", (entry,), series), Told(uniform, "uniform-1", (), {}))
+    trials = (TrialReport(optimal, "optimal-1", (entry,), series), TrialReport(uniform, "uniform-1", (), {}))
     path = tmp_path_factory.mktemp("report")
-    profiles = (Told(profiled, "profile-0", (), {}),)
-    write(path, Run(summary, told, profiles, (FAST, SLOW), MANIFEST, Facts(4, "by cgroups", "0.1.0")))
+    profiles = (TrialReport(profiled, "profile-0", (), {}),)
+    write(path, Run(summary, trials, profiles, (FAST, SLOW), MANIFEST, Facts(4, "by cgroups", "0.1.0")))
     return path
 
 
@@ -59,12 +59,12 @@ def test_report_refers_to_nothing_outside_itself(folder: Path):
     text = (folder / "report.html").read_text("utf-8")
     links = Links()
     links.feed(text)
-    assert len(links.found) == 4  # loss, two arms, profile
+    assert len(links.found) == 4  # loss, two trials, profile
     assert all(link.startswith("data:image/png;base64,") for link in links.found)
     assert not re.search(r"https?://|@import|url\(|<script", text)
 
 
-def test_report_tells_arms_decisions_manifest_and_machine(folder: Path):
+def test_report_shows_trials_decisions_manifest_and_machine(folder: Path):
     text = (folder / "report.html").read_text("utf-8")
     for words in (
         "Optimal trained",
@@ -100,14 +100,14 @@ def test_summary_is_kept_as_json(folder: Path):
 
 
 def test_arm_that_never_trained_can_be_reported(tmp_path: Path):
-    failed = arm("Optimal", (), phase="Failed")
+    failed = trial("Optimal", (), phase="Failed")
     summary = summarize("job", (failed,), (FAST, SLOW), bounds={})
-    told = (Told(failed, "optimal-1", (), {}),)
-    write(tmp_path, Run(summary, told, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
+    trials = (TrialReport(failed, "optimal-1", (), {}),)
+    write(tmp_path, Run(summary, trials, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
     assert (tmp_path / "report.html").exists()
 
 
-def test_report_has_the_evaluations_of_each_arm(folder: Path):
+def test_report_has_the_evaluations_of_each_trial(folder: Path):
     text = (folder / "report.html").read_text("utf-8")
     assert text.count("<h3>Evaluations</h3>") == 1
     assert "&lt;accuracy&gt;</th>" in text

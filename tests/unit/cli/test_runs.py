@@ -43,12 +43,12 @@ def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
 
 
 def logs(out: Path) -> str:
-    """All that the workers of the only arm have printed."""
+    """All that the workers of the only trial have printed."""
     return "".join(path.read_text("utf-8") for path in out.glob("arms/*/workers/*/log"))
 
 
 def steps(out: Path) -> int:
-    """Records in the longest series of the only arm."""
+    """Records in the longest series of the only trial."""
     return max((len(path.read_bytes().splitlines()) for path in out.glob("arms/*/workers/*/*.jsonl")), default=0)
 
 
@@ -114,9 +114,9 @@ def test_interrupted_run_resumes_where_it_stopped(tmp_path: Path):
     out, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
     assert f"Resuming after {saved} steps" in err
-    (arm,) = json.loads(out)["arms"]
-    assert arm["steps"] == 150 - saved
-    assert arm["policy"] == "Uniform"
+    (trial,) = json.loads(out)["arms"]
+    assert trial["steps"] == 150 - saved
+    assert trial["policy"] == "Uniform"
     assert not processes_that_mention(str(tmp_path))
 
 
@@ -128,9 +128,9 @@ def test_scheduled_limits_are_imposed_and_told(tmp_path: Path):
     command = start(tmp_path, "run", str(path), "--schedule", str(schedule), "--json", "--out", "out")
     out, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
-    (arm,) = json.loads(out)["arms"]
-    assert [phase["label"] for phase in arm["phases"]] == ["declared", "less"]
-    (change,) = arm["changes"]
+    (trial,) = json.loads(out)["arms"]
+    assert [phase["label"] for phase in trial["phases"]] == ["declared", "less"]
+    (change,) = trial["changes"]
     assert change["step"] >= 40
     assert change["limits"] == {"job-cpu-0": None, "job-cpu-1": 0.3}
     assert "LimitsChanged: CPU limits less: none / 0.3" in err

@@ -1,4 +1,4 @@
-"""Schedules of CPU limits: what a file may say, what is due when, and how an arm's parts are measured."""
+"""Schedules of CPU limits: what a file may say, what is due when, and how a trial's parts are measured."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from heterotrain_operator.experiments.ceiling import Ceiling
 from heterotrain_operator.experiments.phases import LimitChange
 from heterotrain_operator.experiments.schedule import DECLARED, Schedule, load_schedule, unchanging
 from heterotrain_operator.experiments.scheduled import ScheduledLimits
-from heterotrain_operator.experiments.summary import Arm, summarize_arm
-from heterotrain_operator.experiments.trials import legs, limits_of
+from heterotrain_operator.experiments.summary import TrialHistory, summarize_trial
+from heterotrain_operator.experiments.trials import limits_of, trials_of
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.histories import BEGAN, FAST, SLOW, history, joined
 
@@ -181,8 +181,8 @@ def test_the_next_look_comes_when_the_step_is_due(tmp_path: Path):
     assert limits.seconds_left() == pytest.approx(0.8)  # 5 steps per second, 4 to go
 
 
-def test_every_level_is_profiled_before_and_after_the_arms():
-    slugs = [leg.slug for leg in legs(("Optimal",), 1, profile=True, levels=2)]
+def test_every_level_is_profiled_before_and_after_the_trials():
+    slugs = [trial.slug for trial in trials_of(("Optimal",), 1, profile=True, levels=2)]
     assert slugs == ["profile-0", "profile-0-limits-1", "optimal-1", "profile-1-limits-1", "profile-1"]
     assert unchanging(DECLARED_LIMITS).levels[0].limits == DECLARED_LIMITS
 
@@ -191,9 +191,9 @@ def test_every_phase_is_held_against_the_ceiling_of_its_own_limits():
     # 10 steps of 1 s, then limits change: 10 steps of 2.5 s, of which the first began before the change.
     steps = joined(history(10, (32, 32), (0.5, 0.5)), history(10, (32, 32), (0.32, 2.0), first=10, began=BEGAN + 11.5))
     change = LimitChange(BEGAN + 9.5, 10, 1, "slower", {FAST: 1.0, SLOW: 0.25})
-    arm = Arm("Uniform", 1, steps, 0, "Succeeded", changes=(change,))
+    trial = TrialHistory("Uniform", 1, steps, 0, "Succeeded", changes=(change,))
     ceilings = tuple({64: Ceiling(64, {FAST: 32, SLOW: 32}, 0.5, seconds)} for seconds in (0.9, 1.0))
-    found = summarize_arm(arm, (FAST, SLOW), ceilings, label="fast")
+    found = summarize_trial(trial, (FAST, SLOW), ceilings, label="fast")
     first, second = found.phases
     assert (first.label, first.steps, first.iteration_seconds) == ("fast", 10, 1.0)
     assert (second.label, second.first_step, second.iteration_seconds) == ("slower", 10, 2.5)

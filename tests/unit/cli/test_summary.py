@@ -8,17 +8,17 @@ import pytest
 from rich.console import Console
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.cli.table import arms_table
+from heterotrain_operator.cli.table import trials_table
 from heterotrain_operator.experiments.ceiling import AllReduce, Ceiling, allreduce_of, ceiling_of, profile_of
 from heterotrain_operator.experiments.phases import LimitChange
-from heterotrain_operator.experiments.summary import Arm, Summary, Target, summarize, summarize_arm
-from unit.cli.histories import BEGAN, FAST, SLOW, arm, history, joined
+from heterotrain_operator.experiments.summary import Summary, Target, TrialHistory, summarize, summarize_trial
+from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 NAMES = (FAST, SLOW)
 BOUNDS = {FAST: (1, 64), SLOW: (1, 64)}
 
 
-def profile_steps(scale: float = 1.0, allreduce: float = 0.5) -> Arm:
+def profile_steps(scale: float = 1.0, allreduce: float = 0.5) -> TrialHistory:
     """Four sizes each: the fast worker takes 10 ms a sample, the slow one 30 ms, `scale` times."""
     steps = joined(
         *(
@@ -33,22 +33,22 @@ def profile_steps(scale: float = 1.0, allreduce: float = 0.5) -> Arm:
             for k in range(1, 5)
         )
     )
-    return arm("Profile", steps, 0, "Running")
+    return trial("Profile", steps, 0, "Running")
 
 
-def adjusted_arm(policy: str = "Optimal", number: int = 1) -> Arm:
+def adjusted_trial(policy: str = "Optimal", number: int = 1) -> TrialHistory:
     """Ten steps of 2.5 s at (32, 32), then ten of 1 s at (48, 16), balanced; the first after the change is marked."""
     before = history(10, (32, 32), (0.32, 2.0), loss=2.0)
     after = history(10, (48, 16), (0.5, 0.5), first=10, began=BEGAN + 25.0, loss=0.5, marks={10: "first"})
-    return arm(policy, joined(before, after), number, adjustments=1)
+    return trial(policy, joined(before, after), number, adjustments=1)
 
 
-def uniform_arm(number: int = 1) -> Arm:
-    return arm("Uniform", joined(history(20, (32, 32), (0.32, 2.0))), number)
+def uniform_trial(number: int = 1) -> TrialHistory:
+    return trial("Uniform", joined(history(20, (32, 32), (0.32, 2.0))), number)
 
 
 def test_arm_in_numbers():
-    found = summarize_arm(adjusted_arm(), NAMES, ())
+    found = summarize_trial(adjusted_trial(), NAMES, ())
     assert found.steps == 20
     assert found.samples == 20 * 64
     assert found.seconds == 34.0  # step 10 is at 25 s, step 19 is nine iterations of 1 s later
@@ -61,7 +61,7 @@ def test_arm_in_numbers():
 
 
 def test_worker_in_numbers():
-    slow = summarize_arm(adjusted_arm(), NAMES, ()).worker[1]
+    slow = summarize_trial(adjusted_trial(), NAMES, ()).worker[1]
     assert (slow.name, slow.batch, slow.samples) == (SLOW, 16, 10 * 32 + 10 * 16)
     assert slow.own_seconds == pytest.approx((10 * 2.0 + 9 * 0.5) / 19)  # without the marked step
     assert slow.wait_seconds == pytest.approx(0.5)
@@ -71,23 +71,23 @@ def test_worker_in_numbers():
 
 def test_final_loss_is_the_mean_of_the_last_ten_steps():
     steps = joined(history(5, (32, 32), (1, 1), loss=9.0), history(10, (32, 32), (1, 1), first=5, loss=2.0))
-    assert summarize_arm(arm("Uniform", steps), NAMES, ()).final_loss == pytest.approx(2.0)
+    assert summarize_trial(trial("Uniform", steps), NAMES, ()).final_loss == pytest.approx(2.0)
 
 
 def test_seconds_to_target_are_told():
-    found = summarize_arm(adjusted_arm(), NAMES, (), Target(value=0.5, every_steps=5))
+    found = summarize_trial(adjusted_trial(), NAMES, (), Target(value=0.5, every_steps=5))
     assert found.target_seconds == 29.0  # steps 10 to 14
 
 
 def test_arm_without_a_step_has_no_figures():
-    found = summarize_arm(Arm("Optimal", 1, (), 0, "Failed", "no worker started"), NAMES, ())
+    found = summarize_trial(TrialHistory("Optimal", 1, (), 0, "Failed", "no worker started"), NAMES, ())
     assert (found.steps, found.samples, found.seconds) == (0, 0, 0.0)
     assert (found.samples_per_second, found.final_loss, found.iteration_seconds) == (None, None, None)
 
 
 def test_ceiling_fraction_after_the_last_adjustment_and_over_all_steps():
     ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.9)
-    found = summarize_arm(adjusted_arm(), NAMES, ({64: ceiling},))
+    found = summarize_trial(adjusted_trial(), NAMES, ({64: ceiling},))
     assert found.ceiling_fraction == pytest.approx(0.9)
     assert found.ceiling_fraction_all == pytest.approx(19 * 0.9 / 34.0)
     assert found.fault is None
@@ -100,12 +100,12 @@ def test_partial_steps_are_not_held_against_the_ceiling():
             **{**json.loads(series[name][1].to_json()), "samples": 4, "mark": "partial"}
         )
     ceiling = Ceiling(64, {FAST: 32, SLOW: 32}, own_seconds=1.0, iteration_seconds=1.5)
-    assert summarize_arm(arm("Uniform", joined(series)), NAMES, ({64: ceiling},)).ceiling_fraction_all == 1.0
+    assert summarize_trial(trial("Uniform", joined(series)), NAMES, ({64: ceiling},)).ceiling_fraction_all == 1.0
 
 
 def test_fraction_above_one_is_a_fault_of_measurement():
     ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.9, iteration_seconds=1.03)
-    fault = summarize_arm(adjusted_arm(), NAMES, ({64: ceiling},)).fault
+    fault = summarize_trial(adjusted_trial(), NAMES, ({64: ceiling},)).fault
     assert fault is not None
     assert "fault of measurement: Optimal reached 1.030 of the ceiling" in fault
 
@@ -114,7 +114,7 @@ def test_a_phase_above_its_ceiling_is_a_fault_even_if_the_whole_arm_is_not():
     low = Ceiling(64, {FAST: 32, SLOW: 32}, own_seconds=2.0, iteration_seconds=2.9)
     high = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.5)
     change = LimitChange(BEGAN + 24.0, 10, 1, "less", {})
-    found = summarize_arm(replace(adjusted_arm(), changes=(change,)), NAMES, ({64: low}, {64: high}), label="more")
+    found = summarize_trial(replace(adjusted_trial(), changes=(change,)), NAMES, ({64: low}, {64: high}), label="more")
     assert found.ceiling_fraction == pytest.approx(0.5)
     assert found.ceiling_fraction_all is not None
     assert found.ceiling_fraction_all <= 1.0
@@ -124,7 +124,7 @@ def test_a_phase_above_its_ceiling_is_a_fault_even_if_the_whole_arm_is_not():
 
 def test_profile_pools_before_and_after():
     after = profile_steps(scale=1.08)
-    profile = profile_of(NAMES, profile_steps().steps, after.steps, adjusted_arm().steps)
+    profile = profile_of(NAMES, profile_steps().steps, after.steps, adjusted_trial().steps)
     fast = profile.workers[0]
     assert [point.batch for point in fast.points] == [16, 32, 48, 64]
     assert {point.steps for point in fast.points} == {10}
@@ -136,21 +136,21 @@ def test_profile_pools_before_and_after():
 
 
 def test_profile_says_when_the_machine_changed():
-    profile = profile_of(NAMES, profile_steps().steps, profile_steps(scale=1.3).steps, adjusted_arm().steps)
+    profile = profile_of(NAMES, profile_steps().steps, profile_steps(scale=1.3).steps, adjusted_trial().steps)
     assert [warning.split(";")[0] for warning in profile.warnings] == [
-        f"{name}: own time changed by +30% from before to after the arms" for name in NAMES
+        f"{name}: own time changed by +30% from before to after the trials" for name in NAMES
     ]
 
 
 def test_profile_says_when_it_has_too_few_sizes():
     few = joined(history(5, (16, 8), (0.16, 0.24)), history(5, (32, 16), (0.32, 0.48), first=5))
-    profile = profile_of(NAMES, few, (), adjusted_arm().steps)
+    profile = profile_of(NAMES, few, (), adjusted_trial().steps)
     assert profile.warnings[0].startswith(f"{FAST}: profiled at 2 batch sizes, fewer than 4")
 
 
 def test_unmeasured_worker_makes_no_profile():
     with pytest.raises(ValueError, match=f"no step of {FAST}, {SLOW} was fit"):
-        profile_of(NAMES, (), (), adjusted_arm().steps)
+        profile_of(NAMES, (), (), adjusted_trial().steps)
 
 
 def test_all_reduce_is_taken_from_balanced_steps():
@@ -166,7 +166,7 @@ def test_all_reduce_is_taken_from_the_best_fifth_if_no_step_is_balanced():
 
 
 def test_ceiling_is_the_oracles_split_and_the_all_reduce():
-    profile = profile_of(NAMES, profile_steps().steps, (), adjusted_arm().steps)
+    profile = profile_of(NAMES, profile_steps().steps, (), adjusted_trial().steps)
     ceiling = ceiling_of(profile, 64, BOUNDS)
     assert ceiling.batches == {FAST: 48, SLOW: 16}  # 10 ms against 30 ms a sample: 3 to 1, both 0.48 s
     assert ceiling.own_seconds == pytest.approx(0.48)
@@ -174,19 +174,19 @@ def test_ceiling_is_the_oracles_split_and_the_all_reduce():
 
 
 def test_ceiling_keeps_the_bounds():
-    profile = profile_of(NAMES, profile_steps().steps, (), adjusted_arm().steps)
+    profile = profile_of(NAMES, profile_steps().steps, (), adjusted_trial().steps)
     assert ceiling_of(profile, 64, {FAST: (1, 40), SLOW: (1, 64)}).batches == {FAST: 40, SLOW: 24}
 
 
-def whole(*arms: Arm, profiled: tuple[Arm, ...] = ()) -> Summary:
-    return summarize("job", arms, NAMES, bounds=BOUNDS, profiled=profiled, limits="none")
+def whole(*trials: TrialHistory, profiled: tuple[TrialHistory, ...] = ()) -> Summary:
+    return summarize("job", trials, NAMES, bounds=BOUNDS, profiled=profiled, limits="none")
 
 
 @pytest.mark.parametrize(("least", "slow"), [(8, 16), (24, 24), (33, 16)])
 def test_ceiling_gives_workers_what_they_need_where_the_global_batch_allows_it(least: int, slow: int):
     found = summarize(
         "job",
-        (adjusted_arm(), uniform_arm()),
+        (adjusted_trial(), uniform_trial()),
         NAMES,
         bounds=BOUNDS,
         profiled=(profile_steps(), profile_steps()),
@@ -197,15 +197,15 @@ def test_ceiling_gives_workers_what_they_need_where_the_global_batch_allows_it(l
 
 
 def test_whole_run_against_the_ceiling():
-    found = whole(adjusted_arm(), uniform_arm(), profiled=(profile_steps(), profile_steps()))
-    assert [arm.ceiling_seconds for arm in found.arms] == [pytest.approx(0.98)] * 2
-    assert [arm.ceiling_fraction for arm in found.arms] == [pytest.approx(0.98), pytest.approx(0.98 / 2.5)]
+    found = whole(adjusted_trial(), uniform_trial(), profiled=(profile_steps(), profile_steps()))
+    assert [trial.ceiling_seconds for trial in found.trials] == [pytest.approx(0.98)] * 2
+    assert [trial.ceiling_fraction for trial in found.trials] == [pytest.approx(0.98), pytest.approx(0.98 / 2.5)]
     assert found.warnings == ()
     assert found.phase == "Succeeded"
 
 
 def test_speedup_is_the_ratio_of_rates_and_of_iterations():
-    (found,) = whole(adjusted_arm(), uniform_arm()).speedup
+    (found,) = whole(adjusted_trial(), uniform_trial()).speedup
     assert (found.policy, found.over, found.rounds) == ("Optimal", "Uniform", 1)
     assert found.samples_per_second is not None
     assert found.samples_per_second.median == pytest.approx((19 * 64 / 34.0) / (64 / 2.5))
@@ -214,8 +214,8 @@ def test_speedup_is_the_ratio_of_rates_and_of_iterations():
 
 
 def test_speedup_over_rounds_is_the_median_with_its_spread():
-    slower = arm("Uniform", joined(history(20, (32, 32), (0.32, 3.5))), 2)
-    (found,) = whole(adjusted_arm(), uniform_arm(), adjusted_arm(number=2), slower).speedup
+    slower = trial("Uniform", joined(history(20, (32, 32), (0.32, 3.5))), 2)
+    (found,) = whole(adjusted_trial(), uniform_trial(), adjusted_trial(number=2), slower).speedup
     assert found.rounds == 2
     assert found.iteration is not None
     assert (found.iteration.least, found.iteration.median, found.iteration.greatest) == (
@@ -226,18 +226,18 @@ def test_speedup_over_rounds_is_the_median_with_its_spread():
 
 
 def test_failed_arm_fails_the_run():
-    found = whole(adjusted_arm(), Arm("Uniform", 1, (), 0, "Failed", "job-slow-0 exited with 1"))
+    found = whole(adjusted_trial(), TrialHistory("Uniform", 1, (), 0, "Failed", "job-slow-0 exited with 1"))
     assert (found.phase, found.message) == ("Failed", "job-slow-0 exited with 1")
 
 
 def test_profile_without_figures_gives_no_ceiling_but_a_reason():
-    found = whole(adjusted_arm(), profiled=(arm("Profile", (), 0, "Running"),))
+    found = whole(adjusted_trial(), profiled=(trial("Profile", (), 0, "Running"),))
     assert found.profile is None
     assert found.warnings[0].startswith("no ceiling: no step of job-fast-0, job-slow-0 was fit")
 
 
 def test_json_has_the_promised_fields_and_only_numbers_that_json_knows():
-    document = whole(adjusted_arm(), profiled=(profile_steps(), profile_steps())).to_json()
+    document = whole(adjusted_trial(), profiled=(profile_steps(), profile_steps())).to_json()
     text = json.dumps(document, allow_nan=False)
     (found,) = json.loads(text)["arms"]
     assert {
@@ -259,20 +259,21 @@ def test_json_has_the_promised_fields_and_only_numbers_that_json_knows():
     assert {"batch", "own_seconds", "spread_seconds", "steps"} <= points[0].keys()
 
 
-def evaluated_arm() -> Arm:
-    """The adjusted arm, evaluated twice: the second time nearly every sample is right, and the F1 score is unknown."""
+def evaluated_trial() -> TrialHistory:
+    """The adjusted trial, evaluated twice: the second time nearly every sample is right, and the F1 score is
+    unknown."""
     told = (
         EvaluationRecord(BEGAN + 20.0, 8, {"accuracy": 0.5, "f1": 0.25}),
         EvaluationRecord(BEGAN + 40.0, 20, {"accuracy": 0.97531, "f1": float("nan")}),
     )
-    return replace(adjusted_arm(), evaluations=told)
+    return replace(adjusted_trial(), evaluations=told)
 
 
 def test_evaluations_are_in_the_summary():
-    found = summarize("j", (evaluated_arm(), uniform_arm()), NAMES, bounds=BOUNDS)
+    found = summarize("j", (evaluated_trial(), uniform_trial()), NAMES, bounds=BOUNDS)
     told, none = json.loads(json.dumps(found.to_json(), allow_nan=False))["arms"]
     assert none["evaluations"] == []
-    began = evaluated_arm().steps[0].seconds - BEGAN
+    began = evaluated_trial().steps[0].seconds - BEGAN
     assert told["evaluations"] == [
         {"step": 8, "seconds": 20.0 - began, "metrics": {"accuracy": 0.5, "f1": 0.25}},
         {"step": 20, "seconds": 40.0 - began, "metrics": {"accuracy": 0.97531, "f1": None}},
@@ -280,9 +281,9 @@ def test_evaluations_are_in_the_summary():
 
 
 def test_table_has_what_was_evaluated_last():
-    found = summarize("j", (evaluated_arm(), uniform_arm()), NAMES, bounds=BOUNDS)
+    found = summarize("j", (evaluated_trial(), uniform_trial()), NAMES, bounds=BOUNDS)
     console = Console(file=io.StringIO(), width=120)
-    console.print(arms_table(found, 120))
+    console.print(trials_table(found, 120))
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     heading = [cell.strip() for cell in next(line for line in lines if "accuracy" in line).strip("┃").split("┃")]

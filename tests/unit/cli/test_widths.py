@@ -22,7 +22,7 @@ from heterotrain_operator.experiments.summary import summarize
 from unit.cli.cluster_jobs import trained
 from unit.cli.histories import FAST, SLOW
 from unit.cli.test_journal_and_live import QUIET, Clock, seen
-from unit.cli.test_summary import BOUNDS, adjusted_arm, profile_steps, uniform_arm
+from unit.cli.test_summary import BOUNDS, adjusted_trial, profile_steps, uniform_trial
 
 WIDTHS = (80, 100, 120)
 JOB = Job("resnet", (Group("large", 1, cpu_limit=1.0), Group("small", 1, cpu_limit=0.25)), global_batch=96)
@@ -94,21 +94,21 @@ def test_progress_stays_in_sight_of_many_workers() -> None:
 
 @pytest.mark.parametrize("width", [30, 60, *WIDTHS])
 def test_progress_is_one_line_whose_bar_gives_way(width: int) -> None:
-    (line,) = lines(progress_line("Profile before the arms, limits declared", Progress(99, 150, 17.0), width), width)
+    (line,) = lines(progress_line("Profile before the trials, limits declared", Progress(99, 150, 17.0), width), width)
     assert line.rstrip().endswith("step 99/150  0:17 left")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_end_of_a_comparison_has_a_line_per_row(width: int) -> None:
     names = (f"{LONG}-{FAST}", f"{LONG}-{SLOW}")
-    arms = [replace(uniform_arm(), policy=name) for name in ("Uniform", "Static", "Proportional")]
-    found = summarize("j", [adjusted_arm(), *arms], (FAST, SLOW), bounds=BOUNDS, profiled=[profile_steps()])
+    trials = [replace(uniform_trial(), policy=name) for name in ("Uniform", "Static", "Proportional")]
+    found = summarize("j", [adjusted_trial(), *trials], (FAST, SLOW), bounds=BOUNDS, profiled=[profile_steps()])
     renamed = tuple(
-        replace(arm, worker=tuple(replace(w, name=name) for w, name in zip(arm.worker, names, strict=True)))
-        for arm in found.arms
+        replace(trial, worker=tuple(replace(w, name=name) for w, name in zip(trial.worker, names, strict=True)))
+        for trial in found.trials
     )
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    print_summary(console, replace(found, arms=renamed, speedup=(), profile=None, ceilings=(), warnings=()))
+    print_summary(console, replace(found, trials=renamed, speedup=(), profile=None, ceilings=(), warnings=()))
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue().splitlines()
     assert all(len(line) <= width for line in shown)
@@ -118,7 +118,7 @@ def test_end_of_a_comparison_has_a_line_per_row(width: int) -> None:
     assert len(rows) == 4 + 2 * tables, "two workers in each table"
     headings = " ".join(line for line in shown if line.startswith("┃"))
     for policy in ("Optimal", "Uniform", "Static", "Proportional"):
-        assert headings.count(policy) == 1, "each arm is shown once"
+        assert headings.count(policy) == 1, "each trial is shown once"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -80,10 +80,15 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     logs.add_argument("job", metavar="JOB")
     logs.add_argument("worker", nargs="?", metavar="WORKER", help="such as large-0 (default: all workers)")
     logs.add_argument("--tail", type=_count, metavar="N", help="only the last N lines of each worker")
-    world = logs.add_mutually_exclusive_group()
-    world.add_argument("--local", action="store_true", help="of a run in this folder, or not at all")
-    world.add_argument("--cluster", action="store_true", help="of the cluster, whatever was run in this folder")
-    logs.add_argument("--arm", metavar="NAME", help="of a run with several arms, such as uniform-1 (default: the last)")
+    source = logs.add_mutually_exclusive_group()
+    source.add_argument("--local", action="store_true", help="of a run in this folder, or not at all")
+    source.add_argument("--cluster", action="store_true", help="of the cluster, whatever was run in this folder")
+    logs.add_argument(
+        "--trial",
+        "--arm",
+        metavar="NAME",
+        help="of a run with several trials, such as uniform-1 (default: the last); --arm is its former name",
+    )
     _add_access(logs)
 
 
@@ -131,13 +136,15 @@ def _local_logs(asked: argparse.Namespace, program: str) -> int | None:
     from heterotrain_operator.experiments import runs  # noqa: PLC0415
 
     named = asked.namespace or asked.context or asked.kubeconfig
-    if (asked.local or asked.arm) and (named or asked.cluster):
-        sys.stderr.write(f"{program} logs: --local and --arm are about runs in this folder, not about a cluster\n")
+    if (asked.local or asked.trial) and (named or asked.cluster):
+        sys.stderr.write(f"{program} logs: --local and --trial are about runs in this folder, not about a cluster\n")
         return BAD_INPUT
     run = None if named or asked.cluster else runs.newest(Path.cwd(), asked.job)
     if run is not None:
-        return logs_command.print_local(run, asked.job, asked.worker, arm=asked.arm, tail=asked.tail, program=program)
-    if not (asked.local or asked.arm):
+        return logs_command.print_local(
+            run, asked.job, asked.worker, trial=asked.trial, tail=asked.tail, program=program
+        )
+    if not (asked.local or asked.trial):
         return None
     known = ", ".join(runs.jobs(Path.cwd())) or "none"
     sys.stderr.write(f"{program} logs: no run of job {asked.job!r} in this folder; there are runs of {known}\n")

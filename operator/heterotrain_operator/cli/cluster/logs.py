@@ -22,18 +22,18 @@ BAD_INPUT = 2
 PIECE_BYTES = 64 * 1024
 
 
-def print_local(run: Path, job: str, worker: str | None, *, arm: str | None, tail: int | None, program: str) -> int:
-    """Print the logs of one arm of a run, the last one if none is named. Returns the exit code."""
-    found = {logs.slug: logs for logs in runs.arms(run)}
+def print_local(run: Path, job: str, worker: str | None, *, trial: str | None, tail: int | None, program: str) -> int:
+    """Print the logs of one trial of a run, the last one if none is named. Returns the exit code."""
+    found = {logs.slug: logs for logs in runs.trials(run)}
     trained = [slug for slug in found if not slug.startswith("profile-")] or list(found)
     if not found:
         sys.stderr.write(f"{program} logs: the run in {run} has no logs\n")
         return NO_LOG
-    if arm is not None and arm not in found:
-        sys.stderr.write(f"{program} logs: the run in {run} has no arm {arm!r}; it has {', '.join(found)}\n")
+    if trial is not None and trial not in found:
+        sys.stderr.write(f"{program} logs: the run in {run} has no trial {trial!r}; it has {', '.join(found)}\n")
         return BAD_INPUT
-    chosen = found[arm or trained[-1]]
-    others = f", arm {chosen.slug} of {', '.join(found)}" if len(found) > 1 else ""
+    chosen = found[trial or trained[-1]]
+    others = f", trial {chosen.slug} of {', '.join(found)}" if len(found) > 1 else ""
     sys.stderr.write(f"From the run in {run}{others}\n")
     try:
         names = chosen_workers(job, worker, list(chosen.workers))

@@ -1,0 +1,31 @@
+"""How fast a job trains now, from looks at its newest step; pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+RATE_OVER_SECONDS = 20.0
+
+
+class Pace:
+    """Committed steps per second over the last seconds, from (moment, step) pairs."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+
+    def note(self, moment: float, step: int) -> None:
+        """A step was seen as the newest at a moment; going back in steps, as a restart does, discards what was seen."""
+        if self._points and step < self._points[-1][1]:
+            self._points.clear()
+        if step > 0:
+            self._points.append((moment, step))
+        while len(self._points) > 2 and self._points[1][0] < moment - RATE_OVER_SECONDS:
+            self._points.popleft()
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """None until two steps have been seen."""
+        if len(self._points) < 2:
+            return None
+        (first, low), (last, high) = self._points[0], self._points[-1]
+        return (high - low) / (last - first) if last > first and high > low else None
