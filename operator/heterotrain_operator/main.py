@@ -11,7 +11,6 @@ from dataclasses import replace
 import kopf
 
 from heterotrain_operator.clusters.kube.access import Access, connect
-from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.reading_errors import AccessError
 from heterotrain_operator.controller import handlers
@@ -58,12 +57,8 @@ def _watched(namespaces: Sequence[str]) -> tuple[str, ...]:
     """Those that can be watched; none was named for all."""
     if not namespaces:
         return ()
-    with connect(Access()).api as found:
-        client = PatientClient(found.configuration)
-    try:
+    with connect(Access()).api as client:
         return watchable(Gateway(client, fence=lambda: None, wrote=lambda verb, kind: None), namespaces)
-    finally:
-        client.close()
 
 
 if __name__ == "__main__":

@@ -27,10 +27,8 @@ def url(api: ApiServer) -> Iterator[str]:
 
 @pytest.fixture
 def client(url: str, tmp_path: Path) -> Iterator[PatientClient]:
-    with connect(Access(str(kubeconfig(tmp_path / "kubeconfig", url)))).api as plain:
-        made = PatientClient(plain.configuration)
+    with connect(Access(str(kubeconfig(tmp_path / "kubeconfig", url)))).api as made:
         yield made
-        made.close()
 
 
 @pytest.fixture

@@ -222,3 +222,22 @@ def proxy() -> Iterator[int]:
 def test_answer_that_is_no_object_is_an_error(proxy: int) -> None:
     with pytest.raises(GatewayError, match=r"get Pod p: the answer is no object \(HTTP 200\)"):
         gateway_to(proxy).read("Pod", "team-a", "p")
+
+
+@pytest.mark.parametrize("ask", [lambda gateway: gateway.listed("Pod", "team-a"), READS["read"]], ids=["list", "read"])
+def test_answer_that_is_too_large_is_not_read_to_its_end(
+    ask: Callable[[Gateway], Any], gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("pods", {**POD, "spec": {"much": "x" * 500}})
+    api.put("configmaps", {**MAP, "data": {"much": "x" * 500}} | {"metadata": {"name": "m"}})
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.transport.LARGEST_ANSWER_BYTES", 500)
+    with pytest.raises(GatewayError, match="the answer is larger than 500 bytes"):
+        ask(gateway)
+    monkeypatch.undo()
+    ask(gateway)
+
+
+def test_object_in_place_of_a_list_is_an_error(gateway: Gateway, api: ApiServer) -> None:
+    api.missing.add("pods")
+    with pytest.raises(GatewayError, match="list Pod: "):
+        gateway.listed("Pod", "team-a")

@@ -11,6 +11,7 @@ import yaml
 from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
 
+from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.reading_errors import AccessError
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
@@ -31,7 +32,7 @@ class Access:
 class Connection:
     """A client of one cluster's API, and the namespace that commands mean by default."""
 
-    api: client.ApiClient
+    api: PatientClient
     namespace: str
 
     @property
@@ -95,10 +96,10 @@ def _from_inside(access: Access) -> Connection:
     return Connection(_client(settings), access.namespace or own or "default")
 
 
-def _client(settings: client.Configuration) -> client.ApiClient:
+def _client(settings: client.Configuration) -> PatientClient:
     # A retry would only multiply the time until an unreachable cluster is reported.
     settings.retries = False
-    return client.ApiClient(settings)
+    return PatientClient(settings)
 
 
 def _in_one_line(error: Exception) -> str:

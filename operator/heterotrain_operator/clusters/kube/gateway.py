@@ -6,60 +6,46 @@ all that a cluster serves takes dozens of requests, for the few kinds that are n
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kubernetes.client import ApiClient, ApiException
-from urllib3.exceptions import HTTPError
+from kubernetes.client import ApiClient
 
 from heterotrain_operator.clusters.kube.objects.names import FIELD_MANAGER, GROUP, PLURAL, VERSION
+from heterotrain_operator.clusters.kube.transport import (
+    CONFLICT,
+    JSON,
+    ConflictError,
+    Document,
+    GatewayError,
+    Timeout,
+    Transport,
+)
+
+__all__ = ["FORBIDDEN", "JOB_API", "JOB_KIND", "ConflictError", "Gateway", "GatewayError", "JobGoneError"]
 
 JOB_KIND = "HeteroTrainingJob"
 JOB_API = f"{GROUP}/{VERSION}"
-FORBIDDEN, NOT_FOUND, CONFLICT, UNPROCESSABLE = 403, 404, 409, 422
+OK, FORBIDDEN, NOT_FOUND, UNPROCESSABLE = 200, 403, 404, 422
 
-JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 
-_PATHS = {
-    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
-    "Event": "/api/v1/namespaces/{}/events",
-    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
-    "Node": "/api/v1/nodes",
-    "Pod": "/api/v1/namespaces/{}/pods",
-    "Secret": "/api/v1/namespaces/{}/secrets",
-    "Service": "/api/v1/namespaces/{}/services",
-    JOB_KIND: f"/apis/{JOB_API}/namespaces/{{}}/{PLURAL}",
+_RESOURCES = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Event": ("/api/v1", "events"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "Node": ("/api/v1", "nodes"),
+    "Pod": ("/api/v1", "pods"),
+    "Secret": ("/api/v1", "secrets"),
+    "Service": ("/api/v1", "services"),
+    JOB_KIND: (f"/apis/{JOB_API}", PLURAL),
 }
+"""The path of each kind's API group, and its plural."""
 
 _MANAGED = {"fieldManager": FIELD_MANAGER}
-
-Document = dict[str, Any]
-
-
-class GatewayError(Exception):
-    """The API server refused or did not answer.
-
-    `status` is its HTTP status, None if there was none; `causes`: it named the fields at fault.
-    """
-
-    def __init__(self, message: str, status: int | None = None, *, causes: bool = False) -> None:
-        super().__init__(message)
-        self.status = status
-        self.causes = causes
-
-
-class ConflictError(GatewayError):
-    """The object exists already, or is not of the version that was expected, or something that it depends on is not.
-
-    `exists` tells the first from the others.
-    """
-
-    exists = False
 
 
 class JobGoneError(Exception):
@@ -69,9 +55,17 @@ class JobGoneError(Exception):
 class Gateway:
     """Reads and writes objects, each as the dict that the API server shows. For use by many threads."""
 
-    def __init__(self, client: ApiClient, fence: Callable[[], None], wrote: Callable[[str, str], None]) -> None:
-        """`fence` raises before a write that this process must not do any more; `wrote` counts verb and kind."""
-        self._client = client
+    def __init__(
+        self,
+        client: ApiClient,
+        fence: Callable[[], None],
+        wrote: Callable[[str, str], None],
+        timeout: Timeout | None = None,
+    ) -> None:
+        """`fence` raises before a write that this process must not do any more; `wrote` counts verb and kind;
+        `timeout` is that of one request, None: the client's.
+        """
+        self._transport = Transport(client, timeout)
         self._fence = fence
         self._wrote = wrote
 
@@ -90,7 +84,9 @@ class Gateway:
     def may_list(self, kind: str, namespace: str) -> bool:
         """Whether the API server lets this account list a kind there. Raises GatewayError."""
         try:
-            self._call("GET", _path(kind, namespace), f"list {kind}", query={"limit": "1"}, accept=METADATA_ONLY)
+            self._transport.ask(
+                "GET", _path(kind, namespace), f"list {kind}", query={"limit": "1"}, accept=METADATA_ONLY
+            )
         except GatewayError as error:
             if error.status != FORBIDDEN:
                 raise
@@ -101,8 +97,42 @@ class Gateway:
         """UIDs of the objects of a kind that bear the label now. Raises GatewayError."""
         query = {"labelSelector": f"{label}={value}"}
         what = f"list {kind} of {value}"
-        found = self._call("GET", _path(kind, namespace), what, query=query, accept=METADATA_ONLY)
+        found = self._transport.ask("GET", _path(kind, namespace), what, query=query, accept=METADATA_ONLY)
         return frozenset(item["metadata"]["uid"] for item in found["items"])
+
+    def listed(self, kind: str, namespace: str | None, *, labels: str = "", fields: str = "") -> Document:
+        """The list of a kind, in a namespace or (None) in all: `items`, and in `metadata` the version to watch from.
+
+        `labels` and `fields` are selectors. Raises GatewayError.
+        """
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        query = {name: value for name, value in selectors.items() if value}
+        what = f"list {kind}"
+        found = self._transport.ask("GET", _path(kind, namespace), what, query=query)
+        if not isinstance(found.get("items"), list) or not isinstance(found.get("metadata"), dict):
+            raise GatewayError(f"{what}: the answer is no list", OK, why="the answer is no list")
+        return found
+
+    def changes(
+        self, kind: str, namespace: str, version: str, *, fields: str, seconds: int, timeout: Timeout
+    ) -> Iterator[Document]:
+        """The events of a watch from a version on, for so many seconds at most, each with a `type` and an `object`.
+
+        Raises GatewayError, of status 410 if the version is too old.
+        """
+        query = {
+            "fieldSelector": fields,
+            "resourceVersion": version,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        return self._transport.events(_path(kind, namespace), f"watch {kind}", query=query, timeout=timeout)
+
+    def log(self, namespace: str, pod: str, container: str, *, tail: int | None = None) -> Iterator[bytes]:
+        """What a container has printed, or its last `tail` lines, piece by piece. Raises GatewayError."""
+        query = {"container": container} | ({} if tail is None else {"tailLines": str(tail)})
+        return self._transport.pieces(f"{_path('Pod', namespace, pod)}/log", f"get the log of Pod {pod}", query=query)
 
     def create(self, body: Mapping[str, Any]) -> Document:
         """A new object, without fields that the API server does not know.
@@ -182,7 +212,7 @@ class Gateway:
 
     def _found(self, path: str, what: str) -> Document | None:
         try:
-            return self._call("GET", path, what)
+            return self._transport.ask("GET", path, what)
         except GatewayError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -190,63 +220,13 @@ class Gateway:
 
     def _write(self, verb: str, method: str, path: str, kind: str, name: str, **request: Any) -> Document:
         self._fence()
-        written = self._call(method, path, f"{verb} {kind} {name}", **request)
+        written = self._transport.ask(method, path, f"{verb} {kind} {name}", **request)
         self._wrote(verb, kind)
         return written
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        what: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-    ) -> Document:
-        """One request; `what` it was for begins the text of every error."""
-        request = self._client.param_serialize(
-            method=method,
-            resource_path=path,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": accept, "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
-        try:
-            response = self._client.call_api(*request)
-            data = response.read()
-        except (HTTPError, ApiException) as error:
-            raise GatewayError(f"{what}: the API server does not answer ({error})") from error
-        document = _document(data)
-        if not 200 <= response.status <= 299:
-            raise _refused(what, response.status, response.reason, document or {})
-        if document is None:
-            raise GatewayError(f"{what}: the answer is no object (HTTP {response.status})", response.status)
-        return document
-
 
 def _path(kind: str, namespace: str | None, name: str = "") -> str:
-    path = _PATHS[kind].format(namespace)
-    return f"{path}/{name}" if name else path
-
-
-def _document(data: bytes) -> Document | None:
-    """A JSON object; None if it is none, as what a proxy says in the API server's place."""
-    try:
-        document = json.loads(data)
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
-
-
-def _refused(what: str, status: int, reason: str, document: Mapping[str, Any]) -> GatewayError:
-    """What went wrong, with the API server's own message where it gave one."""
-    message = f"{what}: {document.get('message') or reason} (HTTP {status})"
-    causes = (document.get("details") or {}).get("causes")
-    if status != CONFLICT:
-        return GatewayError(message, status, causes=bool(causes))
-    conflict = ConflictError(message, status, causes=bool(causes))
-    conflict.exists = document.get("reason") == "AlreadyExists"
-    return conflict
+    """Of one object, or of all of its kind; in a namespace, or without one: of all namespaces, or of the cluster."""
+    prefix, plural = _RESOURCES[kind]
+    parts = (prefix, f"namespaces/{namespace}" if namespace is not None else "", plural, name)
+    return "/".join(filter(None, parts))

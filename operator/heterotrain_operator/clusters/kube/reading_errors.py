@@ -32,7 +32,7 @@ class NotInstalledError(ReadingError):
 
 
 class ExpiredError(ReadingError):
-    """A watch asked for changes from longer ago than the cluster remembers; look anew and watch from there."""
+    """A watch asked for changes from longer ago than the cluster remembers; look again and watch from there."""
 
 
 class NoLogError(ReadingError):
