@@ -13,7 +13,7 @@ LEAST_SECONDS = 5.0
 
 
 class Leaps:
-    """By how much the wall clock has leapt since this was last settled."""
+    """By how much the wall clock has leapt that is not made up for yet."""
 
     def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         """`clock` gives Unix seconds, `monotonic` seconds that never leap."""
@@ -31,8 +31,3 @@ class Leaps:
     def made_up(self, seconds: float) -> None:
         """So much of it is made up for."""
         self._leapt -= seconds
-
-    def settle(self) -> None:
-        """What has leapt is made up for."""
-        self._leapt = 0.0
-        self._last = self._clock() - self._monotonic()

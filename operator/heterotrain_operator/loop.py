@@ -1,10 +1,12 @@
-"""The loop: observe, decide, act, again; the same in every world, with clock and waiting given to it."""
+"""The loop: observe, decide, act, store. Local runs and the operator share it; clock and backend are given to it."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from heterotrain import contract
 from heterotrain_operator.clusters.port import Cluster, PlanConflictError
@@ -14,6 +16,8 @@ from heterotrain_operator.core.state import Memory
 from heterotrain_operator.leaps import Leaps
 
 logger = logging.getLogger(__name__)
+
+News = TypeVar("News")
 
 PERIOD_SECONDS = 1.0
 """Between rounds of a job that trains: reading metrics costs the workers CPU time."""
@@ -25,9 +29,67 @@ BUSY_PERIOD_SECONDS = 0.2
 """Between rounds while workers start or end: then every wait delays all of them."""
 
 
-def steer(
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round that was completed: what was observed, what was decided and acted on, and the memory that was kept."""
+
+    seen: Seen
+    decision: Decision
+    memory: Memory
+
+
+class Loop(Generic[News]):
+    """The rounds of one job on one backend, and what lasts from one round to the next: the leaps of the clock."""
+
+    def __init__(
+        self,
+        cluster: Cluster[News],
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives Unix seconds, `monotonic` seconds that never leap."""
+        self._cluster, self._clock = cluster, clock
+        self._leaps = Leaps(clock, monotonic)
+        self._corrected: tuple[float | None, float] | None = None
+
+    def round(self, job: Job, news: News, *, title: str = "") -> Round | None:
+        """Observe, decide, act and store once; None if somebody else wrote the plan meanwhile, so that another round
+        is due soon. `title` names the job in the log. Raises what the backend raises, except PlanConflictError.
+        """
+        title = title or job.name
+        seen, memory = self._cluster.observe(news)
+        memory, leapt = self._corrected_for_leaps(memory or Memory.initial(), title)
+        decision, memory = decide(job, seen, memory, self._clock())
+        self._corrected = (memory.created_at, leapt) if leapt else None
+        try:
+            self._cluster.act(decision, memory)
+        except PlanConflictError as error:
+            logger.warning("job %s: %s; observing again", title, error)
+            return None
+        if leapt:
+            self._leaps.made_up(leapt)
+            self._corrected = None
+        return Round(seen, decision, memory)
+
+    def _corrected_for_leaps(self, memory: Memory, title: str) -> tuple[Memory, float]:
+        """The memory with its moments moved by what the clock has leapt, and by how many seconds that is.
+
+        A round that failed may have stored its corrected memory all the same. The moment at which the job was first
+        seen tells: it was moved with the others.
+        """
+        if self._corrected is not None and self._corrected[0] == memory.created_at:
+            self._leaps.made_up(self._corrected[1])
+        leapt = self._leaps.seconds()
+        if not leapt:
+            return memory, leapt
+        logger.warning("job %s: the clock has leapt by %.0f s", title, leapt)
+        return memory.moved(leapt), leapt
+
+
+def run_job(
     job: Job,
-    cluster: Cluster,
+    cluster: Cluster[None],
     *,
     now: Callable[[], float],
     pause: Callable[[float], None],
@@ -35,24 +97,18 @@ def steer(
     until: Callable[[Seen, Decision], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Decision:
-    """Steer a job to its end, or until `until` is true, and return the last decision, which was acted on.
+    """Run a job to its end, or until `until` is true, and return the last decision, which was acted on.
 
     `now` gives Unix seconds, `monotonic` seconds that never leap; `pause` waits for at most so many seconds, less where
-    the world has news. `on_round` is called after every round.
+    the backend has news. `on_round` is called after every round.
     """
-    leaps = Leaps(now, monotonic)
+    loop = Loop(cluster, clock=now, monotonic=monotonic)
     while True:
-        seen, memory = cluster.observe()
-        leapt = leaps.seconds()
-        decision, memory = decide(job, seen, (memory or Memory.initial()).moved(leapt), now())
-        try:
-            cluster.act(decision, memory)
-        except PlanConflictError as error:
-            logger.warning("job %s: %s; observing again", job.name, error)
+        done = loop.round(job, None)
+        if done is None:
             pause(BUSY_PERIOD_SECONDS)
             continue
-        if leapt:
-            leaps.settle()
+        seen, decision = done.seen, done.decision
         on_round(seen, decision)
         if decision.phase in FINAL_PHASES or (until is not None and until(seen, decision)):
             return decision

@@ -11,7 +11,7 @@ from heterotrain.contract import StepRecord
 from heterotrain_operator.api import to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Decision, Seen
-from heterotrain_operator.loop import steer
+from heterotrain_operator.loop import run_job
 from jobs.worlds import digits_job
 
 pytestmark = pytest.mark.processes
@@ -39,7 +39,7 @@ def test_batches_follow_a_limit_that_changes_while_training(cluster: LocalCluste
                 cluster.set_cpu_limit("job-g0-0", 0.2)
 
     deadline = time.monotonic() + 150
-    last = steer(
+    last = run_job(
         to_core(cluster.job),
         cluster,
         now=time.time,

@@ -9,7 +9,7 @@ import pytest
 from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.leaps import Leaps
-from heterotrain_operator.loop import steer
+from heterotrain_operator.loop import run_job
 from unit.core.traces import World, hetero_world
 
 
@@ -35,8 +35,8 @@ def test_leap_is_told_until_it_is_made_up_for(leapt: float) -> None:
     assert leaps.seconds() == pytest.approx(leapt)
     clocks.run(30)
     assert leaps.seconds() == pytest.approx(leapt)
-    leaps.settle()
-    assert leaps.seconds() == 0
+    leaps.made_up(leapt)
+    assert leaps.seconds() == pytest.approx(0)
 
 
 def test_clock_that_is_turned_slowly_does_not_leap() -> None:
@@ -68,7 +68,7 @@ class TracedWorld:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def observe(self) -> tuple[Seen, Memory | None]:
+    def observe(self, _: None, /) -> tuple[Seen, Memory | None]:
         return self.world.seen(), self.world.memory
 
     def act(self, decision: Decision, memory: Memory) -> None:
@@ -86,7 +86,7 @@ def test_machine_that_slept_restarts_no_worker() -> None:
     def pause(seconds: float) -> None:
         clocks.run(1, drift=3600.0 if len(rounds) == 3 else 0.0)
 
-    steer(
+    run_job(
         world.job,
         TracedWorld(world),
         now=lambda: clocks.wall,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
@@ -14,12 +15,11 @@ from heterotrain_operator.clusters.kube.objects.protection import Peers
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.observed import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Source
-from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.decide import decide
+from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.leaps import Leaps
+from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.own import OperatorMetrics
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,6 @@ class JobRounds:
         """`clock` gives Unix seconds, `monotonic` seconds that never jump; `metrics_from` is as for `Protection`."""
         self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
         self._source_of, self._clock, self._monotonic = source_of, clock, monotonic
-        self._leaps = Leaps(clock, monotonic)
         self._metrics_from = metrics_from
         self._read_as: tuple[str, int] | None = None
         self._job: HeteroTrainingJob | None = None
@@ -79,8 +78,7 @@ class JobRounds:
     def forget(self) -> None:
         """Start from what the cluster says: another replica may have acted meanwhile."""
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
-        self._leaps.settle()
-        self._moved: tuple[float | None, float] | None = None  # the mark of a memory that was moved, and by how much
+        self._loop = Loop(self._cluster, clock=self._clock, monotonic=self._monotonic)
         self._written: tuple[int, float] | None = None
 
     def close(self, namespace: str, name: str) -> None:
@@ -111,13 +109,15 @@ class JobRounds:
             return STILL_SECONDS
         if self._source is None:
             self._source = self._source_of(self._job)
-        cluster = self._cluster
-        cluster.notice(body, self._job, pods, plan_versions)
-        if cluster.may_lack_pods and (delay := await in_thread(self._tried, body, self._job, cluster.look_for_pods)):
-            return delay
+        cluster, watched = self._cluster, Watched(body, self._job, pods, plan_versions)
+        if cluster.may_lack_pods(watched):
+            found = await in_thread(self._tried, watched, lambda: cluster.with_lacking_pods(watched))
+            if not isinstance(found, Watched):
+                return found
+            watched = found
         namespace = body["metadata"]["namespace"]
-        cluster.metered(await self._source.read(self._job, namespace, cluster.readable, self._clock()))
-        return await in_thread(self._act, body, self._job, began)
+        reading = await self._source.read(self._job, namespace, cluster.readable(watched), self._clock())
+        return await in_thread(self._act, replace(watched, reading=reading), began)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -140,49 +140,36 @@ class JobRounds:
             self._source = None
         self._read_as = _edition(body)
 
-    def _act(self, body: Mapping[str, Any], job: HeteroTrainingJob, began: float) -> float:
+    def _act(self, watched: Watched, began: float) -> float:
         """What is left of a round once the metrics are read."""
-        delay = self._tried(body, job, lambda: self._round(job, to_core(job)))
+        delay = self._tried(watched, lambda: self._round(watched))
         self._metrics.reconciled(self._monotonic() - began)
-        return delay or 0.0
+        return delay
 
-    def _tried(self, body: Mapping[str, Any], job: HeteroTrainingJob, work: Callable[[], float | None]) -> float | None:
-        """What the work returns; or after how long the next round may try again, if something is in its way."""
+    def _tried(self, watched: Watched, work: Callable[[], T]) -> T | float:
+        """What the work returns; or after how many seconds the next round may try again, if something is in its way."""
         try:
             return work()
         except NameTakenError as error:
             if error.earlier:
                 return QUIET_SECONDS
-            self._cluster.refuse(body, [Problem("metadata.name", str(error))])
+            self._cluster.refuse(watched.body, [Problem("metadata.name", str(error))])
             return TAKEN_SECONDS
-        except PlanConflictError as error:
-            logger.warning("job %s/%s: %s; observing again", job.metadata.namespace, job.metadata.name, error)
-            return BUSY_SECONDS
         except GatewayError as error:
             if error.status in REFUSALS:  # a quota, an admission controller or a missing right: the user's to know
-                self._cluster.refuse(body, [Problem("", str(error))])
+                self._cluster.refuse(watched.body, [Problem("", str(error))])
             raise
 
-    def _round(self, job: HeteroTrainingJob, core: Job) -> float:
-        seen, memory = self._cluster.observe()
-        memory = memory or Memory.initial()
-        if self._moved is not None and self._moved[0] == memory.created_at:
-            self._leaps.made_up(self._moved[1])  # it was kept, though what came after that failed
-        if leapt := self._leaps.seconds():
-            logger.warning("job %s/%s: the clock has leapt by %.0f s", job.metadata.namespace, core.name, leapt)
-            memory = memory.moved(leapt)
-        decision, memory = decide(core, seen, memory, self._clock())
-        self._moved = (memory.created_at, leapt) if leapt else None
-        self._cluster.act(decision, memory)
-        if leapt:
-            self._leaps.made_up(leapt)
-            self._moved = None
-        self._gateway.check()  # what another replica steers by now is not ours to export
-        namespace = str(job.metadata.namespace)
-        self._metrics.observe_job(namespace, core, seen, decision, memory)
-        self._metrics.source_up(namespace, core.name, not seen.metrics_problem)
-        self._await_followers(seen, decision)
-        return self._delay(core, seen, decision, memory)
+    def _round(self, watched: Watched) -> float:
+        core, namespace = to_core(watched.job), str(watched.job.metadata.namespace)
+        done = self._loop.round(core, watched, title=f"{namespace}/{core.name}")
+        if done is None:
+            return BUSY_SECONDS
+        self._gateway.check()  # what another replica decides by now is not ours to export
+        self._metrics.observe_job(namespace, core, done.seen, done.decision, done.memory)
+        self._metrics.source_up(namespace, core.name, not done.seen.metrics_problem)
+        self._await_followers(done.seen, done.decision)
+        return self._delay(core, done.seen, done.decision, done.memory)
 
     def _await_followers(self, seen: Seen, decision: Decision) -> None:
         """Measure the time from a plan's write until all follow it."""

@@ -29,7 +29,7 @@ from heterotrain_operator.experiments.scheduled import ScheduledLimits
 from heterotrain_operator.experiments.series import align, read_evaluations, read_series
 from heterotrain_operator.experiments.stop import Insisted, Interrupted, StopSignals
 from heterotrain_operator.experiments.summary import TrialHistory
-from heterotrain_operator.loop import steer
+from heterotrain_operator.loop import run_job
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class Runner:
             stopped_by: Interrupted | None = None
             phase: str
             try:
-                decision = steer(
+                decision = run_job(
                     core,
                     cluster,
                     now=time.time,

@@ -14,9 +14,9 @@ from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, Jo
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.observe.absences import Absences
+from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.metrics.prometheus import Reading
 from unit.kube.worlds import JOB, NAMES, NOW, World, owner, rebalance, refusing, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
@@ -230,9 +230,7 @@ def test_what_a_user_has_under_a_name_of_ours_stays_as_it_is(
 def test_job_that_was_deleted_unnoticed_is_told_of_by_its_first_status(world: World, api: ApiServer) -> None:
     body, pods = world.body, world.pods
     api.remove("heterotrainingjobs", "digits", told=False)
-    world.cluster.notice(body, world.parsed(body), pods, ())
-    world.cluster.metered(Reading({}))
-    world.cluster.observe()
+    world.cluster.observe(Watched(body, world.parsed(body), pods, ()))
     with pytest.raises(JobGoneError, match="team-a/digits"):
         world.cluster.act(Decision("Created", "nothing yet"), Memory.initial())
 
@@ -245,9 +243,7 @@ def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiSe
         api.change("heterotrainingjobs", "digits", {"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}})
     else:
         api.remove("heterotrainingjobs", "digits", told=False)
-    world.cluster.notice(body, world.parsed(body), (), ())
-    world.cluster.metered(Reading({}))
-    world.cluster.observe()
+    world.cluster.observe(Watched(body, world.parsed(body), (), ()))
     api.writes.clear()
     with pytest.raises(JobGoneError, match="team-a/digits"):
         world.cluster.act(Decision("Restarting", "a worker vanished", create=(FIRST,)), Memory.initial())

@@ -15,9 +15,10 @@ from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.protection import Peers
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.observed import PodFacts, pod_facts
-from heterotrain_operator.core.decide import decide
+from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.prometheus import Reading
 from unit.kube.documents import CONTAINER, Document, merged
 
@@ -118,6 +119,7 @@ class World:
     def restart_operator(self) -> None:
         """Another operator, which knows nothing but what the cluster says."""
         self.cluster = KubeCluster(self.gateway, Nodes(self.gateway), lambda: self.now, self.metrics_from)
+        self.loop = Loop(self.cluster, clock=lambda: self.now, monotonic=lambda: self.now)
 
     @property
     def body(self) -> Document:
@@ -168,22 +170,23 @@ class World:
 
     def look(self, pods: list[PodFacts] | None = None, versions: set[str] | None = None) -> tuple[Seen, Memory | None]:
         """Observe; `pods` and `versions` are what a late watch shows."""
+        return self.cluster.observe(self.watched(pods, versions))
+
+    def watched(self, pods: list[PodFacts] | None = None, versions: set[str] | None = None) -> Watched:
+        """What there is to observe; `pods` and `versions` are what a late watch shows."""
         shown = self.versions if versions is None else versions
         body, pods = self.body, self.pods if pods is None else pods
-        self.cluster.notice(body, self.parsed(body), pods, shown)
-        if self.cluster.may_lack_pods:
-            self.cluster.look_for_pods()
-        self.cluster.metered(self.workers.reading(self.cluster.readable))
-        return self.cluster.observe()
+        found = Watched(body, self.parsed(body), pods, shown)
+        if self.cluster.may_lack_pods(found):
+            found = self.cluster.with_lacking_pods(found)
+        return replace(found, reading=self.workers.reading(self.cluster.readable(found)))
 
     def round(self, seconds: float = 1.0, **late: Any) -> Decision:
         """Observe, decide and act so many seconds later."""
         self.now += seconds
-        seen, memory = self.look(**late)
-        core = to_core(self.parsed(self.body))
-        decision, memory = decide(core, seen, memory or Memory.initial(), self.now)
-        self.cluster.act(decision, memory)
-        return decision
+        done = self.loop.round(to_core(self.parsed(self.body)), self.watched(**late))
+        assert done is not None, "somebody else wrote the plan"
+        return done.decision
 
     def run_pods(self) -> None:
         """The kubelets start what was created."""

@@ -17,7 +17,7 @@ from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import Decision, JobPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.loop import BUSY_PERIOD_SECONDS, PERIOD_SECONDS, period_seconds, steer
+from heterotrain_operator.loop import BUSY_PERIOD_SECONDS, PERIOD_SECONDS, period_seconds, run_job
 from unit.local.worlds import make_job
 
 pytestmark = pytest.mark.processes
@@ -91,7 +91,7 @@ class Run:
             act(seen)
 
         pause = lambda seconds: self.cluster.wait(min(seconds, 0.1))  # noqa: E731
-        return steer(to_core(self.job), self.cluster, now=time.time, pause=pause, on_round=on_round, until=until)
+        return run_job(to_core(self.job), self.cluster, now=time.time, pause=pause, on_round=on_round, until=until)
 
     @property
     def events(self) -> list[str]:

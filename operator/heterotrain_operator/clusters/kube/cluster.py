@@ -1,4 +1,4 @@
-"""One job's world on a Kubernetes cluster, behind the port: what its pods do, and what is done to them.
+"""One job on a Kubernetes cluster, behind the port: what its pods do, and what is done to them.
 
 What is read is what the indexed watch events say, so that an idle job costs the API server nothing. A stale
 picture does no harm: names are deterministic, and plan and memory are written under a precondition.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from heterotrain.contract import Plan
-from heterotrain_operator.api import HeteroTrainingJob, Problem
+from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.gateway import (
     FORBIDDEN,
     JOB_KIND,
@@ -30,6 +31,7 @@ from heterotrain_operator.clusters.kube.observe.absences import Absences
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.observed import PodFacts, worker_seen
 from heterotrain_operator.clusters.kube.observe.stale_pods import Ghosts
+from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.kube.slow_start import Refusal, create_slowly
 from heterotrain_operator.clusters.kube.status.events import build_event
@@ -39,7 +41,6 @@ from heterotrain_operator.clusters.kube.status.outcome import outcome_in
 from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.metrics.prometheus import Reading
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,10 @@ _FIGURE = re.compile(r"\d+")
 
 
 class KubeCluster:
-    """One job on a cluster. `notice` says what the watch events show and `metered` what the pods export, then `observe`
-    and `act` as the port."""
+    """One job on a cluster, as the port; an observation is of what is `Watched`.
+
+    Before it, `may_lack_pods`, `with_lacking_pods` and `readable` say which pods are there to be read.
+    """
 
     def __init__(
         self, gateway: Gateway, nodes: Nodes, clock: Callable[[], float], metrics_from: Peers | None = None
@@ -79,43 +82,22 @@ class KubeCluster:
         self._known: Mapping[str, Any] | None = None  # as it was found last, worth a write or not
         self._status_at: float | None = None
 
-    def notice(
-        self,
-        body: Mapping[str, Any],
-        job: HeteroTrainingJob,
-        pods: Sequence[PodFacts],
-        plan_versions: Collection[str],
-    ) -> None:
-        """What the watch events show of the job now: the object and its reading, its pods and those gone since the last
-        time, and the resource version of the plan's ConfigMap (none: there is none).
-        """
-        self._body, self._job = body, job
-        self._departed |= {pod.uid: pod for pod in pods if pod.gone}
-        self._pods = {pod.name: pod for pod in self._ghosts.without([pod for pod in pods if not pod.gone])}
-        self._plans.notice(plan_versions)
-        if self._status is None:
-            self._status = body.get("status")
-            self._known = tolerated(self._status or {})
-
-    @property
-    def may_lack_pods(self) -> bool:
+    def may_lack_pods(self, watched: Watched) -> bool:
         """Whether a pod is not shown whose absence would be acted on, as far as that can be told without asking."""
+        self._take_in(watched)
         plan, shown = self._plans.plan, {pod.uid for pod in self._pods.values()}
         return plan is None or any(member.uid not in shown for member in plan.members)
 
-    def look_for_pods(self) -> None:
-        """Ask for the pods that the watch lacks. Raises as `observe`."""
+    def with_lacking_pods(self, watched: Watched) -> Watched:
+        """The same with the pods that the watch lacks, which are asked for. Raises as `observe`."""
+        self._take_in(watched)
         plan = self._plans.read(self._job, self._uid).plan
-        self._pods |= {pod.name: pod for pod in self._not_shown(plan)}
+        return replace(watched, pods=(*watched.pods, *self._not_shown(plan)))
 
-    @property
-    def readable(self) -> list[PodFacts]:
+    def readable(self, watched: Watched) -> list[PodFacts]:
         """The pods whose metrics are to be read."""
+        self._take_in(watched)
         return [pod for pod in self._pods.values() if pod.ready_to_scrape]
-
-    def metered(self, reading: Reading) -> None:
-        """What they export."""
-        self._reading = reading
 
     def refuse(self, body: Mapping[str, Any], problems: Sequence[Problem]) -> None:
         """Say in the job's status why nothing is done about it.
@@ -132,15 +114,16 @@ class KubeCluster:
 
     # --- the port -------------------------------------------------------------------------------------------
 
-    def observe(self) -> tuple[Seen, Memory | None]:
+    def observe(self, watched: Watched) -> tuple[Seen, Memory | None]:
         """Pods, plan and metrics as they are now, and the memory of decisions.
 
         Raises GatewayError, or NameTakenError if something else has the name of the plan's ConfigMap or the Service.
         """
+        self._take_in(watched)
         stored = self._plans.read(self._job, self._uid)
         self._check_service()
         now = self._clock()
-        reading = self._reading
+        reading = watched.reading
         self._look_for_ghosts({name for name, metrics in reading.metrics.items() if metrics is not None}, now)
         workers = []
         for pod in self._pods.values():
@@ -189,6 +172,16 @@ class KubeCluster:
             raise JobGoneError(f"job {self._namespace}/{self._name} is gone")
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _take_in(self, watched: Watched) -> None:
+        """Sort what the watches show; to do so again changes nothing."""
+        self._body, self._job = watched.body, watched.job
+        self._departed |= {pod.uid: pod for pod in watched.pods if pod.gone}
+        self._pods = {pod.name: pod for pod in self._ghosts.without([pod for pod in watched.pods if not pod.gone])}
+        self._plans.shown(watched.plan_versions)
+        if self._status is None:
+            self._status = watched.body.get("status")
+            self._known = tolerated(self._status or {})
 
     @property
     def _name(self) -> str:

@@ -40,7 +40,7 @@ class PlanStore:
         """The plan as it was read or written last; None if there is none, or somebody else wrote since."""
         return self._stored.plan if self._stored is not None else None
 
-    def notice(self, versions: Collection[str]) -> None:
+    def shown(self, versions: Collection[str]) -> None:
         """The ConfigMap's resource version as the watch shows it, which may lag behind; none if it shows none."""
         self._shown = frozenset(versions) or ABSENT
         if self._stored is not None and self._stored.resource_version in self._shown:

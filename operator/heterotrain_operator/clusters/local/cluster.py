@@ -127,7 +127,7 @@ class LocalCluster:
 
     # --- the port -------------------------------------------------------------------------------------------
 
-    def observe(self) -> tuple[Seen, Memory | None]:
+    def observe(self, _: None = None, /) -> tuple[Seen, Memory | None]:
         """Processes, plan and metrics as they are now, and the memory beside the plan."""
         self._tend()
         stored = self._volume.read()
