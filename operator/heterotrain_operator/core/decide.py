@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.adjust import adjust, aligned
+from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
-from heterotrain_operator.core.batching.steering import SETTLE_SECONDS, Steered, aligned, steer
-from heterotrain_operator.core.facts import Facts, ended, listed, rejected, resized, stuck, survey
+from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, listed, rejected, resized, stuck, survey
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
 from heterotrain_operator.core.lifecycle.recovery import recovered
@@ -128,29 +129,29 @@ def _running(
         reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
         health = Health(*balance(plan, memory), degraded=silent)
         return decision(job, "Running", "Finishing", reason, health=health, delete=strangers), memory
-    steered = steer(job, plan, members, memory, now)
-    steered = replace(
-        steered,
-        health=replace(steered.health, degraded="; ".join(filter(None, [silent, steered.health.degraded]))),
-    )
-    return _carried_out(job, plan, steered, version, delete=strangers, now=now)
+    adjustment = adjust(job, plan, members, memory, now)
+    degraded = "; ".join(filter(None, [silent, adjustment.degraded]))
+    health = Health(*balance(plan, adjustment.memory), degraded=degraded)
+    return _carried_out(job, plan, adjustment, version, health=health, delete=strangers, now=now)
 
 
 def _carried_out(
-    job: Job, plan: Plan, steered: Steered, version: int, *, delete: tuple[str, ...], now: float
+    job: Job, plan: Plan, adjustment: Adjustment, version: int, *, health: Health, delete: tuple[str, ...], now: float
 ) -> tuple[Decision, Memory]:
-    """Publish what steering asks for, or in an observe-only job only say it."""
-    memory, reason, health, told = steered.memory, steered.reason, steered.health, steered.events
-    if steered.batches is None:
+    """Publish the batches of an adjustment, or in an observe-only job only report them."""
+    memory, reason, told = adjustment.memory, adjustment.reason, adjustment.events
+    if adjustment.batches is None:
         return decision(job, "Running", "Training", reason, health=health, delete=delete, events=told), memory
-    stranded = steered.batches == plan.batch_sizes
+    stranded = adjustment.batches == plan.batch_sizes
     if job.dry_run and not stranded:
         reason = f"dry run, nothing changes: {reason}"
-        events = (*told, Event("Normal", "DryRun", reason)) if steered.decided else told
+        events = (*told, Event("Normal", "DryRun", reason)) if adjustment.decided else told
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
-    after = rebalanced_plan(memory, plan, version, job.apply_at, steered.batches)
+    after = rebalanced_plan(memory, plan, version, job.apply_at, adjustment.batches)
     after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
-    memory = adjusted(memory, plan, after, now, stage=steered.stage, promise=steered.promise, foretold=steered.foretold)
+    memory = adjusted(
+        memory, plan, after, now, stage=adjustment.stage, promise=adjustment.promise, foretold=adjustment.predicted
+    )
     code = "PlanPublished" if stranded else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")
     events = (*told, event)

@@ -14,6 +14,9 @@ from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen
 from heterotrain_operator.core.split.levels import Bounds
 
+SETTLE_SECONDS = 10.0
+"""For so long what was just asked for may still be under way: a plan that is not followed yet, a pod not yet seen."""
+
 NAMED = 8
 """Workers that a message names before it only counts them."""
 

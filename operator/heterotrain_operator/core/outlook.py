@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.adjust import aligned
+from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.policies import Proposal, Seat
-from heterotrain_operator.core.batching.steering import aligned, ask_policy, mended, seats_of
+from heterotrain_operator.core.batching.repair import repaired
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.batch_cost import line_of
@@ -83,7 +85,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     memory = replace(memory, workers=workers)
     windows = [None] * len(workers)
     seats = seats_of(job, plan, workers, windows)
-    repair = mended(job, plan, memory.workers)
+    repair = repaired(job, plan, memory.workers)
     proposal = Proposal(*repair) if repair is not None else ask_policy(job, plan, memory, windows)
     lines = [line_of(seat.memory, seat.batch, seat.estimate) for seat in seats]
     best, ceiling, why_not = _ceiling(plan, seats, lines)

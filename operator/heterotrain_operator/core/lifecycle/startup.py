@@ -13,8 +13,16 @@ from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Member, Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policies import static as static_policy
 from heterotrain_operator.core.batching.policies import uniform as uniform_policy
-from heterotrain_operator.core.batching.steering import SETTLE_SECONDS
-from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, missing, rejected, surplus
+from heterotrain_operator.core.facts import (
+    SETTLE_SECONDS,
+    Facts,
+    bounds_of,
+    group_of,
+    listed,
+    missing,
+    rejected,
+    surplus,
+)
 from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
 from heterotrain_operator.core.lifecycle.prior import first_split, placed_anew
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan

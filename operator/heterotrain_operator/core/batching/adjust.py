@@ -1,0 +1,73 @@
+"""One look at a training job whose plan is active: repair it, feed changed CPU limits forward, or rebalance.
+
+A plan is not superseded before its members follow it: two switches under way at once would leave nobody
+knowing what was measured under which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.adjustment import Adjustment
+from heterotrain_operator.core.batching.feed_forward import at_new_limits
+from heterotrain_operator.core.batching.rebalance import rebalanced
+from heterotrain_operator.core.batching.repair import beyond_followed, repaired
+from heterotrain_operator.core.facts import SETTLE_SECONDS, listed
+from heterotrain_operator.core.model import Job, WorkerSeen
+from heterotrain_operator.core.prediction.least_batch import with_least_batch
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+
+def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Adjustment:
+    """Look once. `members` and `memory.workers` are those of `plan`, by rank."""
+    memory = _with_least_batches(memory, members)
+    unfollowed = _unfollowed(plan, members)
+    repair: tuple[tuple[int, ...] | None, str] | None = beyond_followed(plan, members)
+    if repair is None and (not unfollowed or _settled(memory, now)):
+        repair = repaired(job, plan, memory.workers)
+    if repair is not None:
+        batches, why = repair
+        return Adjustment(batches, why, memory, degraded="" if batches else why)
+    if unfollowed:
+        return Adjustment(None, unfollowed, memory)
+    metrics = [worker.metrics for worker in members if worker.metrics is not None]
+    memory, adjustment = at_new_limits(job, plan, members, metrics, memory)
+    return adjustment or rebalanced(job, plan, metrics, memory)
+
+
+def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
+    """The memory of exactly the plan in force: of another version the measurements do not hold, of another
+    membership nothing does.
+    """
+    if memory.plan_version == plan.version and len(memory.workers) == len(plan.members):
+        return memory
+    if memory.generation == plan.generation and len(memory.workers) == len(plan.members):
+        workers = tuple(worker.unmeasured() for worker in memory.workers)
+    else:
+        workers = (WorkerMemory(),) * len(plan.members)
+    return replace(memory, plan_version=plan.version, generation=plan.generation, published_at=now, workers=workers)
+
+
+def _with_least_batches(memory: Memory, members: Sequence[WorkerSeen]) -> Memory:
+    """Before anything is decided: bounds rest on them, also while a plan is not followed yet."""
+    workers = (with_least_batch(known, seen.metrics) for known, seen in zip(memory.workers, members, strict=True))
+    return replace(memory, workers=tuple(workers))
+
+
+def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
+    """Who does not follow the active plan yet, in words; empty if all do."""
+    unreadable = [worker.name for worker in members if worker.metrics is None]
+    if unreadable:
+        return f"plan {plan.version} is in force; metrics cannot be read of {listed(unreadable)}"
+    behind = [
+        f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, plan {worker.metrics.plan_version})"
+        for worker in members
+        if worker.metrics is not None and worker.metrics.plan_version != plan.version
+    ]
+    return f"plan {plan.version} is not followed yet by {listed(behind)}" if behind else ""
+
+
+def _settled(memory: Memory, now: float) -> bool:
+    return memory.published_at is not None and now - memory.published_at >= SETTLE_SECONDS

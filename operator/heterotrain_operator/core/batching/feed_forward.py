@@ -1,0 +1,83 @@
+"""Feed-forward of changed CPU limits: the new speed is predicted from the old one, and the batches follow at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.adjustment import Adjustment
+from heterotrain_operator.core.batching.asking import ask_policy
+from heterotrain_operator.core.batching.policies import POLICIES
+from heterotrain_operator.core.batching.rollback import trusted_anew
+from heterotrain_operator.core.facts import group_of
+from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.prediction.batch_cost import expected_of
+from heterotrain_operator.core.prediction.memory_limit import bounded_anew, with_peak
+from heterotrain_operator.core.prediction.step_time import estimate_of, feed_forward, with_estimate
+from heterotrain_operator.core.prediction.throughput_cap import forgotten
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+
+def at_new_limits(
+    job: Job, plan: Plan, members: Sequence[WorkerSeen], metrics: Sequence[WorkerMetrics], memory: Memory
+) -> tuple[Memory, Adjustment | None]:
+    """The memory with speeds at the members' present CPU limits, and what is adjusted by prediction alone; None where
+    no limit has changed, or nothing follows from it. All are by rank.
+    """
+    remembered = memory.workers
+    workers = tuple(
+        _fed_forward(job, known, worker, counters)
+        for known, worker, counters in zip(remembered, members, metrics, strict=True)
+    )
+    memory = replace(memory, workers=workers)
+    if not any(fed.cpu_limit != known.cpu_limit > 0 for fed, known in zip(workers, remembered, strict=True)):
+        return memory, None
+    memory = trusted_anew(memory)
+    return memory, _by_prediction(job, plan, metrics, memory, remembered)
+
+
+def _by_prediction(
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory, remembered: Sequence[WorkerMemory]
+) -> Adjustment | None:
+    """What the policy makes of the speeds that are predicted for new CPU limits; None where it keeps the batches, or
+    must measure first.
+
+    An interval of steps at limits that are known is not waited for: the windows that follow correct the prediction.
+    It is as certain as what was `remembered` of the old limits, for no noise explains a changed limit. The batches
+    promise nothing, since none of this was measured.
+    """
+    policy = POLICIES.get(job.policy)
+    if policy is None or policy.internal:
+        return None
+    workers = [with_peak(fed, counters) for fed, counters in zip(memory.workers, metrics, strict=True)]
+    expected = []
+    for member, fed, known in zip(plan.members, workers, remembered, strict=True):
+        estimate = estimate_of(replace(fed, estimate_steps=known.estimate_steps))
+        if estimate is None:  # limits may change one by one, each soon after the plan that followed the one before
+            estimate = expected_of(fed, member.batch_size, max(job.interval, 1))
+        if estimate is None and member.batch_size > 0:
+            return None
+        expected.append(fed if estimate is None else with_estimate(fed, estimate))
+    proposal = ask_policy(job, plan, replace(memory, workers=tuple(expected)), (None,) * len(plan.members))
+    if proposal.batches is None or proposal.batches == plan.batch_sizes:
+        return None
+    found = tuple(bounded_anew(job, plan, remembered, workers))
+    memory = replace(memory, workers=tuple(workers))
+    return Adjustment(
+        proposal.batches,
+        f"by the CPU limits that changed, {proposal.reason}",
+        memory,
+        decided=True,
+        predicted=tuple(fed.cpu_limit != known.cpu_limit for fed, known in zip(workers, remembered, strict=True)),
+        events=found,
+    )
+
+
+def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:
+    if group_of(job, worker.group).device != "cpu":
+        return known  # a GPU's time is not that of the cores beside it
+    limit = worker.cpu_limit if worker.cpu_limit is not None else metrics.cpu_limit
+    fed = feed_forward(known, limit, metrics, job.interval)
+    # A speed that changes with the limit says nothing about the batch.
+    return forgotten(fed) if known.cpu_limit > 0 and fed.cpu_limit != known.cpu_limit else fed

@@ -1,0 +1,86 @@
+"""Rebalancing by measurement: close all windows, ask the policy, and hold its proposal to what plans promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.adjustment import Adjustment
+from heterotrain_operator.core.batching.asking import ask_policy, seats_of
+from heterotrain_operator.core.batching.rollback import reviewed, trusted_anew
+from heterotrain_operator.core.batching.words import duration
+from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.prediction.memory_limit import bounded_anew, with_peak
+from heterotrain_operator.core.prediction.step_time import Estimate, counted, follow, steps_since, window_of
+from heterotrain_operator.core.prediction.throughput_cap import forgotten
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+
+def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory) -> Adjustment:
+    """What the policy makes of the steps that were measured since its last decision, once there are enough of them.
+    `metrics` and `memory.workers` are those of the plan's members, by rank.
+    """
+    waiting = _too_few_steps(job, plan, metrics, memory)
+    if waiting:
+        return Adjustment(None, waiting, memory)
+    before = memory.workers
+    memory, windows, remarks = _measured(job, plan, metrics, memory)
+    found = tuple(bounded_anew(job, plan, before, memory.workers))
+    proposal = ask_policy(job, plan, memory, windows)
+    if proposal.memories:
+        memory = replace(memory, workers=proposal.memories)
+    memory, proposal = reviewed(memory, seats_of(job, plan, memory.workers, windows), proposal)
+    return Adjustment(
+        proposal.batches if proposal.batches != plan.batch_sizes else None,
+        "; ".join([proposal.reason, *remarks]),
+        memory,
+        decided=True,
+        stage=proposal.stage,
+        promise=proposal.promise,
+        events=found,
+    )
+
+
+def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory) -> str:
+    """Whose steps are too few for a decision, in words; empty if enough. Workers without samples need none."""
+    counts = [
+        (steps_since(known, counters), member.name)
+        for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
+        if member.batch_size > 0
+    ]
+    steps, name = min(counts, default=(0.0, ""))
+    if steps >= max(job.interval, 1):
+        return ""
+    return f"plan {plan.version}: {name} has {steps:.0f} of {job.interval} measured steps for the next decision"
+
+
+def _measured(
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory
+) -> tuple[Memory, list[Estimate | None], list[str]]:
+    """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
+    jumped.
+    """
+    workers: list[WorkerMemory] = []
+    windows: list[Estimate | None] = []
+    remarks: list[str] = []
+    changed = False
+    for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
+        known = with_peak(remembered, counters)
+        window = window_of(known, counters) if member.batch_size > 0 else None
+        if isinstance(window, str):
+            remarks.append(f"ignored the window of {member.name}: {window}")
+        if not isinstance(window, Estimate):
+            workers.append(counted(known, counters))
+            windows.append(None)
+            continue
+        followed, jumped = follow(known, window, job.smoothing)
+        if jumped:
+            remarks.append(f"{member.name} went from {duration(known.mean_seconds)} to {duration(window.mean_seconds)}")
+            followed = forgotten(followed)
+            changed = True
+        workers.append(counted(followed, counters))
+        windows.append(window)
+    if changed:
+        memory = trusted_anew(memory)
+    return replace(memory, workers=tuple(workers)), windows, remarks
