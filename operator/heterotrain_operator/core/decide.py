@@ -12,17 +12,13 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
-from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, listed, rejected, resized, stuck, survey
+from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, listed, resized, stuck, survey
 from heterotrain_operator.core.lifecycle import progress
+from heterotrain_operator.core.lifecycle.failures import after_departures, after_failures, after_fatal, are_replaced
 from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
 from heterotrain_operator.core.lifecycle.recovery import recovered
-from heterotrain_operator.core.lifecycle.restarts import (
-    after_departures,
-    after_failures,
-    after_fatal,
-    restart,
-    still_draining,
-)
+from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond, respond_to_lasting
+from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
@@ -76,10 +72,10 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         if draining is not None:
             return draining
         memory = replace(memory, draining=False, restart_at=None, starting_at=now)
-    # Those that were to begin and were turned away or deleted are created again; nobody else starts anew for that.
-    replaceable = all(rejected(worker) or worker.deleting_since is not None for worker in facts.failed)
-    if facts.lost or (facts.failed and (any(facts.members) or not replaceable)):
-        return after_failures(job, facts, memory, now)
+    if facts.lost or (facts.failed and not are_replaced(job, facts)):
+        response = after_failures(job, facts, memory, now)
+        if response is not None:
+            return response
     if memory.plan_version > (facts.plan.version if facts.plan is not None else 0):
         since = now - (memory.published_at if memory.published_at is not None else now)
         if 0 <= since < SETTLE_SECONDS:
@@ -106,7 +102,7 @@ def _running(
     finishing = [worker.name for worker in members if ended(worker)]
     change = resized(job, facts)
     if change is not None and not finishing:
-        return restart(job, facts, memory, now, code="WorkersResized", message=change, counts=False)
+        return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
     memory = aligned(memory, plan, now)
     blind = facts.metrics_problem or progress.all_silent(members)
     if blind:
@@ -120,19 +116,21 @@ def _running(
     memory = progress.observed(members, memory, now)
     hanging = progress.hung(job, members, memory, now)
     if hanging is not None:
-        return restart(job, facts, memory, now, code="WorkerHung", message=hanging, counts=True)
+        response = respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hanging)
+        if response is not None:
+            return response
     silent = progress.silent(job, members, memory, now)
     planned = {member.name for member in plan.members}
-    strangers = tuple(name for name in facts.names if name not in planned)
+    unplanned = tuple(name for name in facts.names if name not in planned) if removes_surplus(job) else ()
     if finishing:
         rest = [worker.name for worker in members if not ended(worker)]
         reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
         health = Health(*balance(plan, memory), degraded=silent)
-        return decision(job, "Running", "Finishing", reason, health=health, delete=strangers), memory
+        return decision(job, "Running", "Finishing", reason, health=health, delete=unplanned), memory
     adjustment = adjust(job, plan, members, memory, now)
     degraded = "; ".join(filter(None, [silent, adjustment.degraded]))
     health = Health(*balance(plan, adjustment.memory), degraded=degraded)
-    return _carried_out(job, plan, adjustment, version, health=health, delete=strangers, now=now)
+    return _carried_out(job, plan, adjustment, version, health=health, delete=unplanned, now=now)
 
 
 def _carried_out(

@@ -49,6 +49,7 @@ class Job:
     smoothing: float = 0.2
     dry_run: bool = False
     suspend: bool = False
+    failure_policy: str = "RestartAll"  # how incidents are answered, a key of `FAILURE_POLICIES`
     backoff_limit: int = 3
     resumable: bool = False  # workers that start again go on from a checkpoint
     startup_deadline_seconds: float = 600.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Member, Plan
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
-from heterotrain_operator.core.lifecycle.restarts import restart
+from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import decision
 from heterotrain_operator.core.prediction.memory_limit import bounds_at_once
@@ -29,7 +29,7 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
         message = f"the plan was lost, and {listed(newcomers) or 'not all of its workers'} cannot join without one"
         if not newcomers and len(facts.workers) != wanted:
             message = f"the plan was lost, and {len(facts.workers)} of {wanted} workers are there"
-        return restart(job, facts, memory, now, code="PlanLost", message=message, counts=False)
+        return respond_to_lasting(job, facts, memory, now, incident=Incident.PLAN_LOST, message=message)
     trained = [worker.metrics for worker in facts.workers if worker.metrics is not None]
     if facts.finished or len(trained) != wanted or not _agree(trained):
         reason = "the plan was lost; it is restored once all workers train"

@@ -26,6 +26,7 @@ from heterotrain_operator.core.facts import (
 from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
 from heterotrain_operator.core.lifecycle.prior import first_split, placed_anew
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
+from heterotrain_operator.core.lifecycle.responses import removes_surplus
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction.least_batch import with_least_batch
@@ -40,7 +41,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     """Bring the job from whatever is there to the first plan of its next generation."""
     phase: JobPhase = "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
     keys = missing(job, facts)
-    excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers)
+    excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers) if removes_surplus(job) else ()
     leaving = frozenset(excess)  # of a job that shrinks, thousands may be
     awaited = [worker for worker in facts.workers if worker.name not in leaving]
     turned_away = [worker for worker in awaited if rejected(worker)]

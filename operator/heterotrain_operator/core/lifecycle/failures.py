@@ -1,0 +1,159 @@
+"""What the end of workers means: which incident it is, and so what is done about it.
+
+Nothing is tried again where the next try is sure to end in the same way, since it costs as much as one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterotrain_operator.core.facts import Facts, failed, rejected, vanished
+from heterotrain_operator.core.lifecycle import hopeless
+from heterotrain_operator.core.lifecycle.ends import (
+    departures,
+    described_departure,
+    described_end,
+    first_few,
+    is_external,
+    signal_name,
+)
+from heterotrain_operator.core.lifecycle.responses import Incident, Response, respond, respond_to_lasting, rule_of
+from heterotrain_operator.core.model import Decision, Job, WorkerSeen
+from heterotrain_operator.core.prediction.memory_limit import after_out_of_memory
+from heterotrain_operator.core.state import Memory
+
+
+def after_fatal(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+    """A worker said at its end that no other try may be made: the job has failed, whatever else ended, whosever fault
+    that was, and whatever restarts are left. None if no worker did.
+    """
+    gone = [worker for worker in facts.departed.values() if failed(worker)]
+    ends = [described_departure(worker) for worker in (*facts.failed, *gone) if worker.fatal]
+    if not ends:
+        return None
+    return respond(job, facts, memory, now, incident=Incident.FAILED_FOR_GOOD, message=first_few(ends))
+
+
+def are_replaced(job: Job, facts: Facts) -> bool:
+    """Whether all workers that ended are replaced one by one while the others stay: before any is a member of a plan,
+    those that their node turned away or somebody deleted.
+    """
+    return not any(facts.members) and all(_is_replaced(job, worker) for worker in facts.failed)
+
+
+def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+    """Workers ended that should not have: say which incident that is, and respond. None if nothing is done about it.
+
+    It is a disruption if any worker was, or is being, taken away, or has vanished: what the others ended of is then a
+    consequence, and may show before the cause does.
+    """
+    taken = tuple(worker for worker in facts.live if is_external(worker))
+    failures = (*facts.failed, *taken)
+    memory, smaller = after_out_of_memory(job, facts, memory)
+    causes = sorted(failures, key=_unlikeliness)
+    message = first_few([described_end(worker) for worker in causes])
+    if smaller:
+        message = f"{message}; {smaller}"
+    if gone := vanished(facts):
+        message = f"{departures(facts, gone)}; {message}"
+    if gone or is_external(causes[0]):
+        return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKER_DISRUPTED, message=message)
+    if causes[0].asked_to_stop:
+        patience = rule_of(job, Incident.ASKED_TO_STOP).patience_seconds
+        reason = f"{message}; waiting {patience:g} s for a sign of who asked"
+        waiting = respond(job, facts, memory, now, incident=Incident.ASKED_TO_STOP, message=reason)
+        if waiting is not None:
+            return waiting
+    raised = _script_error_step(failures)
+    certain = _never_joined(facts, memory) or _script_failed(job, memory, raised, message)
+    certain = certain or _no_other_end(job, facts, memory)
+    if certain is not None:
+        incident, why = certain
+        return respond(job, facts, memory, now, incident=incident, message=why)
+    if hopeless.may_be_all(facts, memory):
+        reason = f"{message}; waiting whether the others end alike"
+        waiting = respond(job, facts, memory, now, incident=Incident.PERHAPS_ALIKE, message=reason)
+        if waiting is not None:
+            return waiting
+    if raised is not None:
+        memory = replace(memory, script_error_step=max(raised, memory.progress_step))
+    return respond(job, facts, memory, now, incident=Incident.WORKER_FAILED, message=message)
+
+
+def after_departures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """Members of the plan are not there any more."""
+    gone = vanished(facts)
+    was_seen = all(name in facts.departed for name in gone)
+    incident = Incident.WORKER_DISRUPTED if was_seen else Incident.WORKER_VANISHED
+    message = departures(facts, gone)
+    return respond_to_lasting(job, facts, memory, now, incident=incident, message=message)
+
+
+def _is_replaced(job: Job, worker: WorkerSeen) -> bool:
+    if rejected(worker):
+        return rule_of(job, Incident.WORKER_REJECTED).response is Response.REPLACE
+    if worker.deleting_since is not None:
+        return rule_of(job, Incident.WORKER_DELETED).response is Response.REPLACE
+    return False
+
+
+def _unlikeliness(worker: WorkerSeen) -> tuple[bool, bool, bool, bool]:
+    """Sorts ends so that the likeliest cause is first: a signal is likelier than leaving in order, that than an exit,
+    and of exits the script's own error, since any other may be a survivor's of a broken collective.
+    """
+    killed = signal_name(worker.exit_code) is not None and not worker.asked_to_stop
+    return not is_external(worker), not killed, not worker.asked_to_stop, not worker.script_error
+
+
+def _no_other_end(job: Job, facts: Facts, memory: Memory) -> tuple[Incident, str] | None:
+    """Incident and message if workers that have never trained ended as they would at every try."""
+    if not hopeless.never_trained(memory):
+        return None
+    lacking = hopeless.without_device(facts.failed)
+    if lacking:
+        return Incident.DEVICE_MISSING, lacking
+    if not (hopeless.alike(facts.failed, memory) and hopeless.is_proof(job, facts.failed)):
+        return None
+    who = "the only worker" if len(facts.failed) == 1 else f"all {len(facts.failed)} workers"
+    return Incident.FAILED_ALIKE, f"{who} ended in the same way before the first step: {described_end(facts.failed[0])}"
+
+
+def _never_joined(facts: Facts, memory: Memory) -> tuple[Incident, str] | None:
+    """Incident and message if a worker ended well in silence and was no member of a plan, as one is that joins."""
+    if facts.plan is None and memory.plan_version > 0:
+        return None  # who was a member is not known
+    joined = {worker.uid for worker in facts.members if worker is not None}
+    silent = [
+        f"{worker.name} exited with code 0 and never joined"
+        for worker in facts.failed
+        if worker.exit_code == 0 and not worker.message.strip() and worker.uid not in joined
+    ]
+    if not silent:
+        return None
+    return Incident.NEVER_JOINED, f"{first_few(silent)}: the script does not call heterotrain.join()"
+
+
+def _script_error_step(failures: Sequence[WorkerSeen]) -> int | None:
+    """After how many committed steps the script raised; None if it did not, or may have because of another's end."""
+    if any(worker.out_of_memory or signal_name(worker.exit_code) is not None for worker in failures):
+        return None
+    return max((worker.step for worker in failures if worker.script_error), default=None)
+
+
+def _script_failed(job: Job, memory: Memory, step: int | None, message: str) -> tuple[Incident, str] | None:
+    """Incident and message if the script's error at that step is one that it would raise again: the steps up to it are
+    the same each time, and a fault that passes does so with one restart.
+    """
+    if step is None:
+        return None
+    if not job.resumable:
+        why = f"the script raised at step {step}, and without spec.checkpoint.path a restart begins at step 0"
+    elif step == memory.script_error_step:
+        why = f"the script raised the same at step {step} after a restart"
+    elif step < memory.script_error_step:
+        before = f"no further than before (step {memory.script_error_step})"
+        why = f"the script raised at step {step} after a restart, {before}"
+    else:
+        return None
+    return Incident.SCRIPT_FAILED, f"{why}: {message}"

@@ -1,0 +1,185 @@
+"""What a job does about an incident: one table of responses, by policy and incident.
+
+A new response is a member of `Response` with its action in `_ACTIONS`. Who gets it is an entry of a policy. Source: the
+failure policy of kubernetes-sigs/jobset, which has the same table (`actionFunctionMap` in `failure_policy.go`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.lifecycle.hopeless import WITNESS_SECONDS
+from heterotrain_operator.core.lifecycle.restarts import restart_all
+from heterotrain_operator.core.model import Decision, Job, JobPhase
+from heterotrain_operator.core.outcomes import decision, ending
+from heterotrain_operator.core.state import Memory
+
+EVIDENCE_SECONDS = 90.0
+"""So long it may take until somebody shows who asked a worker to stop. A node that shuts down is `NotReady` only after
+`node-monitor-grace-period`, 50 s, and whatever it takes to notice that.
+"""
+
+
+class Incident(StrEnum):
+    """What happens to a job's workers or its plan; the value is the reason in events and conditions.
+
+    The first three concern one worker that is no member of a plan, and `startup.py` carries the response out together
+    with whatever else it creates and deletes. All others are answered for the whole job.
+    """
+
+    WORKER_REJECTED = "WorkerRejected"  # its node turned it away before it ran
+    WORKER_DELETED = "WorkerDeleted"  # it ended while somebody deleted it, and was no member yet
+    WORKER_SURPLUS = "WorkerSurplus"  # neither the job nor the active plan names it
+    WORKER_FAILED = "WorkerFailed"
+    WORKER_DISRUPTED = "WorkerDisrupted"  # somebody else shows that its end is not its fault
+    WORKER_VANISHED = "WorkerVanished"
+    WORKER_HUNG = "WorkerHung"
+    WORKERS_RESIZED = "WorkersResized"
+    PLAN_LOST = "PlanLost"  # and cannot be restored
+    ASKED_TO_STOP = "AskedToStop"  # it says so, and nobody shows who asked
+    PERHAPS_ALIKE = "PerhapsAlike"  # it failed before there was a plan, and the others may fail alike
+    FAILED_FOR_GOOD = "WorkerFailedForGood"  # it said that no other try may be made
+    NEVER_JOINED = "NeverJoined"
+    SCRIPT_FAILED = "ScriptFailed"
+    DEVICE_MISSING = "DeviceMissing"
+    FAILED_ALIKE = "WorkersFailedAlike"
+
+
+LASTING = frozenset({Incident.WORKER_DISRUPTED, Incident.WORKER_VANISHED, Incident.PLAN_LOST, Incident.WORKERS_RESIZED})
+"""Incidents after which the active plan is of no more use, so that a job can neither ignore them nor wait."""
+
+
+class Response(StrEnum):
+    """What is done about an incident."""
+
+    IGNORE = "Ignore"  # go on as if nothing had happened
+    WAIT = "Wait"  # decide nothing until the patience since the first such incident is over, then go on
+    REMOVE = "Remove"  # delete that worker
+    REPLACE = "Replace"  # delete that worker and create it again, while the others stay
+    RESTART_ALL = "RestartAll"  # delete all workers and create them again; beyond the backoff limit the job fails
+    FAIL_JOB = "FailJob"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of the table. `counts`: a restart counts towards the backoff limit. `patience_seconds` are those of a
+    wait, and `code` is its reason where that is not the incident's own.
+    """
+
+    response: Response
+    counts: bool = False
+    patience_seconds: float = 0.0
+    code: str = ""
+
+
+FailurePolicy = Mapping[Incident, Rule]
+
+RESTART_ALL: FailurePolicy = {
+    Incident.WORKER_REJECTED: Rule(Response.REPLACE),
+    Incident.WORKER_DELETED: Rule(Response.REPLACE),
+    Incident.WORKER_SURPLUS: Rule(Response.REMOVE),
+    Incident.WORKER_FAILED: Rule(Response.RESTART_ALL, counts=True),
+    Incident.WORKER_DISRUPTED: Rule(Response.RESTART_ALL),
+    Incident.WORKER_VANISHED: Rule(Response.RESTART_ALL),  # workers do not remove themselves, so it does not count
+    Incident.WORKER_HUNG: Rule(Response.RESTART_ALL, counts=True),
+    Incident.WORKERS_RESIZED: Rule(Response.RESTART_ALL),
+    Incident.PLAN_LOST: Rule(Response.RESTART_ALL),
+    Incident.ASKED_TO_STOP: Rule(Response.WAIT, patience_seconds=EVIDENCE_SECONDS),
+    Incident.PERHAPS_ALIKE: Rule(Response.WAIT, patience_seconds=WITNESS_SECONDS, code=Incident.WORKER_FAILED),
+    Incident.FAILED_FOR_GOOD: Rule(Response.FAIL_JOB),
+    Incident.NEVER_JOINED: Rule(Response.FAIL_JOB),
+    Incident.SCRIPT_FAILED: Rule(Response.FAIL_JOB),
+    Incident.DEVICE_MISSING: Rule(Response.FAIL_JOB),
+    Incident.FAILED_ALIKE: Rule(Response.FAIL_JOB),
+}
+
+FAILURE_POLICIES: dict[str, FailurePolicy] = {"RestartAll": RESTART_ALL}
+
+
+def rule_of(job: Job, incident: Incident) -> Rule:
+    """How the job's policy answers an incident."""
+    return FAILURE_POLICIES[job.failure_policy][incident]
+
+
+def removes_surplus(job: Job) -> bool:
+    """Whether pods that the job does not want, or that the active plan does not name, are deleted."""
+    return rule_of(job, Incident.WORKER_SURPLUS).response is Response.REMOVE
+
+
+def respond(
+    job: Job, facts: Facts, memory: Memory, now: float, *, incident: Incident, message: str
+) -> tuple[Decision, Memory] | None:
+    """What is done about an incident of the whole job, which `message` describes; None if nothing is, or no more."""
+    case = _Case(incident, message, rule_of(job, incident))
+    return _ACTIONS[case.rule.response](job, facts, memory, now, case)
+
+
+def respond_to_lasting(
+    job: Job, facts: Facts, memory: Memory, now: float, *, incident: Incident, message: str
+) -> tuple[Decision, Memory]:
+    """The same for an incident after which the active plan is of no more use, so that no policy may ignore it."""
+    response = respond(job, facts, memory, now, incident=incident, message=message)
+    assert response is not None, f"policy {job.failure_policy} ignores {incident}"
+    return response
+
+
+def check_policy(policy: FailurePolicy) -> None:
+    """Raises ValueError if the policy leaves out an incident, or answers one as it cannot be answered."""
+    for incident in Incident:
+        response = policy[incident].response if incident in policy else None
+        if response not in _possible(incident):
+            possible = ", ".join(each.value for each in _possible(incident))
+            raise ValueError(f"{incident} is answered with {response}; it may be with {possible}")
+
+
+def _possible(incident: Incident) -> tuple[Response, ...]:
+    if incident is Incident.WORKER_SURPLUS:
+        return Response.IGNORE, Response.REMOVE
+    if incident in (Incident.WORKER_REJECTED, Incident.WORKER_DELETED):
+        return Response.REPLACE, Response.RESTART_ALL
+    if incident in LASTING:
+        return Response.RESTART_ALL, Response.FAIL_JOB
+    return tuple(_ACTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    incident: Incident
+    message: str
+    rule: Rule
+
+
+_Action = Callable[[Job, Facts, Memory, float, _Case], tuple[Decision, Memory] | None]
+
+
+def _ignore(*_: object) -> None:
+    return None
+
+
+def _wait(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory] | None:
+    since = now if memory.unexplained_at is None else memory.unexplained_at
+    if now - since >= case.rule.patience_seconds:
+        return None
+    phase: JobPhase = "Running" if any(facts.members) else "Restarting" if memory.generation > 0 else "Created"
+    code = case.rule.code or case.incident.value
+    return decision(job, phase, code, case.message), replace(memory, unexplained_at=since)
+
+
+def _restart_all(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory]:
+    code, counts = case.incident.value, case.rule.counts
+    return restart_all(job, facts, memory, now, code=code, message=case.message, counts=counts)
+
+
+def _fail_job(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory]:
+    return ending(job, facts, memory, now, outcome="Failed", code=case.incident.value, message=case.message)
+
+
+_ACTIONS: dict[Response, _Action] = {
+    Response.IGNORE: _ignore,
+    Response.WAIT: _wait,
+    Response.RESTART_ALL: _restart_all,
+    Response.FAIL_JOB: _fail_job,
+}
