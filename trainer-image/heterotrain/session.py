@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from heterotrain.integrations import check
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
-from heterotrain.refusals import check_modules, check_optimizer, remark_on_lacking
+from heterotrain.refusals import check_loss, check_modules, check_optimizer, remark_on_lacking
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
 from heterotrain.training.batches import Batches
@@ -125,7 +124,7 @@ class Session:
     def loss(self) -> float:
         """The mean training loss of the global batches of the newest steps that the workers have told each other of,
         about a second's; the same on all workers, NaN before. (What `scale()` returns is only a part of a loss.)"""
-        return math.nan if self._life is None else self._life.loss
+        return self._metrics.state.loss
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -140,24 +139,24 @@ class Session:
             return self._config.steps
         if self._life is None:
             raise RuntimeError("session.total_steps follows from the data set, hence is known after session.prepare()")
-        if not self._life.total_steps:
+        if not self._life.progress.total_steps:
             raise RuntimeError("session.total_steps is known only once the loop over the batches has begun")
-        return self._life.total_steps
+        return self._life.progress.total_steps
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch at the present global batch. Raises RuntimeError where that is not known yet."""
-        return self._prepared("steps_per_epoch").steps_per_epoch
+        return self._prepared("steps_per_epoch").progress.steps_per_epoch
 
     @property
     def global_batch_size(self) -> int:
         """Samples of a step over all workers. Raises RuntimeError where that is not known yet."""
-        return self._prepared("global_batch_size").global_batch_size
+        return self._prepared("global_batch_size").progress.global_batch_size
 
     @property
     def world_size(self) -> int:
         """Workers that train at present. Raises RuntimeError before the loop over the batches."""
-        return self._prepared("world_size").world_size
+        return self._prepared("world_size").progress.world_size
 
     @property
     def leader(self) -> bool:
@@ -221,12 +220,7 @@ class Session:
         lacking = check_optimizer(optimizer, modules)
         check(dataset)
         source = Source.of(dataset, collate_fn)
-        if loss not in ("mean", "sum"):
-            raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
-        if backward_passes < 1:
-            raise ValueError(f"backward_passes: must be at least 1, found {backward_passes}")
-        if counted and backward_passes > 1:
-            raise ValueError("counted: has one count for each batch, so it takes one backward pass; add the losses up")
+        check_loss(loss, counted=counted, backward_passes=backward_passes)
         if remark := remark_on_lacking(modules, lacking):
             log.warning("%s", remark)
         order = Order(source.length, self._config.seed, source.sampler)

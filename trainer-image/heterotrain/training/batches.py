@@ -29,7 +29,7 @@ class Batches:
 
     def __len__(self) -> int:
         """Steps of an epoch, as loaders have it."""
-        return self._life.steps_per_epoch
+        return self._life.progress.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
         life, step = self._life, self._life.step

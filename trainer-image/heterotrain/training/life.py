@@ -30,6 +30,7 @@ from heterotrain.training.accounts import Accounts
 from heterotrain.training.context import Context
 from heterotrain.training.exchange import Exchange
 from heterotrain.training.group import Group, Meeting
+from heterotrain.training.progress import Progress
 from heterotrain.training.protocol import StepProtocol
 from heterotrain.training.remarks import remarks_on_division
 from heterotrain.training.subject import Subject
@@ -65,29 +66,37 @@ class WorkerLife:
         self._metrics = metrics
         self._stop = context.stop
         self.subject = subject
-        self._rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
+        rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
         self._clock = clock_for(subject.device)
-        self._losses = Losses(config.reaches_target_loss, config.target_every_steps)
+        losses = Losses(config.reaches_target_loss, config.target_every_steps)
         on_gpu = subject.device.type == "cuda"
-        self.accounts = Accounts(self._losses, metrics, context.series, config.smoothing, one_later=on_gpu)
+        self.accounts = Accounts(losses, metrics, context.series, config.smoothing, one_later=on_gpu)
         checksum = ReplicaChecksum(subject.module, subject.optimizer)
         watch = ReplicaWatch(subject.hyperparameters, checksum, self.state)
-        self._exchange = Exchange(plans, self._losses, context.stop, watch)
+        self._exchange = Exchange(plans, losses, context.stop, watch)
         self._group = Group(
             subject=subject,
             state=self.state,
             plans=plans,
-            losses=self._losses,
+            losses=losses,
             exchange=self._exchange,
             clock=self._clock,
             evaluation=self.evaluation,
         )
         self.step: StepProtocol = Synchronous(
-            context, subject, state=self.state, rules=self._rules, group=self._group, accounts=self.accounts
+            context, subject, state=self.state, rules=rules, group=self._group, accounts=self.accounts
+        )
+        batch_size = None if worker is None else worker.global_batch_size
+        self.progress = Progress(
+            rules=rules,
+            state=self.state,
+            plans=plans,
+            losses=losses,
+            evaluation=self.evaluation,
+            exchange=self._exchange,
+            batch_size=batch_size,
         )
         self._replays = 0
-
-    # --- how far the job has come, and where it ends ------------------------------------------------------------
 
     @property
     def rank(self) -> int:
@@ -103,59 +112,6 @@ class WorkerLife:
     def in_collective(self) -> bool:
         """Whether this worker has done its own part of the step and only waits for the others."""
         return self._group.in_collective
-
-    @property
-    def done(self) -> bool:
-        """Whether the job's last step is committed; the same on all workers at every boundary between steps."""
-        return (
-            self._rules.is_over(self.state.position)
-            or self._losses.target_reached
-            or self.evaluation.target_reached
-            or self._exchange.done_agreed
-        )
-
-    @property
-    def total_steps(self) -> int:
-        """Of the whole job, if the global batch stays as it is; 0 if it is not known yet."""
-        if self._rules.epochs is None:
-            return self._rules.steps or 0
-        batch = self._known_batch_size
-        return 0 if batch is None else self._rules.steps_in_all(self.position, batch)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """See `Session.steps_per_epoch`."""
-        return self._rules.steps_per_epoch(self.global_batch_size)
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of a full step. Raises RuntimeError if they are not known yet."""
-        batch = self._known_batch_size
-        if batch is not None:
-            return batch
-        raise RuntimeError(
-            "the global batch is known only once the loop over the batches has begun: it follows from the number of "
-            "workers, or batching.fixedGlobalBatch is false"
-        )
-
-    @property
-    def _known_batch_size(self) -> int | None:
-        if self._plans.known:
-            return self._plans.split.global_batch_size
-        worker = self._context.worker
-        return None if worker is None else worker.global_batch_size  # None if it may change
-
-    @property
-    def world_size(self) -> int:
-        """Workers of the active plan. Raises RuntimeError before there is one."""
-        if not self._plans.known:
-            raise RuntimeError("session.world_size is known only once the loop over the batches has begun")
-        return len(self._plans.active.members)
-
-    @property
-    def loss(self) -> float:
-        """The mean global loss of the steps of the last exchange; NaN before."""
-        return self._metrics.state.loss
 
     # --- the loop over the batches ------------------------------------------------------------------------------
 
@@ -173,9 +129,9 @@ class WorkerLife:
             self._await_membership(self._context.worker)
         self._metrics.state.taken_over = self.state.taken_over
         if self.rank == 0:
-            for remark in remarks_on_division(self._rules, self._plans.active):
+            for remark in remarks_on_division(self.progress.rules, self._plans.active):
                 log.warning("%s", remark)
-        for remark in self.subject.schedules.remarks(self.total_steps, self._context.config.epochs):
+        for remark in self.subject.schedules.remarks(self.progress.total_steps, self._context.config.epochs):
             log.warning("%s", remark)
         self._follow()
         self.step.start()
@@ -217,13 +173,13 @@ class WorkerLife:
         """Commit the running step, or drop it if its gradients did not arrive. See `ElasticOptimizer.step`."""
         if self.step.commit():
             self._replays = 0
-            if self.done:
+            if self.progress.done:
                 self._boundary()
 
     def _boundary(self) -> bool:
         """Do whatever is due between two steps; whether there is a next one. The same on all workers."""
         while True:
-            done = self.done
+            done = self.progress.done
             if self._group.broken:
                 if not self._recovered():
                     return False
@@ -257,7 +213,7 @@ class WorkerLife:
         self._metrics.follow(plan, self.rank)
         self.accounts.mark("first")
         state.step, state.epoch = position.step, position.epoch
-        state.total_steps = self.total_steps
+        state.total_steps = self.progress.total_steps
         if self._context.worker is not None:
             log.info(
                 "step %d: following plan %d: %d of %d samples",
@@ -318,7 +274,7 @@ class WorkerLife:
         try:
             self._reform()
         except MembershipError:
-            if not self.done:
+            if not self.progress.done:
                 raise
             self._finish()
             return False
@@ -380,7 +336,7 @@ class WorkerLife:
             self._boundary()
             return
         self.subject.passes.close()
-        total = self.total_steps
+        total = self.progress.total_steps
         self._group.leave_early(
             f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
             "break, a return or an exception; a script that wants to end the job calls session.stop()"
