@@ -43,20 +43,18 @@ HETEROTRAIN = {
     "which samples to load": (
         "heterotrain.data.loading:Prefetch.batch",
         "heterotrain.data.loading:Prefetch._expected",
-        "heterotrain.training.division:Division.coming",
+        "heterotrain.training.synchronous:Synchronous.coming",
         "heterotrain.data.sampler:coming_shares",
     ),
     "load samples": ("heterotrain.data.loading:_Drawn.__getitems__",),
-    "open a step": ("heterotrain.training.engine:Engine.begin_step",),
-    "division and progress": (
-        "heterotrain.training.division:Division.next_step",
-        "heterotrain.training.division:Division.usual_samples",
-        "heterotrain.training.division:Division.commit",
-        "heterotrain.training.progress:Progress.show",
-    ),
+    "boundary between two steps": ("heterotrain.training.life:WorkerLife.begin_step",),
+    "begin a step": ("heterotrain.training.synchronous:Synchronous.begin",),
     "random state": ("heterotrain.state.randomness:StepRandomness.begin",),
     "keep buffers": ("heterotrain.state.buffers:KeptBuffers.keep",),
-    "exchange": ("heterotrain.training.group:Team.begin_exchange", "heterotrain.training.engine:Engine._hear"),
+    "exchange": (
+        "heterotrain.training.group:Group.begin_exchange",
+        "heterotrain.training.synchronous:Synchronous._receive",
+    ),
     "replica checksum": (
         "heterotrain.state.replica_watch:ReplicaWatch.checksums",
         "heterotrain.state.replica_watch:ReplicaWatch.compare",
@@ -81,7 +79,7 @@ HETEROTRAIN = {
         "heterotrain.gradients.reduction:reduce_bucket",
         "heterotrain.gradients.reduction:StepReduction.finish",
     ),
-    "commit": ("heterotrain.training.engine:Engine.commit",),
+    "commit": ("heterotrain.training.life:WorkerLife.commit",),
     "hyperparameters": (
         "heterotrain.state.hyperparameters:Hyperparameters.values",
         "heterotrain.state.hyperparameters:Hyperparameters.used",

@@ -6,6 +6,7 @@ checksums, and reading a plan. What gloo takes for larger messages and more peer
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from rich.table import Table
 from torch import nn
 
 from heterotrain.contract import Member, Plan, TrainingConfig, parse_plan
-from heterotrain.data.sampler import Position, Rules, Share
+from heterotrain.data.sampler import Position, Rules, coming_shares
 from heterotrain.groups.control import Checksums, PendingSignals, Signals
 from heterotrain.groups.generation import Generation
 from heterotrain.job.planfile import check_successor
@@ -27,9 +28,8 @@ from heterotrain.state.hyperparameters import Hyperparameters
 from heterotrain.state.replica_check import ReplicaChecksum
 from heterotrain.state.replica_watch import ReplicaWatch
 from heterotrain.state.training_state import TrainingState
-from heterotrain.training.division import Division
 from heterotrain.training.exchange import MOST_STEPS
-from heterotrain.training.progress import Progress
+from heterotrain.training.running_step import RunningStep
 
 DATASET_LENGTH = 1_281_167
 EPOCHS = 90
@@ -81,27 +81,15 @@ def actions(ranks: int) -> Iterator[tuple[str, str, Callable[[], object]]]:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     state = TrainingState(module, optimizer, DATASET_LENGTH, TrainingConfig(epochs=EPOCHS))
     rules = Rules(DATASET_LENGTH, epochs=EPOCHS)
-    division = Division(rules, state, plans)
-    yield "divide the step among all", STEP, division.next_step
-    yield "is it a step of the usual size", STEP, division.usual_samples
-    running = division.next_step()
-    running.open_part()
-
-    def shares() -> Iterator[Share]:
-        while True:
-            yield from division.coming(running)
-
-    yield "the next samples to load", STEP, partial(next, shares())
-
-    def commit() -> None:
-        state.position = Position()
-        division.commit(running)
-
-    yield "go on to the next position", STEP, commit
-
-    unused: Any = None
-    progress = Progress(rules, state, plans, unused, unused, unused, unused, None)
-    yield "how many steps in all", STEP, lambda: progress.total_steps
+    begin, whole = Position(), plan.global_batch_size
+    yield "divide the step among all", STEP, lambda: RunningStep.at(begin, plans.split, plans.rank, rules)
+    yield "is it a step of the usual size", STEP, lambda: rules.usual_samples(plans.split.global_batch_size)
+    shares = itertools.chain.from_iterable(
+        coming_shares(rules, begin, plan.batch_sizes, plans.rank) for _ in itertools.count()
+    )
+    yield "the next samples to load", STEP, partial(next, shares)
+    yield "go on to the next position", STEP, lambda: rules.advance(begin, whole, whole)
+    yield "how many steps in all", STEP, lambda: rules.steps_in_all(begin, plans.split.global_batch_size)
 
     # only these of a generation are used
     group = cast(Generation, SimulatedGroup(plans.rank, ranks))
@@ -128,7 +116,7 @@ def actions(ranks: int) -> Iterator[tuple[str, str, Callable[[], object]]]:
     def divide_first() -> None:
         following = Plans(plan, None)
         following.rank = plans.rank
-        Division(rules, state, following).next_step()
+        RunningStep.at(begin, following.split, following.rank, rules)
 
     yield "divide its first step", PLAN, divide_first
 

@@ -20,6 +20,7 @@ from trainer.subjects import train_plainly
 pytestmark = pytest.mark.processes
 
 NORMALIZED = "tests/trainer/scripts/train_normalized.py"
+OWN_GROUP = "tests/trainer/scripts/own_process_group.py"
 UNUSUAL = "tests/trainer/scripts/unusual.py"
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -164,6 +165,15 @@ def test_workers_that_seed_differently_start_from_the_leaders_weights_and_buffer
     first, second = gang.saved(0), gang.saved(1)
     assert "offset" in first
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_the_default_process_group_is_the_scripts_own(tmp_path: Path, when: str) -> None:
+    with Gang(tmp_path, [OWN_GROUP, when, "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=4)) as gang:
+        gang.succeed()
+    for rank in range(2):
+        assert gang.saved(rank)["sums"].tolist() == [3.0] * 4
+    assert torch.equal(gang.saved(0)["weight"], gang.saved(1)["weight"])
 
 
 @pytest.mark.parametrize("kind", ["unused", "told"])

@@ -47,7 +47,7 @@ def generation() -> Iterator[Generation]:
     rendezvous = Rendezvous(plan, 0, "cpu", deadline_seconds=60, spare_port=None, check_stop=lambda: None)
     generation = rendezvous.meet(60)
     yield generation
-    rendezvous.part()
+    rendezvous.leave()
     generation.leave()
 
 

@@ -114,7 +114,7 @@ def meet(plan: Plan, rank: int, secret: str | None, seconds: float) -> Generatio
     try:
         return rendezvous.meet(seconds)
     finally:
-        rendezvous.part()
+        rendezvous.leave()
 
 
 @pytest.fixture

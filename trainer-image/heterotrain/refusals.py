@@ -70,6 +70,16 @@ def check_optimizer(optimizer: object, modules: Sequence[nn.Module]) -> list[nn.
     return [each for module in modules for each in module.parameters() if each.requires_grad and id(each) not in held]
 
 
+def check_loss(reduction: str, *, counted: bool, backward_passes: int) -> None:
+    """Raises ValueError for a loss that cannot be weighted."""
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"loss: expected 'mean' or 'sum', found {reduction!r}")
+    if backward_passes < 1:
+        raise ValueError(f"backward_passes: must be at least 1, found {backward_passes}")
+    if counted and backward_passes > 1:
+        raise ValueError("counted: has one count for each batch, so it takes one backward pass; add the losses up")
+
+
 def remark_on_lacking(modules: Sequence[nn.Module], lacking: Sequence[nn.Parameter]) -> str:
     """That the optimizer lacks parameters, in words; empty if it has all."""
     if not lacking:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,16 +22,18 @@ from heterotrain.data.evaluation import Measure
 from heterotrain.data.loading import Loader, Prefetch, Source
 from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
+from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
 from heterotrain.integrations import check
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
-from heterotrain.refusals import check_modules, check_optimizer, remark_on_lacking
+from heterotrain.refusals import check_loss, check_modules, check_optimizer, remark_on_lacking
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
 from heterotrain.training.batches import Batches
-from heterotrain.training.engine import Engine
+from heterotrain.training.context import Context
+from heterotrain.training.life import WorkerLife
 from heterotrain.training.model import ElasticModel
 from heterotrain.training.optimizer import ElasticOptimizer
 from heterotrain.training.schedules import Every
@@ -81,7 +82,7 @@ class Session:
         """Use `heterotrain.join()`."""
         self._worker = worker
         self._config = config
-        self._engine: Engine | None = None
+        self._life: WorkerLife | None = None
         self._batches: Batches | None = None
         self._batch_size = batch_size
         self._stop = StopRequest()
@@ -90,7 +91,7 @@ class Session:
             "" if worker is None else worker.job,
             name,
             "" if worker is None else worker.group,
-            lambda: self._engine is not None and self._engine.in_collective,
+            lambda: self._life is not None and self._life.in_collective,
         )
         if worker is not None:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -112,23 +113,23 @@ class Session:
     @property
     def step(self) -> int:
         """Steps committed so far by the job, restarts included."""
-        return 0 if self._engine is None else self._engine.position.step
+        return 0 if self._life is None else self._life.position.step
 
     @property
     def epoch(self) -> int:
         """The epoch under way, from 0."""
-        return 0 if self._engine is None else self._engine.position.epoch
+        return 0 if self._life is None else self._life.position.epoch
 
     @property
     def loss(self) -> float:
         """The mean training loss of the global batches of the newest steps that the workers have told each other of,
         about a second's; the same on all workers, NaN before. (What `scale()` returns is only a part of a loss.)"""
-        return math.nan if self._engine is None else self._engine.progress.loss
+        return self._metrics.state.loss
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """What `evaluate()` measured last, by name, over the whole data set; the same on all workers, empty before."""
-        return {} if self._engine is None else dict(self._engine.evaluation.values)
+        return {} if self._life is None else dict(self._life.evaluation.values)
 
     @property
     def total_steps(self) -> int:
@@ -136,11 +137,11 @@ class Session:
         before `prepare()`, unless the manifest names steps."""
         if self._config.steps is not None and self._config.epochs is None:
             return self._config.steps
-        if self._engine is None:
+        if self._life is None:
             raise RuntimeError("session.total_steps follows from the data set, hence is known after session.prepare()")
-        if not self._engine.progress.total_steps:
+        if not self._life.progress.total_steps:
             raise RuntimeError("session.total_steps is known only once the loop over the batches has begun")
-        return self._engine.progress.total_steps
+        return self._life.progress.total_steps
 
     @property
     def steps_per_epoch(self) -> int:
@@ -166,8 +167,8 @@ class Session:
         """
         if self._worker is None:
             return True
-        if self._engine is not None and self._engine.started:
-            return self._engine.rank == 0
+        if self._life is not None and self._life.started:
+            return self._life.rank == 0
         plan = PlanFile(self._worker.plan_dir).newest()
         rank = None if plan is None else plan.rank_of(self._worker.name, self._worker.uid)
         if rank is None:
@@ -212,19 +213,14 @@ class Session:
         step, an optimizer with parameters that the model has not, sparse gradients, SyncBatchNorm. RuntimeError if
         called twice.
         """
-        if self._engine is not None:
+        if self._life is not None:
             raise RuntimeError("session.prepare() was called already; a session trains one model")
         modules = [model] if isinstance(model, nn.Module) or not isinstance(model, Sequence) else list(model)
         check_modules(modules)
         lacking = check_optimizer(optimizer, modules)
         check(dataset)
         source = Source.of(dataset, collate_fn)
-        if loss not in ("mean", "sum"):
-            raise ValueError(f"loss: expected 'mean' or 'sum', found {loss!r}")
-        if backward_passes < 1:
-            raise ValueError(f"backward_passes: must be at least 1, found {backward_passes}")
-        if counted and backward_passes > 1:
-            raise ValueError("counted: has one count for each batch, so it takes one backward pass; add the losses up")
+        check_loss(loss, counted=counted, backward_passes=backward_passes)
         if remark := remark_on_lacking(modules, lacking):
             log.warning("%s", remark)
         order = Order(source.length, self._config.seed, source.sampler)
@@ -237,29 +233,21 @@ class Session:
             optimizer=optimizer,
             device=self._device,
             order=order,
+            handle=handle,
+            loss=LossKind(loss, counted),
             lacking=lacking,
             backward_passes=backward_passes,
             find_unused_parameters=find_unused_parameters,
         )
         worker = self._worker
-        engine = Engine(
-            config=self._config,
-            worker=worker,
-            plans=Plans(None, PlanFile(worker.plan_dir, self._count_rejected))
-            if worker
-            else Plans(self._plan_alone(source), None),
-            subject=subject,
-            handle=handle,
-            loss_reduction=loss,
-            counted=counted,
-            metrics=self._metrics,
-            series=Series(worker.series if worker else None),
-            stop=self._stop,
-        )
-        self._engine = engine
+        plan_file = None if worker is None else PlanFile(worker.plan_dir, self._count_rejected)
+        plans = Plans(self._plan_alone(source) if worker is None else None, plan_file)
+        series = Series(None if worker is None else worker.series)
+        context = Context(self._config, worker, plans, self._metrics, series, self._stop)
+        self._life = life = WorkerLife(context, subject)
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
-        self._batches = Batches(engine, loader, Prefetch(loader, order, engine.coming_shares))
-        return handle, ElasticOptimizer(optimizer, engine.commit), self._batches
+        self._batches = Batches(life, loader, Prefetch(loader, order, life.step.coming))
+        return handle, ElasticOptimizer(optimizer, life.commit), self._batches
 
     def epochs(self) -> Iterator[int]:
         """The job's epochs by number, from the one at which it starts or resumes, for scripts with a loop of their own
@@ -273,11 +261,11 @@ class Session:
     def stop(self, reason: str) -> None:
         """End the job well, for all workers, soon: after a step that they agree on, or at once if the script then
         leaves the loop over the batches. For early stopping. Raises RuntimeError before the loop."""
-        engine = self._prepared("stop()")
-        if not engine.started:
+        life = self._prepared("stop()")
+        if not life.started:
             raise RuntimeError("session.stop() belongs into the loop over the batches")
         log.info("step %d: the script ends the job: %s", self.step, reason)
-        engine.end(reason)
+        life.end()
 
     def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Inside, this worker does something long that is no training, such as validating by itself: the others wait,
@@ -296,7 +284,7 @@ class Session:
         """Call a function after each committed step, on every worker, also where it had no samples and the loop did not
         run: a moving average of the weights belongs here. Call it between `prepare()` and the loop, or it raises
         RuntimeError."""
-        self._before_loop("after_step()").after_step.append(function)
+        self._before_loop("after_step()").subject.after_step.append(function)
 
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
         """The loss, weighted with this worker's share of the global batch; call `backward()` on what is returned, and
@@ -311,9 +299,9 @@ class Session:
         Raises RuntimeError outside the loop over the batches, ValueError for a count that is missing, superfluous,
         negative or no number.
         """
-        if self._engine is None:
+        if self._life is None:
             raise RuntimeError("session.scale() was called before session.prepare()")
-        return self._engine.scale(loss, count)
+        return self._life.step.scale(loss, count)
 
     def evaluate(
         self,
@@ -335,14 +323,14 @@ class Session:
         Call it between `prepare()` and the loop, or it raises RuntimeError, as it does if called twice. `dataset` is as
         for `prepare()`, with the same errors; ValueError for an `every_steps` below 1.
         """
-        engine = self._before_loop("evaluate()")
+        life = self._before_loop("evaluate()")
         source = Source.of(dataset, collate_fn)
         if source.sampler is not None:
             raise ValueError(
                 f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but "
                 "all samples are measured, each once; leave the sampler out"
             )
-        engine.evaluation.declare(source, measure, every_steps, self._device)
+        life.evaluation.declare(source, measure, every_steps, self._device)
 
     def register(self, *, every: Every = "step", **objects: Any) -> None:
         """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.
@@ -353,28 +341,28 @@ class Session:
         TypeError for an object without those two methods, and for one that the session cannot step: a
         ReduceLROnPlateau, which needs a metric, or an optimizer.
         """
-        engine = self._before_loop("register()")
+        life = self._before_loop("register()")
         if every not in ("step", "epoch"):
             raise ValueError(f"every: expected 'step' or 'epoch', found {every!r}")
         for name, each in objects.items():
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
-            engine.schedules.add(name, each, every)
-            engine.state.registered[name] = each
+            life.subject.schedules.add(name, each, every)
+            life.state.registered[name] = each
 
-    def _prepared(self, what: str) -> Engine:
-        if self._engine is None:
+    def _prepared(self, what: str) -> WorkerLife:
+        if self._life is None:
             raise RuntimeError(f"session.{what} was used before session.prepare()")
-        return self._engine
+        return self._life
 
-    def _before_loop(self, what: str) -> Engine:
-        if self._engine is None or self._engine.started:
+    def _before_loop(self, what: str) -> WorkerLife:
+        if self._life is None or self._life.started:
             raise RuntimeError(f"session.{what} belongs between session.prepare() and the loop over the batches")
-        return self._engine
+        return self._life
 
     def _looked_at(self) -> None:
-        if self._engine is not None:
-            self._engine.looked_at = True
+        if self._life is not None:
+            self._life.accounts.looked_at = True
 
     def _plan_alone(self, source: Source) -> Plan:
         given = self._batch_size if self._batch_size is not None else source.batch_size
@@ -387,10 +375,10 @@ class Session:
         self._metrics.state.plans_rejected += 1
 
     def _last_words(self, error: str) -> Termination:
-        engine = self._engine
-        finished = engine is not None and engine.finished
+        life = self._life
+        finished = life is not None and life.finished
         message = error
-        stopped = not error and engine is not None and engine.stopped
+        stopped = not error and life is not None and life.stopped
         if stopped:
             why = "asked to stop" if self._stop.requested else "another worker was asked to stop"
             message = f"{why}; left after step {self.step}"

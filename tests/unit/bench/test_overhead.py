@@ -46,7 +46,7 @@ def test_every_function_of_a_part_is_there(target: str):
 
 def test_a_property_is_no_function_that_could_be_timed():
     with pytest.raises(TypeError, match="expected a function, found property"):
-        overhead_parts.find("heterotrain.training.engine:Engine.share")
+        overhead_parts.find("heterotrain.training.synchronous:Synchronous.share")
 
 
 def test_time_in_a_nested_part_counts_there_alone():

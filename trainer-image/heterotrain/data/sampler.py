@@ -77,6 +77,10 @@ class Rules:
             return global_batch_size - missing if global_batch_size - missing >= self.least else remaining
         return min(global_batch_size, remaining)
 
+    def usual_samples(self, global_batch_size: int) -> int:
+        """Samples of a step that is not the last of its epoch."""
+        return global_batch_size if self.last_step == CARRY else min(global_batch_size, self.length)
+
     def advance(self, position: Position, samples: int, global_batch_size: int) -> Position:
         """The position after a step over `samples` samples has been committed."""
         cursor = position.cursor + samples

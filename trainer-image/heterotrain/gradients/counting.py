@@ -10,10 +10,19 @@ and what is left is a factor on their sum, known soon after the last forward.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
 from heterotrain.groups.generation import Generation
+
+
+class LossKind(NamedTuple):
+    """What the script's loss is: a "mean" or a "sum" (`reduction`); if `counted`, over what the script counts, not over
+    samples."""
+
+    reduction: str = "mean"
+    counted: bool = False
 
 
 def sample_weight(samples: float, global_samples: float, reduction: str) -> float:

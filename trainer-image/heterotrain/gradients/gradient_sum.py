@@ -12,6 +12,7 @@ model or the script's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -33,6 +34,9 @@ _OWN_BUFFERS: dict[str, Any] = {
     if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
     else "broadcast_buffers": False
 }
+
+# Making a group of one process takes no time at all.
+_ALONE = timedelta(seconds=60)
 
 # Steps with samples in which parameters that the loss does not reach are looked for.
 _LOOKED_AT_STEPS = 2
@@ -76,14 +80,19 @@ def touch(parameters: Iterable[nn.Parameter], device: torch.device) -> torch.Ten
     return touched
 
 
-def own_group() -> dist.ProcessGroup:
-    """A group of this process alone; the script's own process group, if it has one, is left as it is."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    if dist.get_world_size() == 1 and dist.group.WORLD is not None:
-        return dist.group.WORLD
-    group = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
-    assert isinstance(group, dist.ProcessGroup)
+def own_group(device: torch.device) -> dist.ProcessGroup:
+    """A group of this process alone, for tensors on the CPU and on `device`.
+
+    It is no part of torch.distributed's world, so the default process group stays the script's own.
+    """
+    store, gloo = dist.HashStore(), dist.ProcessGroup.BackendType.GLOO
+    backend: Any = dist.ProcessGroupGloo(dist.PrefixStore("alone", store), 0, 1, _ALONE)
+    # DistributedDataParallel takes a group of backends. It is made as torch.distributed.new_group makes one, without
+    # entering it in torch's list of groups, which only the default process group opens.
+    group = dist.ProcessGroup(store, 0, 1)
+    group._set_default_backend(gloo)
+    for each in {torch.device("cpu"), torch.device(device.type)}:
+        group._register_backend(each, gloo, backend)
     return group
 
 
@@ -103,7 +112,7 @@ class GradientSum:
         self._watching: list[RemovableHandle] = []
         self._parallel = DistributedDataParallel(
             _Announced(module),
-            process_group=own_group(),
+            process_group=own_group(device),
             device_ids=[device] if device.type == "cuda" else None,
             **_OWN_BUFFERS,
             bucket_cap_mb=BUCKET_MEGABYTES,

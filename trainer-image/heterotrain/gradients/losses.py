@@ -24,7 +24,7 @@ class Losses:
         self._every_steps = every_steps
         self._recent: deque[tuple[float, float]] = deque()  # sums of global losses, and of how many steps
         self._running: torch.Tensor | None = None
-        self._untold = (0.0, 0.0, 0.0)  # contribution, the share of samples it stands for, losses that are no number
+        self._unsent = (0.0, 0.0, 0.0)  # contribution, the share of samples it stands for, losses that are no number
 
     def begin(self) -> None:
         """A step begins, or begins again."""
@@ -45,16 +45,16 @@ class Losses:
         if not share:
             return None
         loss = math.nan if committed is None else float(committed)
-        total, weight, nonfinite = self._untold
+        total, weight, nonfinite = self._unsent
         if not math.isfinite(loss):
-            self._untold = (total, weight, nonfinite + 1)
+            self._unsent = (total, weight, nonfinite + 1)
             return None
-        self._untold = (total + loss, weight + share, nonfinite)
+        self._unsent = (total + loss, weight + share, nonfinite)
         return loss
 
     def signals(self) -> tuple[float, float, float]:
         """`loss`, `loss_weight` and `nonfinite` for an exchange; they are told with that."""
-        untold, self._untold = self._untold, (0.0, 0.0, 0.0)
+        untold, self._unsent = self._unsent, (0.0, 0.0, 0.0)
         return untold
 
     def alone(self) -> Signals:
@@ -62,7 +62,7 @@ class Losses:
         loss, weight, nonfinite = self.signals()
         return Signals(loss=loss, loss_weight=weight, nonfinite=nonfinite)
 
-    def hear(self, signals: Signals) -> float | None:
+    def receive(self, signals: Signals) -> float | None:
         """The mean global loss of the steps that an exchange tells of, if any rank knew its part."""
         if signals.loss_weight <= 0:
             return None
@@ -82,5 +82,5 @@ class Losses:
     def take_over(self, known: Sequence[Sequence[float]], target_reached: bool) -> None:
         """Know what another rank knows, and leave untold what only some could tell."""
         self._recent = deque((losses, steps) for losses, steps in known)
-        self._untold = (0.0, 0.0, 0.0)
+        self._unsent = (0.0, 0.0, 0.0)
         self.target_reached = target_reached

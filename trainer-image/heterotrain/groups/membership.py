@@ -127,8 +127,11 @@ class Rendezvous:
                 log.warning("attempt %s to form the group failed, trying again: %s", number, error)
 
     def _ask(self, call: Callable[[], Any], deadline: float) -> Any:
-        """What a call that talks to the store returns or raises. In a thread: a leader that is frozen keeps whoever
-        waits for its answer from hearing signals, and from knowing the time."""
+        """Return or raise what a call that talks to the store does.
+
+        The call runs in a thread of its own, for a worker that waits for the answer of a frozen leader gets no signals
+        and cannot keep to a deadline.
+        """
         self._given_up = False
         asking = _Aside(call)
         try:
@@ -143,18 +146,18 @@ class Rendezvous:
             raise
         return asking.result()
 
-    def part(self) -> None:
-        """The training is over; nobody is to be watched any more."""
+    def leave(self) -> None:
+        """The training is over, and the others are not watched any more."""
         self._current = None
 
-    def leave_word(self, why: str) -> None:
-        """This worker leaves before the end; whoever looks for it learns why. Does nothing if the store is gone."""
+    def announce_leaving(self, why: str) -> None:
+        """This worker leaves before the end, and the others learn why. Does nothing if the store is gone."""
         word = json.dumps([self._plan.members[self._rank].name, why[:LONGEST_WORD]])
         _Aside(lambda: self._store.set(_LEFT, word)).done.wait(_CONNECT_SECONDS)
 
     def _check_left(self) -> None:
-        """Raises MembershipError some time after a worker has left for good: whoever acts on ends should see its end
-        first, for it is the cause."""
+        """Raises MembershipError some time after a worker has left for good. The delay lets the operator see the end of
+        that worker first, since it is the cause."""
         if not self._store.check([_LEFT]):
             return
         self._left_since = self._left_since or time.monotonic()

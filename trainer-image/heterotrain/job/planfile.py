@@ -1,6 +1,6 @@
 """Watch the plan's volume; a plan that must not be followed is reported and otherwise changes nothing.
 
-The kubelet (and the local world) replaces the whole folder atomically, so looking at one path is enough; a changed
+The kubelet (and the local backend) replaces the whole folder atomically, so looking at one path is enough; a changed
 file identity is the only sign that is needed, and costs one stat per step.
 """
 
@@ -34,7 +34,7 @@ class PlanFile:
         try:
             stat = self._path.stat()
         except OSError:
-            return None  # not mounted yet, or deleted: the plan in force stays
+            return None  # not mounted yet, or deleted: the active plan stays
         identity = (stat.st_dev, stat.st_ino, stat.st_mtime_ns)
         if identity != self._seen:
             self._seen = identity
@@ -49,7 +49,7 @@ class PlanFile:
             if than is not None:
                 check_successor(than, plan)
         except (OSError, PlanError) as error:
-            log.warning("plan refused, the one in force stays: %s", error)
+            log.warning("plan refused, the active one stays: %s", error)
             self._on_reject()
             return None
         return plan
@@ -58,9 +58,9 @@ class PlanFile:
 def check_successor(current: Plan, plan: Plan) -> None:
     """Raises PlanError if `plan` must not replace `current` among the same members; equal versions pass."""
     if plan.version < current.version:
-        raise PlanError(f"version: {plan.version} is older than {current.version}, the one in force")
+        raise PlanError(f"version: {plan.version} is older than {current.version}, the active one")
     if plan.version == current.version and plan != current:
-        raise PlanError(f"version: {plan.version} is in force already with other batch sizes")
+        raise PlanError(f"version: {plan.version} is active already with other batch sizes")
     identities = [(m.name, m.uid) for m in plan.members]
     if plan.generation != current.generation or identities != [(m.name, m.uid) for m in current.members]:
         raise PlanError(

@@ -1,4 +1,4 @@
-"""The plans that a worker knows: the one in force, the one announced for later, and what the leader has found.
+"""The plans that a worker knows: the active one, the one announced for later, and what the leader has found.
 
 Only the leader looks at its volume; the others get the bytes from it, so no rank waits for its own volume.
 """
@@ -18,40 +18,40 @@ _POLL_SECONDS = 0.05
 
 
 class Plans:
-    """All ranks hold the same plan in force at the same step."""
+    """All ranks hold the same active plan at the same step."""
 
-    def __init__(self, in_force: Plan | None, file: PlanFile | None) -> None:
+    def __init__(self, active: Plan | None, file: PlanFile | None) -> None:
         """A run alone has a plan and no file; in a job it is the other way round at first."""
         self.rank = 0
         self.announced: Plan | None = None  # on the leader: what the running step's control collective announces
-        self._in_force = in_force
-        self._split = None if in_force is None else Split.of(in_force)
+        self._active = active
+        self._split = None if active is None else Split.of(active)
         self._pending: Plan | None = None
         self._file = file
 
     @property
     def known(self) -> bool:
-        """Whether there is a plan in force."""
-        return self._in_force is not None
+        """Whether there is an active plan."""
+        return self._active is not None
 
     @property
-    def in_force(self) -> Plan:
+    def active(self) -> Plan:
         """The plan that the running step follows; there is one from the start of the training."""
-        assert self._in_force is not None
-        return self._in_force
+        assert self._active is not None
+        return self._active
 
     @property
     def split(self) -> Split:
-        """How it splits steps, with what of that is the same for many of them."""
-        plan = self.in_force
-        if self._split is None or self._split.plan is not plan:
-            self._split = Split.of(plan)
-        return self._split
+        """How the active plan splits steps."""
+        split = self._split
+        if split is None or split.plan is not self._active:
+            split = self._split = Split.of(self.active)
+        return split
 
     @property
     def batch_size(self) -> int:
         """This worker's samples per full step."""
-        return self.in_force.members[self.rank].batch_size
+        return self.active.members[self.rank].batch_size
 
     def await_first(self, worker: Worker, check_stop: Callable[[], None]) -> Plan:
         """Wait until a plan holds this very worker, and take it; `check_stop` may raise to give up."""
@@ -61,7 +61,7 @@ class Plans:
             plan = self._file.newest()
             rank = plan.rank_of(worker.name, worker.uid) if plan else None
             if plan is not None and rank is not None:
-                self._in_force, self.rank = plan, rank
+                self._active, self.rank = plan, rank
                 return plan
             time.sleep(_POLL_SECONDS)
 
@@ -69,7 +69,7 @@ class Plans:
         """At the begin of a step: version and length of a newer plan to announce, zeros if there is none."""
         self.announced = None
         if self._file is not None and self.rank == 0:
-            self.announced = self._file.newest(self._pending or self._in_force)
+            self.announced = self._file.newest(self._pending or self._active)
         return (self.announced.version, len(self.document())) if self.announced else (0, 0)
 
     def document(self) -> bytes:
@@ -84,17 +84,17 @@ class Plans:
             raise PeerError(f"the leader announces a plan that cannot be followed: {error}") from error
 
     def take_due(self, epoch_begins: bool) -> Plan | None:
-        """The announced plan becomes the one in force, if this boundary is the one that it waits for."""
+        """The announced plan becomes the active one, if this boundary is the one that it waits for."""
         plan = self._pending
         if plan is None or not (plan.apply_at == "step" or epoch_begins):
             return None
-        self._pending, self._in_force = None, plan
+        self._pending, self._active = None, plan
         return plan
 
     def facts(self) -> dict[str, str]:
         """For ranks that may have missed an announcement."""
-        return {"plan": self.in_force.to_json(), "pending": self._pending.to_json() if self._pending else ""}
+        return {"plan": self.active.to_json(), "pending": self._pending.to_json() if self._pending else ""}
 
     def take_over(self, facts: Facts) -> None:
         """Know what another rank knows."""
-        self._in_force, self._pending = facts.plan, facts.pending
+        self._active, self._pending = facts.plan, facts.pending

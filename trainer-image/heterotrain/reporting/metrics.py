@@ -237,6 +237,11 @@ class Series:
             # A process that the script forks, and that ends in order, would write these a second time.
             os.register_at_fork(after_in_child=self._unwritten.clear)
 
+    @property
+    def is_written(self) -> bool:
+        """Whether there is a file, and it can still be written."""
+        return self._file is not None
+
     def write(self, record: contract.StepRecord | contract.EvaluationRecord) -> None:
         """Append one record."""
         if self._file is None:

@@ -1,8 +1,8 @@
 """What each committed step took, and its loss, booked where they are asked for: in counters, series and losses.
 
 On a GPU both are known only when the device has come to the step's end. Whoever asks at once makes the host wait for
-the device, and then the device for the host. So there a step is booked when the next one is committed; and all of them
-before anything that depends on them.
+the device, and then the device for the host. So on a GPU a step is booked when the next one is committed; and every
+committed step is booked before anything that depends on it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from heterotrain.reporting.metrics import Series, WorkerMetrics
 from heterotrain.reporting.timing import PendingTimes
 
 _FORGET_SLOW_STEPS = 0.9
+
+# What is written or measured after every step is a part of what a step takes, and no exception that would not count.
+_USUAL_AFTER_STEPS = 10
+_MAY_BE_USUAL = ("checkpoint", "evaluation", "pause")
 
 
 class Committed(NamedTuple):
@@ -36,22 +40,46 @@ class Committed(NamedTuple):
 
 
 class Accounts:
-    """Those of one worker."""
+    """The accounts of one worker."""
 
     def __init__(
         self, losses: Losses, metrics: WorkerMetrics, series: Series, smoothing: float, *, one_later: bool
     ) -> None:
         """`one_later`: a step is booked when the next one is committed."""
         self.slow_step_seconds = 0.0  # what a slow step took lately
+        self.looked_at = False  # a forward without gradients happened since the last commit
         self._losses = losses
         self._metrics = metrics
         self._series = series
         self._smoothing = smoothing
         self._one_later = one_later
         self._unbooked: Committed | None = None
+        self._mark = "first"
+        self._marked_steps = 0  # in a row, by now
+
+    def mark(self, why: str) -> None:
+        """The running step does not count as measured; of several reasons the first one is noted."""
+        self._mark = self._mark or why
+
+    def mark_as_replay(self) -> None:
+        """The running step does not count as measured, because it is done again; this goes before other reasons."""
+        self._mark = "replay"
+
+    def take_mark(self) -> str:
+        """Why the step that is being committed does not count as measured; empty if it does. The next one has no mark
+        yet."""
+        if self.looked_at:
+            self.looked_at = False
+            self.mark("evaluation")
+        mark, self._mark = self._mark, ""
+        if not mark:
+            self._marked_steps = 0
+            return ""
+        self._marked_steps += 1
+        return "" if self._marked_steps > _USUAL_AFTER_STEPS and mark in _MAY_BE_USUAL else mark
 
     def commit(self, step: Committed) -> None:
-        """It is committed; the one before is booked by now."""
+        """The step is committed; the one before it is booked by now."""
         if not self._one_later:
             self._book(step)
             return
@@ -69,17 +97,7 @@ class Accounts:
         loss = self._losses.book(step.loss, step.share)
         self._metrics.committed(step.samples, times, self._smoothing, measured=not step.mark)
         self.slow_step_seconds = max(times.own + times.wait, _FORGET_SLOW_STEPS * self.slow_step_seconds)
-        self._series.write(
-            StepRecord(
-                step.time,
-                step.step,
-                step.epoch,
-                step.version,
-                step.batch,
-                step.samples,
-                times.own,
-                times.wait,
-                loss,
-                step.mark,
-            )
-        )
+        if self._series.is_written:
+            time, number, epoch, version, batch, samples, _, _, _, mark = step
+            own, wait = times
+            self._series.write(StepRecord(time, number, epoch, version, batch, samples, own, wait, loss, mark))

@@ -1,6 +1,6 @@
 """The iterator over a job's batches: this worker's share of each step, until the job ends.
 
-Which samples, and when, is the engine's; loading them, also ahead, is the loader's.
+The worker's life and its step say which samples come when; the loader loads them, also ahead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from heterotrain.data.loading import Loader, Prefetch
-from heterotrain.training.engine import Engine
+from heterotrain.training.life import WorkerLife
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ class Batches:
     """Iterate once, or once in each of `Session.epochs()`; a step without samples for this worker is done inside and
     yields nothing."""
 
-    def __init__(self, engine: Engine, loader: Loader, prefetch: Prefetch) -> None:
-        self._engine = engine
+    def __init__(self, life: WorkerLife, loader: Loader, prefetch: Prefetch) -> None:
+        self._life = life
         self._loader = loader
         self._prefetch = prefetch
         self._stack = contextlib.ExitStack()
@@ -29,11 +29,11 @@ class Batches:
 
     def __len__(self) -> int:
         """Steps of an epoch, as loaders have it."""
-        return self._engine.progress.steps_per_epoch
+        return self._life.progress.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
-        engine = self._engine
-        if engine.finished:
+        life, step = self._life, self._life.step
+        if life.finished:
             log.warning(
                 "the loop over the batches went over all epochs already, and this one is empty; for a loop over epochs "
                 "around it write `for epoch in session.epochs():`"
@@ -41,18 +41,18 @@ class Batches:
             return
         if not self._by_epoch:
             self._open()
-        epoch = engine.position.epoch if self._by_epoch else None
-        engine.go_on()
+        epoch = life.position.epoch if self._by_epoch else None
+        life.go_on()
         try:
-            while engine.begin_step(epoch):
-                share = engine.share
+            while life.begin_step(epoch):
+                share = step.share
                 if share is not None:
                     yield self._prefetch.batch(share)
                 else:
-                    engine.step_without_samples()
+                    life.step_without_samples()
         except GeneratorExit:
-            if epoch is None or engine.position.epoch == epoch:
-                engine.left()
+            if epoch is None or life.position.epoch == epoch:
+                life.loop_left()
             raise
         finally:
             if not self._by_epoch:
@@ -60,31 +60,31 @@ class Batches:
 
     def epochs(self) -> Iterator[int]:
         """See `Session.epochs`."""
-        engine = self._engine
+        life = self._life
         self._open()
         self._by_epoch = True
         try:
-            while engine.begin_epoch():
-                epoch = engine.position.epoch
+            while life.begin_epoch():
+                epoch = life.position.epoch
                 yield epoch
-                if not engine.finished and engine.position.epoch == epoch:
+                if not life.finished and life.position.epoch == epoch:
                     raise RuntimeError(
                         f"the loop over the batches of epoch {epoch} was not gone through to its end; to end the job "
                         "early call session.stop()"
                     )
         except GeneratorExit:
-            engine.left()
+            life.loop_left()
             raise
         finally:
             self._by_epoch = False
             self._close()
 
     def _open(self) -> None:
-        if self._engine.started:
+        if self._life.started:
             raise RuntimeError("the loop over the batches was begun already; there is one for the whole job")
         self._stack.enter_context(self._loader)
-        self._stack.enter_context(self._engine.evaluation)
-        self._engine.start()
+        self._stack.enter_context(self._life.evaluation)
+        self._life.start()
 
     def _close(self) -> None:
         self._stack.close()

@@ -1,8 +1,8 @@
-"""What workers tell each other between steps, in one small collective about once a second.
+"""The messages that workers exchange while they train, in one small collective about once a second.
 
-It is launched before a step's forward and read after its backward, so nobody waits for it. It still costs every worker
-some milliseconds of CPU (two threads of gloo's wake for it), which a small CPU limit feels: so the leader says with
-each exchange how many steps the next one is away, and all agree on it.
+It is launched before a step's forward and read after its backward, so no worker waits for it. It still costs every
+worker some milliseconds of CPU time (two threads of gloo wake for it), which matters under a small CPU limit. So with
+each exchange the leader says after how many steps the next one is due, and all workers follow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INTERVAL_SECONDS = 1.0
 
 
 class Exchange:
-    """One worker's side of it; what it concludes, all ranks conclude at the same step."""
+    """One worker's side of it; all workers draw the same conclusions at the same step."""
 
     def __init__(self, plans: Plans, losses: Losses, stop: StopRequest, watch: ReplicaWatch) -> None:
         self.stop_agreed = False
@@ -32,7 +32,7 @@ class Exchange:
         self._next_step = 0
         self._steps_between = 1
         self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
-        self._told = 0  # everybody's, of which the exchange under way speaks
+        self._announced_samples = 0  # everybody's, of which the exchange under way speaks
 
     @property
     def under_way(self) -> bool:
@@ -63,7 +63,7 @@ class Exchange:
             plan_bytes=plan_bytes,
             next_after=steps if self._plans.rank == 0 else 0,
         )
-        self._told = self._samples[1]
+        self._announced_samples = self._samples[1]
         self._samples = (0, 0)
         self._pending = PendingSignals(signals, self._watch.checksums(self._steps_between), generation)
 
@@ -71,25 +71,28 @@ class Exchange:
         """All workers wait for one another and compare their whole replicas. Raises RuntimeError if the group breaks,
         ReplicaError if they differ."""
         _, checksums = PendingSignals(Signals(), self._watch.whole(), generation).read()
-        self._watch.compare(checksums, self._plans.in_force.members)
+        self._watch.compare(checksums, self._plans.active.members)
 
     def committed(self, mine: int, everybodys: int) -> None:
         """A step over so many samples has been committed."""
         self._samples = (self._samples[0] + mine, self._samples[1] + everybodys)
 
-    def hear(self, step: int, generation: Generation) -> Signals | None:
-        """What was said in the step that is just committed; an announced plan is received. None if nothing was said.
+    def receive(self, step: int, generation: Generation) -> Signals | None:
+        """What the workers sent in the step that is just committed, and with it a plan that the leader announced. None
+        if that step carried no exchange.
 
         `step` is the one after it. Raises RuntimeError if the group broke, ReplicaError if the replicas differ.
         """
         if self._pending is None:
             return None
         (signals, checksums), self._pending = self._pending.read(), None
-        assert signals.samples == self._told, f"ranks had {signals.samples:g} of {self._told} samples"
+        assert signals.samples == self._announced_samples, (
+            f"ranks had {signals.samples:g} of {self._announced_samples} samples"
+        )
         if signals.plan_bytes:
             document = self._plans.document() if self._plans.rank == 0 else None
             self._plans.receive(broadcast_bytes(document, int(signals.plan_bytes), 0, generation))
-        self._watch.compare(checksums, self._plans.in_force.members)
+        self._watch.compare(checksums, self._plans.active.members)
         self._steps_between = int(signals.next_after)
         self._next_step = step - 1 + self._steps_between
         self.stop_agreed = signals.stop > 0
@@ -97,7 +100,7 @@ class Exchange:
         return signals
 
     def compare_bits(self, exact: bool) -> None:
-        """Whether all workers are machines of one kind, whose replicas must have the same bits."""
+        """`exact`: all workers are machines of one kind, whose replicas must have the same bits."""
         self._watch.exact = exact
 
     def restart(self) -> None:

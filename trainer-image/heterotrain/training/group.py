@@ -1,7 +1,7 @@
 """The workers that train together at the moment, as one of them sees it: meet, agree, fail, meet again.
 
-Whoever committed most is right. At the start that is the leader, which alone reads the checkpoint; after a failure it
-may be anybody, by at most one step.
+The worker that committed most is right. At the start that is the leader, which alone reads the checkpoint; after a
+failure it may be any worker, and it is ahead by at most one step.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ from heterotrain.training.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Where this worker meets the others: the port of its own metrics server, which backend carries gradients, by which
-    secret they know one another; and whether it is asked to stop, which `check_stop` raises."""
+class Meeting:
+    """How this worker meets the others.
+
+    `spare_port` is the port of its own metrics server, `backend` is what carries gradients, and by the `secret` the
+    workers know one another. `is_asked_to_stop` says whether this worker has to stop; `check_stop` raises if it has.
+    """
 
     spare_port: int
     backend: str
@@ -45,8 +48,9 @@ class Room:
     secret: str | None
 
 
-class Team:
-    """`generation` and `reduction` are None alone, before the first meeting, and after the end."""
+class Group:
+    """One worker's side of it; `generation` and `reduction` are None alone, before the first meeting, and after the
+    end."""
 
     def __init__(
         self,
@@ -62,12 +66,12 @@ class Team:
         self.generation: Generation | None = None
         self.reduction: StepReduction | None = None
         self.buffers = SharedBuffers(subject.module)
+        self.losses = losses
+        self.exchange = exchange
+        self.clock = clock
         self._subject = subject
         self._state = state
         self._plans = plans
-        self._losses = losses
-        self._exchange = exchange
-        self._clock = clock
         self._evaluation = evaluation
         self._reducing = Reducing()
         self._rendezvous: Rendezvous | None = None
@@ -75,30 +79,35 @@ class Team:
 
     @property
     def broken(self) -> str:
-        """Why the present groups are of no use any more; empty if they are, or if there are none."""
+        """Why the present groups are of no use any more; empty if they are of use, or if there are none."""
         return "" if self.reduction is None else self.reduction.error
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether this worker has done its own part of the step and only waits for the others."""
+        return self.reduction is not None and self.reduction.in_collective
 
     def fail(self, error: Exception) -> None:
         """A collective failed here: give the present groups up, for all."""
         assert self.reduction is not None
         self.reduction.fail(error)
 
-    def join(self, room: Room, deadline_seconds: float) -> None:
-        """Meet the members of the plan in force for the first time. Raises as `form` does."""
+    def join(self, meeting: Meeting, deadline_seconds: float) -> None:
+        """Meet the members of the active plan for the first time. Raises as `form` does."""
         subject = self._subject
         subject.passes.gradients = GradientSum(
             subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
         )
         self._rendezvous = Rendezvous(
-            self._plans.in_force,
+            self._plans.active,
             self._plans.rank,
             subject.device.type,
             deadline_seconds=deadline_seconds,
-            spare_port=room.spare_port,
-            check_stop=room.check_stop,
-            backend=room.backend,
-            secret=room.secret,
-            is_asked_to_stop=room.is_asked_to_stop,
+            spare_port=meeting.spare_port,
+            check_stop=meeting.check_stop,
+            backend=meeting.backend,
+            secret=meeting.secret,
+            is_asked_to_stop=meeting.is_asked_to_stop,
         )
         if self._plans.rank == 0:
             self._state.resume()
@@ -107,8 +116,8 @@ class Team:
     def form(self, deadline_seconds: float) -> None:
         """Leave the present groups, meet all members in new ones and come to the same state as they.
 
-        If that fails in turn the team is `broken` again. Raises MembershipError if not all come in time or one has left
-        for good, CheckpointError if the state does not fit, ValueError if the workers' scripts are not the same.
+        If that fails in turn the group is `broken` again. Raises MembershipError if not all come in time or one has
+        left for good, CheckpointError if the state does not fit, ValueError if the workers' scripts are not the same.
         """
         assert self._rendezvous is not None
         self._reducing.now = None
@@ -122,7 +131,7 @@ class Team:
             self.generation.leave()
         self.generation = self._rendezvous.meet(deadline_seconds)
         wire = wire_for(self.generation, self._subject.device)
-        self.reduction = StepReduction(self.generation, self._clock, wire, self._subject.accumulator)
+        self.reduction = StepReduction(self.generation, self.clock, wire, self._subject.accumulator)
         try:
             self._agree(self.generation)
             self._reducing.now = self.reduction
@@ -133,24 +142,25 @@ class Team:
             self.fail(error)
 
     def give_up(self, why: str) -> None:
-        """The present groups, for all; the members meet again. Does nothing alone."""
+        """Break the present groups, for all members, who then meet again. Does nothing alone."""
         if self.reduction is not None:
             self.fail(CollectiveError(why))
 
-    def leave(self, why: str) -> None:
+    def leave_early(self, why: str) -> None:
         """This worker leaves before the end; the others learn of it and need not wait. Does nothing alone."""
         if self._rendezvous is not None:
-            self._rendezvous.leave_word(why)
+            self._rendezvous.announce_leaving(why)
         if self.reduction is not None:
             self.fail(MembershipError(why))
 
     def unite(self) -> bool:
-        """All take the same buffers, and have the same in all else, or ReplicaError is raised; False if groups broke,
-        and the team is `broken`."""
-        return self._together(self.buffers.merge) and self._together(self._exchange.compare_all)
+        """Make the buffers of all workers equal, and check that all else is equal; False if the groups broke, and this
+        group is `broken`. Raises ReplicaError if the workers differ."""
+        return self._together(self.buffers.merge) and self._together(self.exchange.compare_all)
 
-    def tell_count(self, count: float, samples: int) -> None:
-        """What this worker's loss of the running step counts; its part was scaled as if that were `samples` in all."""
+    def send_count(self, count: float, samples: int) -> None:
+        """Send what this worker's loss of the running step counts; the loss was scaled as if all workers' counts were
+        `samples`."""
         if self.generation is None or self.reduction is None or self.reduction.error:
             return
         try:
@@ -160,38 +170,37 @@ class Team:
 
     @property
     def loss_factor(self) -> float:
-        """What is left to multiply this worker's part of the loss with, once the step's gradients have arrived."""
-        if self.reduction is None or self.reduction.count is None:
-            return 1.0
-        return self.reduction.count.factor()
+        """By what to multiply this worker's part of the loss, once the step's gradients have arrived."""
+        reduction = self.reduction
+        return 1.0 if reduction is None or reduction.count is None else reduction.count.factor()
 
     def hand_on_changes(self, source: int, *, takes: bool) -> bool:
         """Workers without samples (`takes`) take over what the script did to gradients and hyperparameters at rank
-        `source`; False as above."""
+        `source`; False as `unite`."""
 
         def hand_on(generation: Generation) -> None:
             assert self.reduction is not None
             subject, witness = self._subject, self.reduction.witness
             hand_on_changes(subject.trained, subject.hyperparameters, witness, source, generation, takes=takes)
-            self._clock.bucket_done()
+            self.clock.bucket_done()
 
         return self._together(hand_on)
 
     def begin_exchange(self, step_seconds: float) -> None:
-        """Tell the others what they should know; see `Exchange`."""
-        self._together(lambda generation: self._exchange.begin(step_seconds, generation))
+        """Send the others this worker's messages; see `Exchange`."""
+        self._together(lambda generation: self.exchange.begin(step_seconds, generation))
 
-    def hear(self) -> Signals | None:
-        """What was told in the step that is just committed; None if nothing was, or it did not arrive."""
-        if not self._exchange.under_way:
+    def receive(self) -> Signals | None:
+        """What was sent in the step that is just committed; None if nothing was, or it did not arrive."""
+        if not self.exchange.under_way:
             return None
-        heard: list[Signals | None] = [None]
+        received: list[Signals | None] = [None]
 
-        def hear(generation: Generation) -> None:
-            heard[0] = self._exchange.hear(self._state.position.step, generation)
+        def receive(generation: Generation) -> None:
+            received[0] = self.exchange.receive(self._state.position.step, generation)
 
-        self._together(hear)
-        return heard[0]
+        self._together(receive)
+        return received[0]
 
     def _together(self, act: Callable[[Generation], None]) -> bool:
         if self.generation is None:
@@ -205,8 +214,8 @@ class Team:
             return False
         return True
 
-    def tell_all(self, document: bytes) -> list[bytes] | None:
-        """Everybody's documents, by rank; None if that failed, and the team is `broken`."""
+    def gather(self, document: bytes) -> list[bytes] | None:
+        """All workers' documents, by rank; None if that failed, and the group is `broken`."""
         if self.generation is None or self.reduction is None:
             return [document]
         self.reduction.in_collective = True
@@ -218,39 +227,40 @@ class Team:
         finally:
             self.reduction.in_collective = False
 
-    def part(self) -> None:
-        """Leave for good."""
+    def leave(self) -> None:
+        """The training is over: leave the group for good."""
         self._reducing.now = None
         self._subject.passes.gradients = None
         self.reduction = None
-        self._exchange.restart()
+        self.exchange.restart()
         if self._rendezvous is not None:
-            self._rendezvous.part()
+            self._rendezvous.leave()
         if self.generation is not None:
             self.generation.leave()
             self.generation = None
 
     def _agree(self, generation: Generation) -> None:
-        """The plan and the losses of the first by rank who committed most, and its state where others differ.
+        """Take over the plan and the losses of the worker that committed most, the first of them by rank, and its state
+        on workers that lag behind.
 
-        Parameters and buffers are taken over when somebody has never met the others; buffers stay each worker's own
-        from then on, until they are merged.
+        Parameters and buffers are taken over when a worker meets the others for the first time. From then on buffers
+        stay each worker's own, until they are merged.
         """
         position, rank = self._state.position, self._plans.rank
-        told = torch.zeros(3, generation.world_size, dtype=torch.int64)
-        told[:, rank] = torch.tensor([position.step, not self._has_met, self._exchange.done])
-        sum_over_ranks(told, generation)
-        steps, new, done = told
+        reported = torch.zeros(3, generation.world_size, dtype=torch.int64)
+        reported[:, rank] = torch.tensor([position.step, not self._has_met, self.exchange.done])
+        sum_over_ranks(reported, generation)
+        steps, new, done = reported
         newest, source = int(steps.max()), int(steps.argmax())
         if new.any():
             self._check_alike(generation)
         facts = parse_facts(broadcast_document(self._facts() if rank == source else None, source, generation))
         self._plans.take_over(facts)
-        self._losses.take_over(facts.losses, facts.target_reached)
+        self.losses.take_over(facts.losses, facts.target_reached)
         self._evaluation.take_over(facts.evaluation)
         self._state.saved_step = facts.saved_step
-        self._exchange.restart()
-        self._exchange.done_agreed = self._exchange.done_agreed or bool(done.any())
+        self.exchange.restart()
+        self.exchange.done_agreed = self.exchange.done_agreed or bool(done.any())
         if int(steps.min()) < newest:
             received = broadcast_state(self._state.whole(), source, generation, takes=position.step < newest)
             if received is not None:
@@ -260,11 +270,14 @@ class Team:
             broadcast_tensors(self._subject.tensors(), source, generation)
 
     def _check_alike(self, generation: Generation) -> None:
-        """Raises ValueError if the workers' scripts have made different things; finds out who may be compared how."""
+        """Raises ValueError if the workers' scripts have made different things.
+
+        Also finds out whether all workers are machines of one kind, whose replicas must have the same bits.
+        """
         own = {"kind": kind_of_machine(self._subject.device), **self._subject.traits()}
         found = list(map(parse_traits, gather_documents(json.dumps(own).encode(), generation)))
-        self._exchange.compare_bits(all(each.get("kind") == own["kind"] for each in found))
-        members = self._plans.in_force.members
+        self.exchange.compare_bits(all(each.get("kind") == own["kind"] for each in found))
+        members = self._plans.active.members
         for member, theirs in zip(members, found, strict=True):
             for trait in (key for key in own if key != "kind"):
                 if theirs.get(trait) != found[0].get(trait):
@@ -274,6 +287,6 @@ class Team:
                     )
 
     def _facts(self) -> bytes:
-        losses = {"losses": self._losses.known(), "target_reached": self._losses.target_reached}
+        losses = {"losses": self.losses.known(), "target_reached": self.losses.target_reached}
         other = {"evaluation": self._evaluation.facts(), "saved_step": self._state.saved_step}
         return json.dumps(self._plans.facts() | losses | other).encode()

@@ -1,46 +1,55 @@
-"""How far a job has come, where it ends, and who is told."""
+"""How far a job has come, and where it ends."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.data.sampler import Rules
 from heterotrain.gradients.losses import Losses
 from heterotrain.job.plans import Plans
-from heterotrain.reporting.metrics import WorkerMetrics
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.exchange import Exchange
 
 
-@dataclass(frozen=True, slots=True)
 class Progress:
-    """The same on all ranks at every boundary between steps. `told_batch_size` is the global batch that a worker knows
-    before there is a plan; None if it may change."""
+    """A view of what others change; it changes nothing. The same on all workers at every boundary between steps."""
 
-    rules: Rules
-    state: TrainingState
-    plans: Plans
-    losses: Losses
-    evaluation: Evaluation
-    exchange: Exchange
-    metrics: WorkerMetrics
-    told_batch_size: int | None
+    def __init__(
+        self,
+        *,
+        rules: Rules,
+        state: TrainingState,
+        plans: Plans,
+        losses: Losses,
+        evaluation: Evaluation,
+        exchange: Exchange,
+        batch_size: int | None,
+    ) -> None:
+        """`batch_size` is the global batch that a worker knows before there is a plan; None if it may change."""
+        self.rules = rules
+        self._state = state
+        self._plans = plans
+        self._losses = losses
+        self._evaluation = evaluation
+        self._exchange = exchange
+        self._batch_size = batch_size
 
     @property
     def done(self) -> bool:
         """Whether the job's last step is committed."""
-        by_target = self.losses.target_reached or self.evaluation.target_reached
-        return by_target or self.exchange.done_agreed or self.rules.is_over(self.state.position)
+        return (
+            self._losses.target_reached
+            or self._evaluation.target_reached
+            or self._exchange.done_agreed
+            or self.rules.is_over(self._state.position)
+        )
 
     @property
     def total_steps(self) -> int:
-        """Of the whole job, if the global batch stays as it is; 0 if nothing tells that yet."""
+        """Of the whole job, if the global batch stays as it is; 0 if it is not known yet."""
         if self.rules.epochs is None:
             return self.rules.steps or 0
-        if not self.plans.known and self.told_batch_size is None:
-            return 0
-        return self.rules.steps_in_all(self.state.position, self.global_batch_size)
+        batch = self._known_batch_size
+        return 0 if batch is None else self.rules.steps_in_all(self._state.position, batch)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -49,33 +58,22 @@ class Progress:
 
     @property
     def global_batch_size(self) -> int:
-        """Samples of a full step. Raises RuntimeError if nothing tells it yet."""
-        if self.plans.known:
-            return self.plans.split.global_batch_size
-        if self.told_batch_size is not None:
-            return self.told_batch_size
+        """Samples of a full step. Raises RuntimeError if they are not known yet."""
+        batch = self._known_batch_size
+        if batch is not None:
+            return batch
         raise RuntimeError(
             "the global batch is known only once the loop over the batches has begun: it follows from the number of "
             "workers, or batching.fixedGlobalBatch is false"
         )
 
     @property
-    def world_size(self) -> int:
-        """Workers of the plan in force. Raises RuntimeError before there is one."""
-        if not self.plans.known:
-            raise RuntimeError("session.world_size is known only once the loop over the batches has begun")
-        return len(self.plans.in_force.members)
+    def _known_batch_size(self) -> int | None:
+        return self._plans.split.global_batch_size if self._plans.known else self._batch_size
 
     @property
-    def loss(self) -> float:
-        """The mean global loss of the steps of the last exchange; NaN before."""
-        return self.metrics.state.loss
-
-    def show(self) -> None:
-        """Tell the metrics how far it is."""
-        shown, position = self.metrics.state, self.state.position
-        shown.step, shown.epoch = position.step, position.epoch
-
-    def show_total(self) -> None:
-        """And where it ends, which changes with the plan alone."""
-        self.metrics.state.total_steps = self.total_steps
+    def world_size(self) -> int:
+        """Workers of the active plan. Raises RuntimeError before there is one."""
+        if not self._plans.known:
+            raise RuntimeError("session.world_size is known only once the loop over the batches has begun")
+        return len(self._plans.active.members)

@@ -1,55 +1,64 @@
-"""The step under way on one worker: its samples, in how many passes they are computed, and what the script has done."""
+"""The step under way on one worker: its samples, in how many micro-batches they are computed, what the script did."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from heterotrain.data.sampler import Position, Rules, Share
-from heterotrain.data.split import Split
+from heterotrain.data.split import Portion, Split
+
+_NOTHING = Portion(samples=0, own_samples=0, parts=(), source=None)
 
 
-@dataclass(slots=True)
 class RunningStep:
-    """`samples` are all workers'; `parts` this worker's micro-batches, as [start, stop) of the epoch's order.
+    """Changes while the step goes on.
 
-    `source` is the first rank that has samples, if some rank has none; None if all have. `opened` is the number of
-    micro-batches that the script got so far; `is_open` while it has not stepped the optimizer for the last of them,
-    `scaled` once it has scaled that one's loss. `count` is what they counted so far. `share` is the micro-batch under
-    way, None without samples.
+    `samples` are all workers', `own_samples` this worker's in all its micro-batches. `source` is the first rank that
+    has samples, if some rank has none; None if all have. `opened` is the number of micro-batches that the script got so
+    far; `is_open` while it has not stepped the optimizer for the last of them, `scaled` once it has scaled that one's
+    loss. `count` is what they counted so far. `share` is the micro-batch under way, None without samples.
     """
 
-    epoch: int = 0
-    samples: int = 0
-    parts: Sequence[tuple[int, int]] = ()
-    source: int | None = None
-    opened: int = 0
-    is_open: bool = False
-    scaled: bool = False
-    count: float = 0.0
-    share: Share | None = None
+    __slots__ = (
+        "_cursor",
+        "_epoch",
+        "_parts",
+        "count",
+        "is_open",
+        "opened",
+        "own_samples",
+        "samples",
+        "scaled",
+        "share",
+        "source",
+    )
+
+    def __init__(self, epoch: int = 0, cursor: int = 0, portion: Portion = _NOTHING) -> None:
+        self.samples, self.own_samples, self._parts, self.source = portion
+        self.opened = 0
+        self.is_open = self.scaled = False
+        self.count = 0.0
+        self.share: Share | None = None
+        self._epoch = epoch
+        self._cursor = cursor
 
     @classmethod
     def at(cls, position: Position, split: Split, rank: int, rules: Rules) -> RunningStep:
-        """The step at a position, nothing of it done."""
+        """The step at a position; nothing of it is done."""
         samples = rules.samples(position, split.global_batch_size)
-        cursor = position.cursor
-        parts = [(cursor + start, cursor + stop) for start, stop in split.micro_batches(samples, rules.least, rank)]
-        return cls(position.epoch, samples, parts, split.parts(samples, rules.least).source)
-
-    @property
-    def own_samples(self) -> int:
-        """This worker's samples in all its micro-batches."""
-        return self.parts[-1][1] - self.parts[0][0]
+        return cls(position.epoch, position.cursor, split.portion(samples, rules.least, rank))
 
     @property
     def is_last_part(self) -> bool:
         """Whether the micro-batch under way is the step's last."""
-        return self.opened == len(self.parts)
+        return self.opened == len(self._parts)
+
+    @property
+    def has_next_part(self) -> bool:
+        """Whether the script got some of its micro-batches, but not all."""
+        return 0 < self.opened < len(self._parts)
 
     def open_part(self) -> None:
         """The script gets the next micro-batch."""
-        start, stop = self.parts[self.opened]
-        self.share = Share(self.epoch, start, stop) if start < stop else None
+        start, stop = self._parts[self.opened]
+        self.share = Share(self._epoch, self._cursor + start, self._cursor + stop) if start < stop else None
         self.opened += 1
         self.is_open, self.scaled = True, False

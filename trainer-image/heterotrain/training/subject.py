@@ -1,10 +1,11 @@
-"""What is trained: the script's modules and its optimizer, and what the session keeps of them."""
+"""What is trained: the script's modules and its optimizer, and what the session keeps of them and does after a step."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,29 +13,38 @@ from torch import nn
 
 from heterotrain.data.order import Order
 from heterotrain.gradients.accumulation import Accumulator
+from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.passes import Passes
 from heterotrain.state.hyperparameters import Hyperparameters
+from heterotrain.training.schedules import Schedules
+
+_requires_grad = attrgetter("requires_grad")
 
 
 @dataclass(slots=True)
 class Subject:
-    """`module` is the script's model, or holds its models; `lacking` are trainable parameters that `optimizer` has not;
-    `order` is that of an epoch's samples. `find_unused_parameters`: each forward may
-    leave others out."""
+    """`module` is the script's model, or holds its models, and `handle` is what the script holds of it. `lacking` are
+    trainable parameters that `optimizer` has not; `order` is that of an epoch's samples. `find_unused_parameters`: each
+    forward may leave other parameters out. After each committed step the registered `schedules` are stepped and the
+    functions `after_step` are called."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     device: torch.device
     order: Order
+    handle: Any = None
+    loss: LossKind = field(default_factory=LossKind)
     lacking: Sequence[nn.Parameter] = ()
     backward_passes: int = 1
     find_unused_parameters: bool = False
+    schedules: Schedules = field(init=False, default_factory=Schedules)
+    after_step: list[Callable[[], object]] = field(init=False, default_factory=list)
     accumulator: Accumulator = field(init=False)
     passes: Passes = field(init=False)
     hyperparameters: Hyperparameters = field(init=False)
     trained: list[nn.Parameter] = field(init=False)
-    _frozen: list[tuple[str, nn.Parameter]] = field(init=False, default_factory=list)
-    _free: list[tuple[str, nn.Parameter]] = field(init=False, default_factory=list)
+    _frozen: list[nn.Parameter] = field(init=False, default_factory=list)
+    _free: list[nn.Parameter] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.accumulator = Accumulator(self.module)
@@ -47,21 +57,24 @@ class Subject:
         self.passes.settle()
         self.hyperparameters.settle()
         self.trained = [each for each in self.module.parameters() if each.requires_grad]
-        named = list(self.module.named_parameters())
-        self._frozen = [(name, each) for name, each in named if not each.requires_grad]
-        self._free = [(name, each) for name, each in named if each.requires_grad]
+        self._frozen = [each for each in self.module.parameters() if not each.requires_grad]
+        self._free = list(self.trained)
 
     def check_frozen(self) -> None:
         """Raises RuntimeError if the script has frozen parameters, or made some trainable, since `settle`."""
-        for name, parameter in self._free:
+        # Every step does this, for hundreds of parameters, so the loops are the interpreter's own.
+        if all(map(_requires_grad, self._free)) and not any(map(_requires_grad, self._frozen)):
+            return
+        names = {each: name for name, each in self.module.named_parameters()}
+        for parameter in self._free:
             if not parameter.requires_grad:
-                raise _changed(name, "frozen")
-        for name, parameter in self._frozen:
+                raise _changed(names[parameter], "frozen")
+        for parameter in self._frozen:
             if parameter.requires_grad:
-                raise _changed(name, "made trainable")
+                raise _changed(names[parameter], "made trainable")
 
     def drop_gradients_of_lacking(self) -> None:
-        """Nobody clears these otherwise, and they would be summed over the workers once more in each step."""
+        """Nobody else clears these gradients, and they would be summed over the workers once more in each step."""
         for parameter in self.lacking:
             parameter.grad = None
 

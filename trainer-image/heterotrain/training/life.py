@@ -1,0 +1,362 @@
+"""The life of a worker in a job: join, follow plans, evaluate, write checkpoints, leave. What a step is, is not said
+here (`protocol.py`).
+
+All workers take every decision at the same boundary between two steps, from the same facts (position, plan, and what
+the last exchange summed), so none needs a vote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from heterotrain import contract
+from heterotrain.data.evaluation import Evaluation
+from heterotrain.data.sampler import Position, Rules
+from heterotrain.gradients.losses import Losses
+from heterotrain.groups.membership import MembershipError
+from heterotrain.job.worker import Worker
+from heterotrain.reporting.timing import clock_for
+from heterotrain.state.batch_norm import (
+    GOOD_SAMPLES_WITH_BATCH_NORM,
+    LEAST_SAMPLES_WITH_BATCH_NORM,
+    has_batch_norm,
+)
+from heterotrain.state.replica_check import ReplicaChecksum
+from heterotrain.state.replica_watch import ReplicaWatch
+from heterotrain.state.training_state import TrainingState
+from heterotrain.training.accounts import Accounts
+from heterotrain.training.context import Context
+from heterotrain.training.exchange import Exchange
+from heterotrain.training.group import Group, Meeting
+from heterotrain.training.progress import Progress
+from heterotrain.training.protocol import StepProtocol
+from heterotrain.training.remarks import remarks_on_division
+from heterotrain.training.subject import Subject
+from heterotrain.training.synchronous import Synchronous
+
+log = logging.getLogger(__name__)
+
+# A collective that keeps failing is no passing fault; the operator restarts the job from its checkpoint then.
+_MOST_REPLAYS_OF_A_STEP = 5
+
+# A peer may be in the middle of a step of its own when a collective fails.
+_STEPS_TO_WAIT = 20
+
+
+class WorkerLife:
+    """One worker's; the script reaches it only through what the session returns."""
+
+    def __init__(self, context: Context, subject: Subject) -> None:
+        config, plans, metrics = context.config, context.plans, context.metrics
+        normalises = has_batch_norm(subject.module)
+        least = LEAST_SAMPLES_WITH_BATCH_NORM if normalises else 1
+        metrics.state.least_batch_size = GOOD_SAMPLES_WITH_BATCH_NORM if normalises else 1
+        worker = context.worker
+        job_uid = "" if worker is None else worker.job_uid
+        self.state = TrainingState(subject.module, subject.optimizer, subject.order.length, config, job_uid)
+        self.evaluation = Evaluation(config)
+        self.started = False  # the loop over the batches has begun
+        self.finished = False
+        self.stopped = False
+        self._ended = False  # this worker's script has ended the job
+        self._context = context
+        self._plans = plans
+        self._metrics = metrics
+        self._stop = context.stop
+        self.subject = subject
+        rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
+        self._clock = clock_for(subject.device)
+        losses = Losses(config.reaches_target_loss, config.target_every_steps)
+        on_gpu = subject.device.type == "cuda"
+        self.accounts = Accounts(losses, metrics, context.series, config.smoothing, one_later=on_gpu)
+        checksum = ReplicaChecksum(subject.module, subject.optimizer)
+        watch = ReplicaWatch(subject.hyperparameters, checksum, self.state)
+        self._exchange = Exchange(plans, losses, context.stop, watch)
+        self._group = Group(
+            subject=subject,
+            state=self.state,
+            plans=plans,
+            losses=losses,
+            exchange=self._exchange,
+            clock=self._clock,
+            evaluation=self.evaluation,
+        )
+        self.step: StepProtocol = Synchronous(
+            context, subject, state=self.state, rules=rules, group=self._group, accounts=self.accounts
+        )
+        batch_size = None if worker is None else worker.global_batch_size
+        self.progress = Progress(
+            rules=rules,
+            state=self.state,
+            plans=plans,
+            losses=losses,
+            evaluation=self.evaluation,
+            exchange=self._exchange,
+            batch_size=batch_size,
+        )
+        self._replays = 0
+
+    @property
+    def rank(self) -> int:
+        """This worker's place in the plan; 0 leads."""
+        return self._plans.rank
+
+    @property
+    def position(self) -> Position:
+        """How far the job has come."""
+        return self.state.position
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether this worker has done its own part of the step and only waits for the others."""
+        return self._group.in_collective
+
+    # --- the loop over the batches ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Become a member, take over the newest checkpoint, and stand before the first step.
+
+        Raises MembershipError, CheckpointError, ValueError if the workers' scripts differ; SystemExit(143) if asked to
+        stop meanwhile.
+        """
+        self.started = True
+        self.state.checked()
+        self.subject.settle()
+        self._stop.deferred = True
+        if self._context.worker is not None:
+            self._await_membership(self._context.worker)
+        self._metrics.state.taken_over = self.state.taken_over
+        if self.rank == 0:
+            for remark in remarks_on_division(self.progress.rules, self._plans.active):
+                log.warning("%s", remark)
+        for remark in self.subject.schedules.remarks(self.progress.total_steps, self._context.config.epochs):
+            log.warning("%s", remark)
+        self._follow()
+        self.step.start()
+        self._metrics.state.phase = contract.PHASE_TRAINING
+        self._clock.restart()
+
+    def begin_epoch(self) -> bool:
+        """Whether there is another epoch; False when the job is done."""
+        return not self.finished and self._boundary()
+
+    def go_on(self) -> None:
+        """Continue after what the script did between two loops over batches, which is no part of a step."""
+        self._clock.restart()
+
+    def begin_step(self, epoch: int | None = None) -> bool:
+        """Go to the next batch that the script is to compute; False when the job is done, or if it is in another epoch.
+
+        Raises RuntimeError if the script did not commit the batch that it got.
+        """
+        if self.step.next_part():
+            return True
+        if self.finished or not self._boundary() or (epoch is not None and self.position.epoch != epoch):
+            return False
+        if self._plans.take_due(self.position.begins):
+            self._follow()
+        self._checkpoint_if_due()
+        self.step.begin()
+        return True
+
+    def step_without_samples(self) -> None:
+        """Do a whole step in which this worker has no samples."""
+        # Scripts clear gradients before backward or after the step; this step stands in for either kind.
+        self.subject.optimizer.zero_grad()
+        self.step.compute_nothing()
+        self.commit()
+        self.subject.optimizer.zero_grad()
+
+    def commit(self) -> None:
+        """Commit the running step, or drop it if its gradients did not arrive. See `ElasticOptimizer.step`."""
+        if self.step.commit():
+            self._replays = 0
+            if self.progress.done:
+                self._boundary()
+
+    def _boundary(self) -> bool:
+        """Do whatever is due between two steps; whether there is a next one. The same on all workers."""
+        while True:
+            done = self.progress.done
+            if self._group.broken:
+                if not self._recovered():
+                    return False
+            elif not done and (self._exchange.stop_agreed or (self._group.generation is None and self._stop.requested)):
+                self._leave_on_request()
+            elif self.evaluation.is_due(self.position, at_the_end=done):
+                self._evaluate()
+            elif done:
+                if self._group.unite():
+                    self._finish()
+                    return False
+            else:
+                return True
+
+    @contextlib.contextmanager
+    def pause(self, name: str) -> Iterator[None]:
+        """See `Session.pause`."""
+        log.info("step %d: paused for %s", self.position.step, name)
+        with self._metrics.phase(contract.PHASE_PAUSED):
+            yield
+        self.accounts.mark("pause")
+        if not self.step.is_open:
+            self._clock.restart()
+
+    # --- plans --------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Another plan is active than before."""
+        plan, state, position = self._plans.active, self._metrics.state, self.position
+        self.accounts.settle()
+        self._metrics.follow(plan, self.rank)
+        self.accounts.mark("first")
+        state.step, state.epoch = position.step, position.epoch
+        state.total_steps = self.progress.total_steps
+        if self._context.worker is not None:
+            log.info(
+                "step %d: following plan %d: %d of %d samples",
+                position.step,
+                plan.version,
+                self._plans.batch_size,
+                plan.global_batch_size,
+            )
+
+    # --- membership ---------------------------------------------------------------------------------------------
+
+    def _check_stop(self) -> None:
+        if self._stop.requested:
+            self._group.leave_early("it was asked to stop before all had met")
+            self._leave_on_request()
+
+    def _await_membership(self, worker: Worker) -> None:
+        """Wait until a plan holds this very worker, then meet the others."""
+        config, state = self._context.config, self._metrics.state
+        state.phase = contract.PHASE_WAITING
+        self._plans.await_first(worker, self._check_stop)
+        state.phase = contract.PHASE_STARTING
+        meeting = Meeting(
+            spare_port=worker.metrics_port,
+            backend=config.backend,
+            check_stop=self._check_stop,
+            is_asked_to_stop=lambda: self._stop.requested,
+            secret=worker.secret,
+        )
+        self._group.join(meeting, config.startup_deadline_seconds)
+
+    def _reform(self) -> None:
+        """Meet the same members again after a failure.
+
+        Raises MembershipError if they do not all come back in time: then a restart from the checkpoint is due.
+        """
+        self._replays += 1
+        if self._replays > _MOST_REPLAYS_OF_A_STEP:
+            raise MembershipError(
+                f"step {self.position.step} failed {self._replays} times in a row: {self._group.broken}"
+            )
+        config, state = self._context.config, self._metrics.state
+        state.phase = contract.PHASE_REFORMING
+        state.steps_replayed += 1
+        self.subject.optimizer.zero_grad()
+        # It is not known yet how long the first step takes, with whatever is compiled in it.
+        usual = self.accounts.slow_step_seconds * _STEPS_TO_WAIT or config.startup_deadline_seconds
+        self._group.form(max(config.progress_timeout_seconds, usual))
+        log.info("group formed again at step %d", self.position.step)
+        if self._plans.active.version != self._metrics.counters.plan_version:
+            self._follow()
+        self.accounts.mark_as_replay()
+        self._clock.restart()
+        state.phase = contract.PHASE_TRAINING
+
+    def _recovered(self) -> bool:
+        """Form the group again; False if the others are gone but this worker has committed the job's last step."""
+        try:
+            self._reform()
+        except MembershipError:
+            if not self.progress.done:
+                raise
+            self._finish()
+            return False
+        return True
+
+    # --- evaluations and checkpoints ------------------------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        """Measure the model as it is after the newest step, together; if a worker fails, it is done again later."""
+        self._checkpoint_if_due()  # an evaluation may take long, and be the last that a worker does
+        if not self._group.unite():
+            return
+        self.accounts.settle()
+        with self._metrics.phase(contract.PHASE_EVALUATING):
+            record = self.evaluation.run(
+                self.subject.module,
+                self._plans.active.members,
+                self.rank,
+                self.position.step,
+                self._group.gather,
+                handle=self.subject.handle,
+            )
+        if record is not None and self.rank == 0:
+            self._context.series.write(record)
+            self._metrics.state.evaluated = contract.Evaluated.of(record.step, record.metrics.items())
+        self.accounts.mark("evaluation")
+        self._clock.restart()
+
+    def _checkpoint_if_due(self) -> None:
+        if self.state.checkpoint_is_due and self._group.unite():
+            self._save()
+            # Everybody's next step holds the leader's writing, as own time there and as waiting elsewhere.
+            self.accounts.mark("checkpoint")
+
+    def _save(self) -> None:
+        """The leader writes a checkpoint of what it has committed. Raises CheckpointError."""
+        with self._metrics.phase(contract.PHASE_CHECKPOINTING):
+            self.state.save(writes=self._context.worker is not None and self.rank == 0)
+
+    # --- leaving --------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """See `Session.stop`."""
+        self._ended = True
+        self._exchange.done = True
+        if self._group.generation is None:
+            self._exchange.done_agreed = True
+
+    def loop_left(self) -> None:
+        """The script has left the loop over the batches. If it has not ended the job before, it is not at its end."""
+        if self.finished or self.stopped:
+            return
+        self.accounts.settle()
+        if self._ended:
+            if self.step.is_open:
+                self.step.drop("the script left it")
+            # The others are in the midst of a step that this worker will not finish; all meet once more to end it.
+            self._group.give_up("the script has ended the job")
+            self._boundary()
+            return
+        self.subject.passes.close()
+        total = self.progress.total_steps
+        self._group.leave_early(
+            f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
+            "break, a return or an exception; a script that wants to end the job calls session.stop()"
+        )
+
+    def _finish(self) -> None:
+        """The job's last step is committed: save, and leave the group."""
+        self.accounts.settle()
+        self._save()
+        self._group.leave()
+        self.finished = True
+        self._stop.deferred = False
+        self._metrics.state.phase = contract.PHASE_FINISHED
+
+    def _leave_on_request(self) -> None:
+        """Save what is committed and leave in order. Raises SystemExit(143)."""
+        self.stopped = True
+        self.accounts.settle()
+        self._group.unite()
+        self._save()
+        self._group.leave()
+        log.info("asked to stop: leaving after step %d", self.position.step)
+        raise SystemExit(contract.EXIT_PREEMPTED)

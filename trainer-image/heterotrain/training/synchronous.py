@@ -1,0 +1,270 @@
+"""A synchronous step, top to bottom: begin, share, exchange, commit.
+
+* **begin**: the position and the active plan say which samples the step has, and which of them are this worker's. They
+  are the same on all workers, so none needs a vote.
+* **share**: the script computes the loss of its own samples, and `scale` weights it, so that the sum over the workers
+  is the loss of the global batch.
+* **exchange**: backward sums each bucket of gradients over the workers as soon as it is complete (`passes.py`,
+  `gradient_sum.py`, `reduction.py`), and waits for all sums at its end. About once a second messages travel beside them
+  (`exchange.py`).
+* **commit**: if all of a step's buckets completed on one worker, every worker contributed. So a worker commits when its
+  own buckets completed. A step that failed changes nothing, and is done again with new groups (`life.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+import torch
+
+from heterotrain.data.sampler import Rules, Share, coming_shares
+from heterotrain.gradients.counting import checked_count, sample_weight
+from heterotrain.gradients.gradient_sum import touch
+from heterotrain.gradients.mean_check import MeanCheck
+from heterotrain.gradients.reduction import StepReduction
+from heterotrain.state.buffers import KeptBuffers
+from heterotrain.state.randomness import StepRandomness
+from heterotrain.state.training_state import TrainingState
+from heterotrain.training.accounts import Accounts, Committed
+from heterotrain.training.context import Context
+from heterotrain.training.group import Group
+from heterotrain.training.running_step import RunningStep
+from heterotrain.training.subject import Subject
+
+log = logging.getLogger(__name__)
+
+
+class Synchronous:
+    """One worker's side of it; a `StepProtocol`."""
+
+    def __init__(
+        self,
+        context: Context,
+        subject: Subject,
+        *,
+        state: TrainingState,
+        rules: Rules,
+        group: Group,
+        accounts: Accounts,
+    ) -> None:
+        self._subject = subject
+        self._state = state
+        self._rules = rules
+        self._group = group
+        self._accounts = accounts
+        self._plans = context.plans
+        self._metrics = context.metrics
+        self._losses = group.losses
+        self._exchange = group.exchange
+        self._clock = group.clock
+        self._buffers = KeptBuffers(subject.module)
+        self._randomness = StepRandomness(context.config.seed, context.name, subject.device)
+        self._mean_check = MeanCheck()
+        self._step = RunningStep()
+
+    @property
+    def share(self) -> Share | None:
+        """See `StepProtocol`."""
+        return self._step.share
+
+    @property
+    def is_open(self) -> bool:
+        """See `StepProtocol`."""
+        return self._step.is_open
+
+    def start(self) -> None:
+        """See `StepProtocol`."""
+        self._randomness.start(self._state.position.step)
+
+    # --- begin --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """See `StepProtocol`."""
+        position, plans, subject, group = self._state.position, self._plans, self._subject, self._group
+        if position.begins:
+            subject.hyperparameters.saw(subject.order.checksum(position.epoch))
+        split = plans.split
+        self._step = step = RunningStep.at(position, split, plans.rank, self._rules)
+        if step.samples != self._rules.usual_samples(split.global_batch_size):
+            self._accounts.mark("partial")
+        subject.accumulator.drop()
+        step.open_part()
+        subject.passes.open(first_part=True, last_part=step.is_last_part)
+        self._randomness.begin(position.step)
+        self._losses.begin()
+        if group.generation is None or group.reduction is None:
+            return
+        group.reduction.begin(watched=step.source == plans.rank)
+        self._buffers.keep()
+        if self._exchange.is_due(position.step):
+            self._accounts.settle()
+            group.begin_exchange(self._metrics.counters.mean_seconds)
+
+    def next_part(self) -> bool:
+        """See `StepProtocol`."""
+        step = self._step
+        if step.is_open:
+            raise RuntimeError(
+                "optimizer.step() was not called for the batch before; every batch must be committed once"
+            )
+        if not step.has_next_part:
+            return False
+        step.open_part()
+        self._subject.passes.open(first_part=False, last_part=step.is_last_part)
+        return True
+
+    def coming(self) -> Iterator[Share]:
+        """See `StepProtocol`."""
+        split, rank = self._plans.split, self._plans.rank
+        most = split.plan.members[rank].micro_batch_size
+        shares = coming_shares(self._rules, self._state.position, split.batch_sizes, rank, most)
+        return islice(shares, self._step.opened - 1, None)
+
+    # --- share --------------------------------------------------------------------------------------------------
+
+    def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None) -> torch.Tensor:
+        """See `Session.scale`."""
+        step, subject = self._step, self._subject
+        share = step.share
+        if not step.is_open or share is None:
+            raise RuntimeError("session.scale() was called outside the loop over the batches")
+        subject.check_frozen()
+        if subject.loss.counted:
+            scaled = self._scaled_by_count(step, loss, count)
+        elif count is not None:
+            raise ValueError("session.scale(): a count is of use only after session.prepare(..., counted=True)")
+        else:
+            samples = share.stop - share.start
+            if self._mean_check.looks_left and subject.loss.reduction == "mean":
+                self._mean_check.look(loss, samples)
+            scaled = loss * sample_weight(samples, step.samples, subject.loss.reduction)
+        self._losses.add(scaled)
+        step.scaled = True
+        return subject.passes.through(scaled)
+
+    def _scaled_by_count(
+        self, step: RunningStep, loss: torch.Tensor, count: float | torch.Tensor | None
+    ) -> torch.Tensor:
+        if count is None:
+            raise ValueError("session.scale() needs a count after session.prepare(..., counted=True)")
+        if step.scaled:
+            raise RuntimeError("session.scale() was called twice for one batch; scale the sum of its losses")
+        number = checked_count(count)
+        step.count += number
+        if step.is_last_part:
+            self._group.send_count(step.count, step.samples)
+        if not number:
+            # The mean over nothing is no number, and its gradient would be none.
+            return touch(self._subject.trained, self._subject.device)
+        alone = self._group.generation is None
+        return loss * sample_weight(number, number if alone else step.samples, self._subject.loss.reduction)
+
+    # --- exchange -----------------------------------------------------------------------------------------------
+
+    def compute_nothing(self) -> None:
+        """See `StepProtocol`."""
+        subject, step = self._subject, self._step
+        subject.check_frozen()
+        if subject.loss.counted:
+            self._group.send_count(0, step.samples)
+        step.scaled = True
+        subject.passes.without_samples()
+
+    def _gradients_are_summed(self, step: RunningStep, reduction: StepReduction) -> bool:
+        """Whether the gradients of the global batch are there; if not, either the step has further micro-batches, or it
+        failed and is dropped."""
+        reduction.in_collective = False
+        if not reduction.error:
+            if not step.is_last_part:
+                return False
+            if not reduction.reduced:
+                raise RuntimeError(
+                    "the gradients are not complete, so none were summed over the workers: the loss does not reach all "
+                    "parameters, and reached others in the first steps; say "
+                    "session.prepare(..., find_unused_parameters=True)"
+                )
+        if step.source is not None:
+            self._group.hand_on_changes(step.source, takes=step.share is None)
+        if reduction.error:
+            self.drop(reduction.error)
+            return False
+        return True
+
+    # --- commit -------------------------------------------------------------------------------------------------
+
+    def commit(self) -> bool:
+        """See `StepProtocol`."""
+        step, subject, clock, reduction = self._step, self._subject, self._clock, self._group.reduction
+        if not step.is_open:
+            raise RuntimeError("optimizer.step() was called without a new batch")
+        if not step.scaled:
+            raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
+        subject.passes.check_done()
+        step.is_open = False
+        if reduction is None:
+            clock.bucket_ready()
+            subject.give_unreached_zeros()
+        elif not self._gradients_are_summed(step, reduction):
+            return False
+        subject.passes.close()
+        clock.gradients_arrived()
+        subject.hyperparameters.used(self._state.position.step, subject.hyperparameters.values())
+        subject.optimizer.step()
+        subject.drop_gradients_of_lacking()
+        self._count(step)
+        self._receive()
+        return True
+
+    def _count(self, step: RunningStep) -> None:
+        """The step is committed: the job has come further."""
+        plans, before, samples = self._plans, self._state.position, step.own_samples
+        self._group.buffers.saw(samples)
+        self._accounts.commit(
+            Committed(
+                time.time(),
+                before.step,
+                before.epoch,
+                plans.active.version,
+                plans.batch_size,
+                samples,
+                samples / step.samples,
+                self._clock.finish(),
+                self._losses.commit(self._group.loss_factor),
+                self._accounts.take_mark(),
+            )
+        )
+        after = self._rules.advance(before, step.samples, plans.split.global_batch_size)
+        self._state.position = after
+        self._subject.schedules.step(after.step, after.epoch, epochs=after.epoch - before.epoch)
+        for function in self._subject.after_step:
+            function()
+        self._exchange.committed(samples, step.samples)
+        shown = self._metrics.state
+        shown.step, shown.epoch = after.step, after.epoch
+
+    def _receive(self) -> None:
+        """Take in the workers' messages, if this step carried an exchange."""
+        group, state = self._group, self._metrics.state
+        signals = self._losses.alone() if group.generation is None else group.receive()
+        if signals is None:
+            return
+        if signals.nonfinite:
+            state.steps_nonfinite += int(signals.nonfinite)
+            if self._plans.rank == 0:
+                log.warning("the loss was no finite number lately, by step %d", self._state.position.step)
+        loss = self._losses.receive(signals)
+        if loss is not None:
+            state.loss = loss
+
+    def drop(self, why: str) -> None:
+        """See `StepProtocol`."""
+        log.warning("step %d failed and will be replayed: %s", self._state.position.step, why)
+        self._step = RunningStep()
+        self._subject.passes.close()
+        self._subject.accumulator.drop()
+        self._subject.optimizer.zero_grad()
+        self._subject.drop_gradients_of_lacking()
+        self._buffers.restore()
