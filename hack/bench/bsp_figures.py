@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from heterotrain.contract import StepRecord
-from heterotrain_operator.experiments.phases import samples_per_second
-from heterotrain_operator.experiments.series import Step, align, mean_loss, seconds_to_target
+from heterotrain_operator.experiments.figures.series import align
+from heterotrain_operator.experiments.figures.steps import Step, mean_loss, samples_per_second, seconds_to_target
 
 LOSS_STEPS = 10
 """Steps whose mean counts as a loss reached: one step's loss is mostly its samples' luck."""

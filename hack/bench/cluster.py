@@ -25,7 +25,7 @@ from cluster_cost import Cost, measure_cost
 from rich.console import Console
 from rich.table import Table
 
-from heterotrain_operator.experiments.summary import Summary
+from heterotrain_operator.experiments.figures.summary import Summary
 
 
 def balance_table(rounds: list[Balance]) -> Table:

@@ -18,8 +18,9 @@ from e2e.jobs import JobOnCluster, own_seconds
 from e2e.waiting import wait_for
 from heterotrain import contract
 from heterotrain.contract import StepRecord
-from heterotrain_operator.experiments.series import align
-from heterotrain_operator.experiments.summary import Summary, TrialHistory, summarize
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.series import align
+from heterotrain_operator.experiments.figures.summary import Summary, summarize
 
 RUN_SECONDS = 1800.0
 TOLERANCE = 0.10

@@ -16,10 +16,14 @@ from pathlib import Path
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.cli import completion_command, init_command, script_output, validate_command
+from heterotrain_operator.cli import completion_command, init_command, validate_command
 from heterotrain_operator.cli.cluster import commands as cluster
-from heterotrain_operator.cli.run import BAD_INPUT, SUCCEEDED, Options, package_version, run
+from heterotrain_operator.cli.exit_codes import BAD_INPUT, SUCCEEDED
+from heterotrain_operator.cli.local import script_output
+from heterotrain_operator.cli.local.options import Options
+from heterotrain_operator.cli.local.run import run
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, is_script
+from heterotrain_operator.cli.version import package_version
 
 FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "print_manifest")
 """Options of `run` that say what a manifest says otherwise."""

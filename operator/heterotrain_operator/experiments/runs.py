@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from heterotrain_operator.experiments.folder import TRIALS
+
 logger = logging.getLogger(__name__)
 
 RUNS = Path(".heterotrain") / "runs"
@@ -19,12 +21,12 @@ KEPT = 10
 """Runs of one job whose logs are kept."""
 
 _MOMENT = re.compile(r"\d{8}T\d{12}")
-_TRIALS, _WORKERS, _LOG = "arms", "workers", "log"
+_WORKERS, _LOG = "workers", "log"
 
 
 def log_folder(run: Path, slug: str) -> Path:
     """The folder of the logs of one trial of a run; a worker's is `<name>/log` in it."""
-    return run / _TRIALS / slug / _WORKERS
+    return run / TRIALS / slug / _WORKERS
 
 
 def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -> Path:
@@ -67,7 +69,7 @@ def _forget(entries: Iterable[Path]) -> None:
 
 def newest(here: Path, job: str) -> Path | None:
     """The folder of a job's newest run of which something is left; None if there is none."""
-    return next((entry for entry in reversed(_entries(here / RUNS / job)) if (entry / _TRIALS).is_dir()), None)
+    return next((entry for entry in reversed(_entries(here / RUNS / job)) if (entry / TRIALS).is_dir()), None)
 
 
 def jobs(here: Path) -> list[str]:
@@ -88,7 +90,7 @@ class TrialLogs:
 def trials(run: Path) -> list[TrialLogs]:
     """The trials of a run that have logs, the one written to last at the end."""
     found = []
-    for folder in sorted((run / _TRIALS).iterdir()):
+    for folder in sorted((run / TRIALS).iterdir()):
         logs = {log.parent.name: log for log in sorted((folder / _WORKERS).glob(f"*/{_LOG}"), key=_by_index)}
         if logs:
             found.append(TrialLogs(folder.name, logs, max(log.stat().st_mtime for log in logs.values())))

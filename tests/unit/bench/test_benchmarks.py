@@ -16,8 +16,8 @@ from bsp_figures import TRIAL_FIGURES, common_loss, figures
 from bsp_setting import DYNAMIC, WORKLOADS, Cost, Setting, expected_seconds, limits, manifest, schedule
 
 from heterotrain_operator.api import parse_manifest, to_core
-from heterotrain_operator.experiments.schedule import load_schedule
-from heterotrain_operator.experiments.trials import limits_of
+from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
+from heterotrain_operator.experiments.trials.workers import limits_of
 from unit.cli.histories import FAST, SLOW, history, joined
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import StepRecord
-from heterotrain_operator.experiments.series import Step, align
-from heterotrain_operator.experiments.summary import TrialHistory
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.series import align
+from heterotrain_operator.experiments.figures.steps import Step
 
 FAST, SLOW = "job-fast-0", "job-slow-0"
 BEGAN = 1000.0

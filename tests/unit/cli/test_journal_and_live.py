@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.cli.live import View, plain_line, progress
+from heterotrain_operator.cli.local.live import View, plain_line, progress
 from heterotrain_operator.core.model import Decision, Event, Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.experiments.journal import committed_steps, entry_of, reached_steps
-from heterotrain_operator.experiments.pace import Pace
+from heterotrain_operator.experiments.progress import Pace, committed_steps, reached_steps
+from heterotrain_operator.experiments.trials.journal import entry_of
 
 JOB = Job("digits", (Group("large", 1, cpu_limit=1.0), Group("small", 1, cpu_limit=0.25)), global_batch=96)
 PLAN = Plan(

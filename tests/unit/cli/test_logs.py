@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.cli.log_tail import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
+from heterotrain_operator.cli.local.log_tail import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import runs
-from heterotrain_operator.experiments.trials import failing_worker
+from heterotrain_operator.experiments.trials.result import failing_worker
 from unit.cli.cluster_jobs import job_document
 from unit.cli.kube_api import Api, kubeconfig, serving
 
@@ -96,7 +96,7 @@ def test_the_newest_run_counts_wherever_its_folder_is(here: Path, capsys: pytest
     assert capsys.readouterr().out == "new\n"
 
 
-def test_the_arm_that_ran_last_counts_but_a_profile_does_not(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trial_that_ran_last_counts_but_a_profile_does_not(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = a_run(here, {"digits-a-0": "first\n"})
     add_trial(folder, "uniform-1", {"digits-a-0": "second\n"}, 1)
     add_trial(folder, "profile-1", {"digits-a-0": "third\n"}, 2)

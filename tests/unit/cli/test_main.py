@@ -10,22 +10,19 @@ import pytest
 import yaml
 
 from heterotrain_operator.api import load_manifest, to_core
+from heterotrain_operator.cli.local.checks import prepare
+from heterotrain_operator.cli.local.introduction import ignored_fields
+from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.run import MARKER, Options, ignored_fields, prepare, words_to_go_on
 from heterotrain_operator.core.model import Group, Job, Seen
 from heterotrain_operator.experiments import checkpoints
-from heterotrain_operator.experiments.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.experiments.summary import TrialHistory
-from heterotrain_operator.experiments.trials import (
-    Trial,
-    TrialResult,
-    bounds_of,
-    endless,
-    least_batches,
-    measured,
-    trials_of,
-    worker_names,
-)
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.folder import MARKER
+from heterotrain_operator.experiments.trials.profiling import endless, measured
+from heterotrain_operator.experiments.trials.result import TrialResult, least_batches
+from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.experiments.trials.trial import Trial, trials_of
+from heterotrain_operator.experiments.trials.workers import bounds_of, worker_names
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.test_journal_and_live import JOB as TWO
 from unit.cli.test_journal_and_live import MOVED, QUIET, seen
@@ -36,7 +33,7 @@ def test_run_needs_neither_torch_nor_kubernetes():
         "import sys\n"
         "from heterotrain_operator.cli.main import main\n"
         "assert main(['run', '/nonexistent/job.yaml']) == 2\n"
-        "import heterotrain_operator.experiments.report\n"
+        "import heterotrain_operator.experiments.report.files\n"
         "print([name for name in ('torch', 'kopf', 'kubernetes') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -251,9 +248,9 @@ def test_profile_does_not_wait_for_ever_for_steps_that_nothing_measures(caplog: 
     assert "of 50 steps with batches 80 / 16 none was fit for measuring" in caplog.text
 
 
-def test_how_to_go_on_repeats_what_the_run_was_told():
+def test_the_command_that_resumes_repeats_the_options_of_the_run():
     options = Options(Path("my job.yaml"), policy="Static", schedule=Path("s.yaml"))
-    assert shlex.join(words_to_go_on(options)) == (
+    assert shlex.join(options.words_to_resume()) == (
         "heterotrain run 'my job.yaml' --resume --policy Static --schedule s.yaml"
     )
 

@@ -10,9 +10,12 @@ import pytest
 
 from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.experiments.journal import Entry
-from heterotrain_operator.experiments.report import Facts, Run, TrialReport, write
-from heterotrain_operator.experiments.summary import summarize
+from heterotrain_operator.experiments.figures.summary import summarize
+from heterotrain_operator.experiments.report.contents import Facts, ReportContents
+from heterotrain_operator.experiments.report.files import write
+from heterotrain_operator.experiments.trials.journal import Entry
+from heterotrain_operator.experiments.trials.result import TrialResult
+from heterotrain_operator.experiments.trials.trial import Trial
 from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
@@ -37,10 +40,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     entry = Entry(3.0, 30, 2, (48, 16), "why", (Event("Normal", "BatchRebalanced", "move 16 <samples>"),))
     series = {name: [*before[name], *after[name]] for name in (FAST, SLOW)}
-    trials = (TrialReport(optimal, "optimal-1", (entry,), series), TrialReport(uniform, "uniform-1", (), {}))
+    trials = (
+        TrialResult(Trial("Optimal", 1), optimal, (entry,), series),
+        TrialResult(Trial("Uniform", 1), uniform, (), {}),
+    )
     path = tmp_path_factory.mktemp("report")
-    profiles = (TrialReport(profiled, "profile-0", (), {}),)
-    write(path, Run(summary, trials, profiles, (FAST, SLOW), MANIFEST, Facts(4, "by cgroups", "0.1.0")))
+    profiles = (TrialResult(Trial("Profile", 0), profiled, (), {}),)
+    write(path, ReportContents(summary, trials, profiles, (FAST, SLOW), MANIFEST, Facts(4, "by cgroups", "0.1.0")))
     return path
 
 
@@ -99,11 +105,11 @@ def test_summary_is_kept_as_json(folder: Path):
     assert json.loads((folder / "summary.json").read_text("utf-8"))["arms"][0]["policy"] == "Optimal"
 
 
-def test_arm_that_never_trained_can_be_reported(tmp_path: Path):
+def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
     failed = trial("Optimal", (), phase="Failed")
     summary = summarize("job", (failed,), (FAST, SLOW), bounds={})
-    trials = (TrialReport(failed, "optimal-1", (), {}),)
-    write(tmp_path, Run(summary, trials, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
+    trials = (TrialResult(Trial("Optimal", 1), failed, (), {}),)
+    write(tmp_path, ReportContents(summary, trials, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
     assert (tmp_path / "report.html").exists()
 
 

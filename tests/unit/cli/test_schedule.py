@@ -7,12 +7,15 @@ import pytest
 from heterotrain_operator.api import ManifestError
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.experiments.ceiling import Ceiling
-from heterotrain_operator.experiments.phases import LimitChange
-from heterotrain_operator.experiments.schedule import DECLARED, Schedule, load_schedule, unchanging
-from heterotrain_operator.experiments.scheduled import ScheduledLimits
-from heterotrain_operator.experiments.summary import TrialHistory, summarize_trial
-from heterotrain_operator.experiments.trials import limits_of, trials_of
+from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.limits import DECLARED, LimitChange
+from heterotrain_operator.experiments.figures.trial_summary import summarize_trial
+from heterotrain_operator.experiments.schedules.schedule import Schedule, unchanging
+from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
+from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
+from heterotrain_operator.experiments.trials.trial import trials_of
+from heterotrain_operator.experiments.trials.workers import limits_of
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.histories import BEGAN, FAST, SLOW, history, joined
 
@@ -192,7 +195,7 @@ def test_every_phase_is_held_against_the_ceiling_of_its_own_limits():
     steps = joined(history(10, (32, 32), (0.5, 0.5)), history(10, (32, 32), (0.32, 2.0), first=10, began=BEGAN + 11.5))
     change = LimitChange(BEGAN + 9.5, 10, 1, "slower", {FAST: 1.0, SLOW: 0.25})
     trial = TrialHistory("Uniform", 1, steps, 0, "Succeeded", changes=(change,))
-    ceilings = tuple({64: Ceiling(64, {FAST: 32, SLOW: 32}, 0.5, seconds)} for seconds in (0.9, 1.0))
+    ceilings = tuple({64: MeasuredCeiling(64, {FAST: 32, SLOW: 32}, 0.5, seconds)} for seconds in (0.9, 1.0))
     found = summarize_trial(trial, (FAST, SLOW), ceilings, label="fast")
     first, second = found.phases
     assert (first.label, first.steps, first.iteration_seconds) == ("fast", 10, 1.0)

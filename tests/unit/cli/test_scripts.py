@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from heterotrain_operator.api import ManifestError, load_manifest, parse_manifest
+from heterotrain_operator.cli.local.checks import prepare
+from heterotrain_operator.cli.local.located import script_at
+from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.run import Options, prepare
 from heterotrain_operator.cli.script_job import ScriptJob, document_of, job_name
-from heterotrain_operator.cli.scripts import script_at
 from unit.cli.commands import manifest, start, write_manifest
 
 SAY = "import sys\nprint('arguments', sys.argv[1:], flush=True)\nsys.exit(3)\n"

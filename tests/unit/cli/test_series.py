@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.experiments.series import (
+from heterotrain_operator.experiments.figures.series import (
     align,
-    balanced,
-    iteration_seconds,
-    last_accounts,
     last_evaluations,
+    last_records,
     read_evaluations,
     read_series,
+)
+from heterotrain_operator.experiments.figures.steps import (
+    balanced,
+    iteration_seconds,
     seconds_to_metric,
     seconds_to_target,
     since_last_adjustment,
@@ -20,13 +22,13 @@ from heterotrain_operator.experiments.series import (
 from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, record
 
 
-def test_last_account_of_a_replayed_step_counts():
-    kept = last_accounts([record(0, 1.0), record(1, 2.0), record(1, 3.0, mark="replay"), record(2, 4.0)])
+def test_last_record_of_a_replayed_step_counts():
+    kept = last_records([record(0, 1.0), record(1, 2.0), record(1, 3.0, mark="replay"), record(2, 4.0)])
     assert [(step, entry.time) for step, entry in kept.items()] == [(0, 1.0), (1, 3.0), (2, 4.0)]
 
 
-def test_restart_voids_what_was_trained_in_vain():
-    kept = last_accounts([*(record(step, step) for step in range(10)), record(5, 50.0), record(6, 60.0)])
+def test_restart_voids_the_steps_since_the_checkpoint():
+    kept = last_records([*(record(step, step) for step in range(10)), record(5, 50.0), record(6, 60.0)])
     assert sorted(kept) == [0, 1, 2, 3, 4, 5, 6]
     assert kept[5].time == 50.0
 

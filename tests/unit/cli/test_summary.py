@@ -8,10 +8,13 @@ import pytest
 from rich.console import Console
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.cli.table import trials_table
-from heterotrain_operator.experiments.ceiling import AllReduce, Ceiling, allreduce_of, ceiling_of, profile_of
-from heterotrain_operator.experiments.phases import LimitChange
-from heterotrain_operator.experiments.summary import Summary, Target, TrialHistory, summarize, summarize_trial
+from heterotrain_operator.cli.local.tables import trials_table
+from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, ceiling_of
+from heterotrain_operator.experiments.figures.history import Target, TrialHistory
+from heterotrain_operator.experiments.figures.limits import LimitChange
+from heterotrain_operator.experiments.figures.profile import AllReduce, allreduce_of, profile_of
+from heterotrain_operator.experiments.figures.summary import Summary, summarize
+from heterotrain_operator.experiments.figures.trial_summary import summarize_trial
 from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 NAMES = (FAST, SLOW)
@@ -86,7 +89,7 @@ def test_arm_without_a_step_has_no_figures():
 
 
 def test_ceiling_fraction_after_the_last_adjustment_and_over_all_steps():
-    ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.9)
+    ceiling = MeasuredCeiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.9)
     found = summarize_trial(adjusted_trial(), NAMES, ({64: ceiling},))
     assert found.ceiling_fraction == pytest.approx(0.9)
     assert found.ceiling_fraction_all == pytest.approx(19 * 0.9 / 34.0)
@@ -99,20 +102,20 @@ def test_partial_steps_are_not_held_against_the_ceiling():
         series[name][1] = type(series[name][1])(
             **{**json.loads(series[name][1].to_json()), "samples": 4, "mark": "partial"}
         )
-    ceiling = Ceiling(64, {FAST: 32, SLOW: 32}, own_seconds=1.0, iteration_seconds=1.5)
+    ceiling = MeasuredCeiling(64, {FAST: 32, SLOW: 32}, own_seconds=1.0, iteration_seconds=1.5)
     assert summarize_trial(trial("Uniform", joined(series)), NAMES, ({64: ceiling},)).ceiling_fraction_all == 1.0
 
 
 def test_fraction_above_one_is_a_fault_of_measurement():
-    ceiling = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.9, iteration_seconds=1.03)
+    ceiling = MeasuredCeiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.9, iteration_seconds=1.03)
     fault = summarize_trial(adjusted_trial(), NAMES, ({64: ceiling},)).fault
     assert fault is not None
     assert "fault of measurement: Optimal reached 1.030 of the ceiling" in fault
 
 
-def test_a_phase_above_its_ceiling_is_a_fault_even_if_the_whole_arm_is_not():
-    low = Ceiling(64, {FAST: 32, SLOW: 32}, own_seconds=2.0, iteration_seconds=2.9)
-    high = Ceiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.5)
+def test_a_phase_above_its_ceiling_is_a_fault_even_if_the_whole_trial_is_not():
+    low = MeasuredCeiling(64, {FAST: 32, SLOW: 32}, own_seconds=2.0, iteration_seconds=2.9)
+    high = MeasuredCeiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.5)
     change = LimitChange(BEGAN + 24.0, 10, 1, "less", {})
     found = summarize_trial(replace(adjusted_trial(), changes=(change,)), NAMES, ({64: low}, {64: high}), label="more")
     assert found.ceiling_fraction == pytest.approx(0.5)

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from heterotrain_operator.api import ManifestError
+from heterotrain_operator.cli.local.checks import prepare
+from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.run import Options, prepare
 from unit.cli.commands import manifest, write_manifest
 
 PLACE = "spec.workerGroups[0].template.spec"

@@ -20,8 +20,8 @@ from heterotrain_operator.cli.fitting import Column, fitted
 from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.journal import Entry, reached_steps
-from heterotrain_operator.experiments.pace import Pace
+from heterotrain_operator.experiments.progress import Pace, reached_steps
+from heterotrain_operator.experiments.trials.journal import Entry
 
 PLAIN_EVERY_SECONDS = 10.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from heterotrain_operator.core.model import Decision, Event, Seen
+from heterotrain_operator.core.model import Decision, Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,6 @@ class Entry:
     def to_json(self) -> str:
         """One line, without the newline."""
         return json.dumps(asdict(self))
-
-
-def committed_steps(seen: Seen) -> int:
-    """The most steps that any worker reports as committed; 0 before the first."""
-    return max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=0)
-
-
-def reached_steps(seen: Seen) -> int:
-    """The same, with what workers that have ended said at last: the last steps fall between two looks."""
-    ended = max((worker.step for worker in seen.workers if worker.exit_code is not None), default=0)
-    return max(committed_steps(seen), ended)
 
 
 def entry_of(seconds: float, step: int, decision: Decision) -> Entry | None:

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from heterotrain_operator.cli.fitting import Cell, Column, fits, fitted
-from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.summary import Summary, TrialSummary
+from heterotrain_operator.experiments import sentences, wording
+from heterotrain_operator.experiments.figures.summary import Summary
+from heterotrain_operator.experiments.figures.trial_summary import TrialSummary
 
 METRICS = 4
 """Of what a script evaluates, in the table; `--json` and the report have all."""
@@ -28,9 +29,9 @@ TRIAL_COLUMNS = (
 PHASE_COLUMNS = (
     Column("policy", name=True),
     Column("CPU limits", left=True),
-    *(Column(heading, rank=rank) for heading, rank in zip(wording.PHASE_FIGURES, (4, 5, 2, 1, 6, 0, 3), strict=True)),
+    *(Column(heading, rank=rank) for heading, rank in zip(sentences.PHASE_FIGURES, (4, 5, 2, 1, 6, 0, 3), strict=True)),
 )
-"""Of `wording.PHASE_FIGURES` the share of the ceiling always stays."""
+"""Of `sentences.PHASE_FIGURES` the share of the ceiling always stays."""
 
 
 def trials_table(summary: Summary, width: int) -> Table:
@@ -38,11 +39,11 @@ def trials_table(summary: Summary, width: int) -> Table:
     with_ceiling = any(trial.ceiling_fraction is not None for trial in summary.trials)
     with_target = any(trial.target_seconds is not None for trial in summary.trials)
     absent = {heading for heading, known in (("to target", with_target), ("of ceiling", with_ceiling)) if not known}
-    rounds = wording.rounds_of(summary.trials)
-    measured = wording.metrics_of(summary.trials)[:METRICS]
+    rounds = sentences.rounds_of(summary.trials)
+    measured = sentences.metrics_of(summary.trials)[:METRICS]
     rows: list[dict[str, Cell]] = []
     for trial in summary.trials:
-        name = wording.title(trial, rounds)
+        name = sentences.title(trial, rounds)
         row: dict[str, Cell] = {
             "policy": name if trial.phase == "Succeeded" else Text(f"{name}: {trial.phase}", style="red"),
             "steps": str(trial.steps),
@@ -65,7 +66,7 @@ def workers_tables(summary: Summary, width: int) -> list[Table]:
     """One row per worker, for every trial its batch, own time and share of waiting after the last adjustment; as many
     trials side by side as there is room for, the others below.
     """
-    rounds = wording.rounds_of(summary.trials)
+    rounds = sentences.rounds_of(summary.trials)
     tables: list[Table] = []
     trials = list(summary.trials)
     while trials:
@@ -83,7 +84,7 @@ def _of_workers(trials: Sequence[TrialSummary], rounds: int) -> tuple[list[Colum
     columns = [Column("worker", name=True)]
     for number, trial in enumerate(trials):
         columns += [
-            Column(f"{wording.title(trial, rounds)}\nbatch", key=f"batch {number}"),
+            Column(f"{sentences.title(trial, rounds)}\nbatch", key=f"batch {number}"),
             Column("own time", rank=1, key=f"own {number}"),
             Column("waiting", rank=2, key=f"waiting {number}"),
         ]
@@ -100,12 +101,12 @@ def _of_workers(trials: Sequence[TrialSummary], rounds: int) -> tuple[list[Colum
 
 def phases_table(summary: Summary, width: int) -> Table:
     """One row per trial and phase between changes of CPU limits."""
-    rounds = wording.rounds_of(summary.trials)
+    rounds = sentences.rounds_of(summary.trials)
     rows: list[dict[str, Cell]] = [
         {
-            "policy": wording.title(trial, rounds),
+            "policy": sentences.title(trial, rounds),
             "CPU limits": phase.label,
-            **dict(zip(wording.PHASE_FIGURES, wording.phase_figures(phase), strict=True)),
+            **dict(zip(sentences.PHASE_FIGURES, sentences.phase_figures(phase), strict=True)),
         }
         for trial in summary.trials
         for phase in trial.phases
@@ -122,8 +123,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     if any(trial.phases for trial in summary.trials):
         console.print(phases_table(summary, console.width))
     for found in summary.speedup:
-        console.print(wording.speedup(found), style="bold", highlight=False, soft_wrap=True)
-    for line in wording.ceilings(summary):
+        console.print(sentences.speedup(found), style="bold", highlight=False, soft_wrap=True)
+    for line in sentences.ceilings(summary):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for warning in summary.warnings:
         console.print(f"Doubtful: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)

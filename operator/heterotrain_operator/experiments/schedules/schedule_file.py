@@ -1,76 +1,26 @@
-"""Schedules of CPU limits: read from a file, checked against a job, and turned into levels; pure but for the reading.
-
-Machines that others use change while a job trains. A schedule makes that happen on purpose, at the same steps or
-seconds in every trial, so that policies can be compared on it (OmniLearn, section IV-F).
-"""
+"""Read a schedule of CPU limits from a file, and check it against a job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from heterotrain_operator.api.document import read_document
 from heterotrain_operator.api.problems import ManifestError, Problem, render_path
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.core.model import Job
+from heterotrain_operator.experiments.figures.limits import DECLARED, Level, Limits
+from heterotrain_operator.experiments.schedules.schedule import Change, Schedule, Unit
 
 OPTION = "--schedule"
+
+
 MOMENTS: dict[str, Unit] = {"atStep": "step", "atSeconds": "seconds"}
+
+
 FIELDS = (*MOMENTS, "label", "cpuLimits")
-DECLARED = "declared"
-"""Label of the limits that the manifest itself states."""
-
-Unit = Literal["step", "seconds"]
-Limits = Mapping[str, float | None]
-"""CPU limit of every worker by name, in cores; None: no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """Limits of all workers that hold for some time; `label` is for people."""
-
-    label: str
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """From here on the limits are those of `Schedule.levels[level]`; `at` counts committed steps, or seconds since the
-    first one.
-    """
-
-    at: float
-    level: int
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Changes in ascending order, and the different levels that workers have during the job, `levels[0]` at its start.
-
-    Without changes it is that of a job whose limits stay.
-    """
-
-    levels: tuple[Level, ...]
-    changes: tuple[Change, ...] = ()
-    unit: Unit = "step"
-
-    def due(self, done: int, step: int, seconds: float | None) -> int:
-        """How many changes are due after `step` committed steps, `seconds` after the first of them (None: there is
-        none yet); never fewer than the `done` ones, since a restart that goes back in steps takes no change back.
-        """
-        reached = step if self.unit == "step" else seconds
-        while done < len(self.changes) and reached is not None and reached >= self.changes[done].at:
-            done += 1
-        return done
-
-
-def unchanging(limits: Limits) -> Schedule:
-    """The schedule of a job whose limits stay as its manifest declares them."""
-    return Schedule((Level(DECLARED, limits),))
 
 
 def load_schedule(path: Path, job: Job, declared: Limits) -> Schedule:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from heterotrain_operator.cli.log_tail import LogTail
+from heterotrain_operator.cli.local.log_tail import LogTail
 
 NONE, LEADER, ALL = "none", "leader", "all"
 CHOICES = (LEADER, ALL, NONE)

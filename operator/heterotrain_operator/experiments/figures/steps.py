@@ -1,8 +1,4 @@
-"""Turn the workers' accounts of their steps into one history of the job; pure but for reading the files.
-
-Workers write what they committed, each for itself. After a restart the steps since the last checkpoint are
-trained again, so a history keeps of every step the last account, and nothing of what was trained in vain.
-"""
+"""Figures over the steps of a job: times between commits, balance, losses; pure."""
 
 from __future__ import annotations
 
@@ -10,13 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
 
 from heterotrain.contract import EvaluationRecord, StepRecord
-
-Record = TypeVar("Record")
 
 BALANCED_WITHIN = 0.10
 """Own times that differ by at most this fraction of the longest count as balanced."""
@@ -72,66 +64,6 @@ class Step:
     def allreduce_seconds(self) -> float:
         """The least wait of any worker: the last to arrive waits for the reduction alone."""
         return min(record.wait for record in self.records.values())
-
-
-def read_series(path: Path) -> tuple[StepRecord, ...]:
-    """The records in a worker's file, in the order written; torn lines (a worker was killed) are passed
-    over.
-    """
-    return _read(path, StepRecord.from_json)
-
-
-def read_evaluations(path: Path) -> tuple[EvaluationRecord, ...]:
-    """What a worker's file tells of evaluations; only the leader's tells of any."""
-    return _read(path, EvaluationRecord.from_json)
-
-
-def _read(path: Path, parse: Callable[[str], Record]) -> tuple[Record, ...]:
-    records = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                records.append(parse(line))
-            except ValueError:
-                continue
-    return tuple(records)
-
-
-def last_accounts(records: Iterable[StepRecord]) -> dict[int, StepRecord]:
-    """Of every step the last record. Going back to a step voids it and all that came after it."""
-    kept: dict[int, StepRecord] = {}
-    newest = 0
-    for record in records:
-        if record.step <= newest:
-            kept = {step: old for step, old in kept.items() if step < record.step}
-        kept[record.step] = record
-        newest = record.step
-    return kept
-
-
-def last_evaluations(records: Iterable[EvaluationRecord]) -> tuple[EvaluationRecord, ...]:
-    """The evaluations in the order of steps, of every step the last. Going back to a step voids what came after it."""
-    kept: dict[int, EvaluationRecord] = {}
-    for record in sorted(records, key=lambda record: record.time):
-        kept = {step: old for step, old in kept.items() if step < record.step}
-        kept[record.step] = record
-    return tuple(kept.values())
-
-
-def align(series: Mapping[str, Sequence[StepRecord]]) -> tuple[Step, ...]:
-    """The job's history in the order of steps, from every worker's records.
-
-    The first worker in `series` is the leader: a step is committed at the time it says (the latest that any
-    worker says, where the leader's own record is missing).
-    """
-    accounts = {name: last_accounts(records) for name, records in series.items()}
-    leader = next(iter(accounts), None)
-    steps = []
-    for number in sorted(set().union(*accounts.values())):
-        records = {name: account[number] for name, account in accounts.items() if number in account}
-        seconds = records[leader].time if leader in records else max(record.time for record in records.values())
-        steps.append(Step(number, seconds, records))
-    return tuple(steps)
 
 
 def iteration_seconds(steps: Sequence[Step]) -> tuple[float, ...]:
@@ -194,3 +126,9 @@ def seconds_to_metric(
     """
     times = [each.time for each in evaluations if metric in each.metrics and reaches(each.metrics[metric])]
     return min(times) - steps[0].seconds if times and steps else None
+
+
+def samples_per_second(steps: Sequence[Step]) -> float | None:
+    """From the first to the last commit; the first step's own samples were trained before."""
+    seconds = steps[-1].seconds - steps[0].seconds if steps else 0.0
+    return sum(step.samples for step in steps[1:]) / seconds if seconds > 0 else None

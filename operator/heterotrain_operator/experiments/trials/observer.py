@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heterotrain_operator.core.model import Decision, Job, Seen
-from heterotrain_operator.experiments.journal import Entry
+from heterotrain_operator.experiments.trials.journal import Entry
 
 
 class Observer:

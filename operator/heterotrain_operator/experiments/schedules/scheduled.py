@@ -7,12 +7,12 @@ from typing import Protocol
 
 from heterotrain_operator.core.model import Event, Seen
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.journal import committed_steps
-from heterotrain_operator.experiments.pace import Pace
-from heterotrain_operator.experiments.phases import LimitChange
-from heterotrain_operator.experiments.schedule import Limits, Schedule
+from heterotrain_operator.experiments.figures.limits import LimitChange, Limits
+from heterotrain_operator.experiments.progress import Pace, committed_steps
+from heterotrain_operator.experiments.schedules.schedule import Schedule
 
 EVENT = "LimitsChanged"
+
 
 LEAST_SECONDS = 0.1
 """Between looks for a step that is about to be reached: each costs the workers CPU time."""

@@ -1,34 +1,24 @@
 """The parts of a trial between changes of the workers' CPU limits; pure.
 
-Figures over a whole trial mix machines of different speeds, and a ceiling holds for one set of limits only. So each
-part is measured by itself, against the ceiling of its own limits.
+Figures over a whole trial mix machines of different speeds, and a ceiling holds for one set of limits only. Each part
+is therefore measured by itself, against the ceiling of its own limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from heterotrain_operator.experiments.ceiling import Ceiling
-from heterotrain_operator.experiments.series import Step, iteration_seconds, since_last_adjustment
-
-Ceilings = Mapping[int, Ceiling]
-"""By global batch, in samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """CPU limits as they were changed at `seconds` (Unix time), when `step` steps were committed; `level` tells which
-    of the run's sets of limits hold from then on, `limits` by worker in cores (None: no limit).
-    """
-
-    seconds: float
-    step: int
-    level: int
-    label: str
-    limits: Mapping[str, float | None]
+from heterotrain_operator.experiments.figures.ceiling import Ceilings, ceilings_at
+from heterotrain_operator.experiments.figures.limits import LimitChange
+from heterotrain_operator.experiments.figures.steps import (
+    Step,
+    iteration_seconds,
+    samples_per_second,
+    since_last_adjustment,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +59,6 @@ def split(steps: Sequence[Step], changes: Sequence[LimitChange], *, label: str, 
     return tuple(Phase(name, which, tuple(part)) for (name, which), part in zip(kinds, parts, strict=True))
 
 
-def ceilings_at(levels: Sequence[Ceilings], level: int) -> Ceilings:
-    """The ceilings under these limits; none where they were not measured."""
-    return levels[level] if level < len(levels) else {}
-
-
 def best_and_taken(steps: Sequence[Step], ceilings: Ceilings) -> tuple[float, float]:
     """Seconds that the ceilings allow for all full steps, each for its own global batch, and seconds that they took."""
     best = taken = 0.0
@@ -87,18 +72,12 @@ def best_and_taken(steps: Sequence[Step], ceilings: Ceilings) -> tuple[float, fl
 
 
 def fraction_of(phases: Sequence[Phase], levels: Sequence[Ceilings]) -> float | None:
-    """Ceiling over time taken, of all full steps of these phases; the iterations during which limits changed do not
-    count.
+    """The ceilings' time over the time taken, of all full steps of these phases; the iterations during which limits
+    changed do not count.
     """
     pairs = [best_and_taken(phase.steps, ceilings_at(levels, phase.level)) for phase in phases]
     taken = sum(seconds for _, seconds in pairs)
     return sum(seconds for seconds, _ in pairs) / taken if taken > 0 else None
-
-
-def samples_per_second(steps: Sequence[Step]) -> float | None:
-    """From the first to the last commit; the first step's own samples were trained before."""
-    seconds = steps[-1].seconds - steps[0].seconds if steps else 0.0
-    return sum(step.samples for step in steps[1:]) / seconds if seconds > 0 else None
 
 
 def summarize_phase(phase: Phase, levels: Sequence[Ceilings]) -> PhaseSummary:

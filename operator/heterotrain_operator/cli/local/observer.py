@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from heterotrain_operator.cli.live import View
-from heterotrain_operator.cli.script_output import ScriptOutput
+from heterotrain_operator.cli.local.live import View
+from heterotrain_operator.cli.local.script_output import ScriptOutput
 from heterotrain_operator.core.model import Decision, Job, Seen
-from heterotrain_operator.experiments.journal import Entry
-from heterotrain_operator.experiments.observer import Observer
-from heterotrain_operator.experiments.trials import worker_names
+from heterotrain_operator.experiments.trials.journal import Entry
+from heterotrain_operator.experiments.trials.observer import Observer
+from heterotrain_operator.experiments.trials.workers import worker_names
 
 
 class TerminalObserver(Observer):

@@ -1,8 +1,10 @@
-"""How fast a job trains now, from looks at its newest step; pure."""
+"""How far a job has come, and how fast it trains now; pure."""
 
 from __future__ import annotations
 
 from collections import deque
+
+from heterotrain_operator.core.model import Seen
 
 RATE_OVER_SECONDS = 20.0
 
@@ -29,3 +31,14 @@ class Pace:
             return None
         (first, low), (last, high) = self._points[0], self._points[-1]
         return (high - low) / (last - first) if last > first and high > low else None
+
+
+def committed_steps(seen: Seen) -> int:
+    """The most steps that any worker reports as committed; 0 before the first."""
+    return max((worker.metrics.step for worker in seen.workers if worker.metrics is not None), default=0)
+
+
+def reached_steps(seen: Seen) -> int:
+    """The same, with what workers that have ended said at last: the last steps fall between two looks."""
+    ended = max((worker.step for worker in seen.workers if worker.exit_code is not None), default=0)
+    return max(committed_steps(seen), ended)

@@ -1,27 +1,21 @@
-"""The ceiling: how fast the job could be if every batch were split with perfect knowledge of the workers;
-pure.
-
-A speed-up alone says little: it grows with how badly the uniform split fits. The share of the ceiling says
-how much of what was possible has been reached (mechanisms, section 4).
-"""
+"""The profile of the workers: own time by batch size, and the time of the all-reduce; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from heterotrain_operator.core.split.oracle import ProfiledTime, oracle_split
-from heterotrain_operator.experiments.series import Step, balanced
+from heterotrain_operator.core.split.oracle import ProfiledTime
+from heterotrain_operator.experiments.figures.steps import Step, balanced
 
 LEAST_SIZES = 4
 """Batch sizes per worker below which a profile does not carry a ceiling well."""
 
+
 BEST_BALANCED_SHARE = 0.20
 """Where no step is balanced, this share of the steps, the best balanced ones, stand in."""
 
-FAULT_ABOVE = 1.02
-"""A share of the ceiling above this cannot be speed; the measurement is at fault."""
 
 DOUBTFUL_DRIFT = 0.10
 """A worker that differs by more than this fraction before and after the trials makes the ceiling doubtful."""
@@ -57,16 +51,6 @@ class AllReduce:
     seconds: float
     steps: int
     balanced: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """The oracle's iteration for one global batch: its split, the longest own time, with all-reduce."""
-
-    global_batch: int
-    batches: Mapping[str, int]
-    own_seconds: float
-    iteration_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +156,3 @@ def profile_of(names: Sequence[str], before: Sequence[Step], after: Sequence[Ste
             f"the all-reduce is taken from the {allreduce.steps} best balanced ones"
         )
     return Profile(workers, allreduce, tuple(warnings))
-
-
-def ceiling_of(profile: Profile, global_batch: int, bounds: Mapping[str, tuple[int, int]]) -> Ceiling:
-    """The oracle's iteration for `global_batch` samples under each worker's (least, most) samples.
-
-    Raises ValueError if the bounds cannot hold the global batch.
-    """
-    own = [{p.batch: p.own_seconds for p in worker.points} for worker in profile.workers]
-    names = [worker.name for worker in profile.workers]
-    split, seconds = oracle_split(own, global_batch, [bounds[name] for name in names])
-    batches = dict(zip(names, split, strict=True))
-    return Ceiling(global_batch, batches, seconds, seconds + profile.allreduce.seconds)

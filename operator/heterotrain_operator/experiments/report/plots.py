@@ -15,21 +15,32 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from heterotrain_operator.experiments.ceiling import Profile
-from heterotrain_operator.experiments.series import Step
-from heterotrain_operator.experiments.summary import TrialHistory
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.profile import Profile
+from heterotrain_operator.experiments.figures.steps import Step
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
 LINES = ("-", "--", ":", "-.")
+
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
+
 DOTS_PER_INCH = 130
+
+
 WIDTH_INCHES = 9.0
+
+
 SMOOTHED_OVER = 11
 """Steps in the running median that the strong lines show; faint dots are single steps."""
 
+
 THIN, THICK_BY = 1.6, 0.9
 """Line widths in points: where lines lie on each other, the lower ones stay visible."""
+
 
 LEGEND_UP_TO = 16
 """Workers up to which a legend can be read."""

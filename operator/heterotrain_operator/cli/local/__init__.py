@@ -1,0 +1,1 @@
+"""`heterotrain run`: a job on this machine."""

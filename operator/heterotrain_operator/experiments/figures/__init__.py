@@ -1,0 +1,1 @@
+"""Figures of trials from the workers' own records: steps, profiles, ceilings, summaries; pure."""

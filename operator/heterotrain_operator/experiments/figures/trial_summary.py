@@ -1,0 +1,198 @@
+"""One trial in numbers; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from statistics import fmean, median
+
+from heterotrain.contract import TRAINING_LOSS
+from heterotrain_operator.experiments.figures import phases
+from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, Ceilings, ceilings_at
+from heterotrain_operator.experiments.figures.history import Target, TrialHistory
+from heterotrain_operator.experiments.figures.limits import DECLARED, LimitChange
+from heterotrain_operator.experiments.figures.phases import PhaseSummary
+from heterotrain_operator.experiments.figures.series import last_evaluations
+from heterotrain_operator.experiments.figures.steps import (
+    Step,
+    iteration_seconds,
+    mean_loss,
+    samples_per_second,
+    seconds_to_metric,
+    seconds_to_target,
+    since_last_adjustment,
+)
+
+FINAL_LOSS_STEPS = 10
+"""The final loss is the mean over this many last steps: one step's loss is mostly its samples' luck."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSummary:
+    """One worker in one trial. `batch` is its final one, in samples; times are means over measured steps, in
+    seconds.
+
+    The `settled` times are those since the last adjustment, at `batch`.
+    """
+
+    name: str
+    batch: int
+    samples: int
+    own_seconds: float | None
+    wait_seconds: float | None
+    settled_own_seconds: float | None
+    settled_wait_seconds: float | None
+
+    @property
+    def wait_share(self) -> float | None:
+        """Share of its time that the worker waited since the last adjustment."""
+        if self.settled_own_seconds is None or self.settled_wait_seconds is None:
+            return None
+        total = self.settled_own_seconds + self.settled_wait_seconds
+        return self.settled_wait_seconds / total if total > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSummary:
+    """What the script measured after `step` committed steps, `seconds` after the first of them was."""
+
+    step: int
+    seconds: float | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSummary:
+    """One trial in numbers.
+
+    `seconds` runs from the first to the last committed step, so `samples_per_second` counts the samples of
+    all steps but the first. `iteration_seconds` is the median since the last adjustment, `settled_at_step`
+    the first step of that time. `ceiling_fraction` is the ceiling's iteration over it;
+    `ceiling_fraction_all` is the same over all full steps, everything that happened between them included.
+    Where CPU limits changed, `phases` are the parts in between, and what holds "since the last adjustment" holds since
+    the last change of either.
+    """
+
+    policy: str
+    round: int
+    phase: str
+    message: str
+    steps: int
+    samples: int
+    seconds: float
+    samples_per_second: float | None
+    final_loss: float | None
+    target_seconds: float | None
+    adjustments: int
+    restarts: int
+    settled_at_step: int | None
+    iteration_seconds: float | None
+    global_batch: int
+    ceiling_seconds: float | None
+    ceiling_fraction: float | None
+    ceiling_fraction_all: float | None
+    fault: str | None
+    worker: tuple[WorkerSummary, ...]
+    changes: tuple[LimitChange, ...]
+    phases: tuple[PhaseSummary, ...]
+    evaluations: tuple[EvaluationSummary, ...]
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """The last evaluation, by metric; empty if there was none."""
+        return self.evaluations[-1].metrics if self.evaluations else {}
+
+
+def _worker(name: str, steps: Sequence[Step], settled: Sequence[Step]) -> WorkerSummary:
+    records = [step.records[name] for step in steps if name in step.records]
+    measured = [s.records[name] for s in steps if name in s.records and not s.marked]
+    last = [s.records[name] for s in settled if name in s.records and not s.marked]
+    return WorkerSummary(
+        name=name,
+        batch=records[-1].batch if records else 0,
+        samples=sum(record.samples for record in records),
+        own_seconds=fmean(record.own for record in measured) if measured else None,
+        wait_seconds=fmean(record.wait for record in measured) if measured else None,
+        settled_own_seconds=fmean(record.own for record in last) if last else None,
+        settled_wait_seconds=fmean(record.wait for record in last) if last else None,
+    )
+
+
+def _global_batch(steps: Sequence[Step]) -> int:
+    return sum(steps[-1].batches.values()) if steps else 0
+
+
+def _fault(trial: TrialHistory, fractions: Sequence[float | None], parts: Sequence[PhaseSummary]) -> str | None:
+    """Says which share of a ceiling cannot be, the greatest of the trial's and of its phases'; None if all can."""
+    found = [(fraction, "") for fraction in fractions]
+    for part in parts:
+        found += [(part.ceiling_fraction, f" in {part.label}"), (part.ceiling_fraction_all, f" in {part.label}")]
+    worst, where = max(((fraction or 0.0, place) for fraction, place in found), key=itemgetter(0))
+    if worst <= FAULT_ABOVE:
+        return None
+    return (
+        f"fault of measurement: {trial.title} reached {worst:.3f} of the ceiling{where}, and more than {FAULT_ABOVE} "
+        "cannot be; profile and trial did not run under the same conditions"
+    )
+
+
+def _target_seconds(trial: TrialHistory, target: Target) -> float | None:
+    if target.metric == TRAINING_LOSS:
+        return seconds_to_target(trial.steps, target.value, target.every_steps)
+    return seconds_to_metric(trial.steps, trial.evaluations, target.metric, target.reaches)
+
+
+def summarize_trial(
+    trial: TrialHistory,
+    names: Sequence[str],
+    ceilings: Sequence[Ceilings],
+    target: Target | None = None,
+    label: str = DECLARED,
+) -> TrialSummary:
+    """One trial in numbers; `ceilings` by level (empty: none was measured), `label` that of the limits it began
+    with."""
+    steps = trial.steps
+    parts = phases.split(steps, trial.changes, label=label, level=trial.level)
+    last = next((part for part in reversed(parts) if part.steps), parts[0])
+    settled = since_last_adjustment(last.steps)
+    iterations = iteration_seconds(settled)
+    iteration = median(iterations) if iterations else None
+    seconds = steps[-1].seconds - steps[0].seconds if steps else 0.0
+    ceiling = ceilings_at(ceilings, last.level).get(_global_batch(steps))
+    fraction = ceiling.iteration_seconds / iteration if ceiling and iteration else None
+    fraction_all = phases.fraction_of(parts, ceilings)
+    by_phase = tuple(phases.summarize_phase(part, ceilings) for part in parts) if trial.changes else ()
+    return TrialSummary(
+        policy=trial.policy,
+        round=trial.round,
+        phase=trial.phase,
+        message=trial.message,
+        steps=len(steps),
+        samples=sum(step.samples for step in steps),
+        seconds=seconds,
+        samples_per_second=samples_per_second(steps),
+        final_loss=mean_loss(steps, FINAL_LOSS_STEPS),
+        target_seconds=_target_seconds(trial, target) if target else None,
+        adjustments=trial.adjustments,
+        restarts=trial.restarts,
+        settled_at_step=settled[0].number if settled else None,
+        iteration_seconds=iteration,
+        global_batch=_global_batch(steps),
+        ceiling_seconds=ceiling.iteration_seconds if ceiling else None,
+        ceiling_fraction=fraction,
+        ceiling_fraction_all=fraction_all,
+        fault=_fault(trial, (fraction, fraction_all), by_phase),
+        worker=tuple(_worker(name, steps, settled) for name in names),
+        changes=trial.changes,
+        phases=by_phase,
+        evaluations=_evaluations(trial),
+    )
+
+
+def _evaluations(trial: TrialHistory) -> tuple[EvaluationSummary, ...]:
+    began = trial.steps[0].seconds if trial.steps else None
+    return tuple(
+        EvaluationSummary(each.step, None if began is None else each.time - began, dict(each.metrics))
+        for each in last_evaluations(trial.evaluations)
+    )

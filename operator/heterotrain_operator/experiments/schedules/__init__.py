@@ -1,0 +1,1 @@
+"""CPU limits that change while a job trains."""

@@ -1,0 +1,1 @@
+"""Run the trials of an experiment on this machine."""

@@ -1,0 +1,226 @@
+"""Run one trial of a job on this machine, from its first worker to its last."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+
+from heterotrain_operator.api import HeteroTrainingJob, to_core
+from heterotrain_operator.clusters.local.cluster import LocalCluster
+from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
+from heterotrain_operator.core.lifecycle.publishing import known_workers
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.experiments.checkpoints import newest_step
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.series import align, read_evaluations, read_series
+from heterotrain_operator.experiments.schedules.schedule import Schedule
+from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
+from heterotrain_operator.experiments.trials.observer import Observer
+from heterotrain_operator.experiments.trials.profiling import PROFILE_STEPS, endless, measured
+from heterotrain_operator.experiments.trials.result import FailedWorker, TrialResult, failing_worker
+from heterotrain_operator.experiments.trials.rounds import Rounds
+from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.experiments.trials.trial import Trial
+from heterotrain_operator.experiments.trials.workers import limits_of, worker_names
+from heterotrain_operator.loop import run_job
+
+logger = logging.getLogger(__name__)
+
+
+INTERRUPTED = "Interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a trial ended: its last phase, the reason, and the signal that stopped it, None if none did."""
+
+    phase: str
+    message: str
+    stopped_by: Interrupted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Adjustments and restarts, as the job's memory has counted them, and the fewest samples that workers need."""
+
+    adjustments: int = 0
+    restarts: int = 0
+    least_batches: Mapping[str, int] = field(default_factory=dict)
+
+
+class Runner:
+    """Runs trials of one job on this machine, and reports each to an observer."""
+
+    def __init__(
+        self,
+        job: HeteroTrainingJob,
+        *,
+        mechanism: Mechanism,
+        observer: Observer,
+        stop: StopSignals,
+        grace_seconds: float,
+        schedule: Schedule,
+        placements: Sequence[Mapping[str, int]],
+        keeps_checkpoints: bool = True,
+    ) -> None:
+        """`placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints`
+        they are gone with the run, and none is promised.
+        """
+        self._keeps_checkpoints = keeps_checkpoints
+        self._job = job
+        self._schedule = schedule
+        self._placements = placements
+        self._mechanism = mechanism
+        self._observer = observer
+        self._stop = stop
+        self._grace_seconds = grace_seconds
+
+    def run(
+        self, trial: Trial, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
+    ) -> TrialResult:
+        """Run one trial in `folder` to its end, its failure, or a signal; nothing of it is left running. `logs` is
+        where the workers' logs lie (None: in `folder`).
+
+        Raises ManifestError if the job cannot run here.
+        """
+        job = endless(self._job) if trial.is_profile else self._job
+        core = core_of(job, trial)
+        schedule, placements = self._schedule_of(trial)
+        with LocalCluster(
+            job,
+            folder,
+            str(checkpoints),
+            mechanism=self._mechanism,
+            cpus=placements[0],
+            endless=trial.is_profile,
+            logs=logs,
+        ) as cluster:
+            self._observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
+            limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
+            rounds = Rounds(self._observer, limits)
+            ending = self._steered(trial, core, cluster, limits, rounds)
+            self._observer.end()
+            counted = counted_in(cluster)
+            files = cluster.series_files()
+        series = {
+            name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in worker_names(core)
+        }
+        evaluations = tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values()))))
+        history = replace(
+            history_of(trial, ending, counted),
+            steps=align(series),
+            changes=tuple(limits.changes),
+            evaluations=evaluations,
+        )
+        if limits.missed() and ending.phase == "Succeeded":
+            self._observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")
+        if ending.stopped_by is not None and not trial.is_profile:
+            self._warn_of_early_end(history, checkpoints)
+        failed = failed_worker(ending, rounds.failures, cluster.log_file)
+        return TrialResult(
+            trial, history, tuple(rounds.entries), series, ending.stopped_by, counted.least_batches, failed
+        )
+
+    def _steered(
+        self, trial: Trial, core: Job, cluster: LocalCluster, limits: ScheduledLimits, rounds: Rounds
+    ) -> Ending:
+        """Steer the trial until it ends, whatever ends it."""
+        try:
+            decision = run_job(
+                core,
+                cluster,
+                now=time.time,
+                pause=self._pause_in(cluster, limits),
+                on_round=rounds.note,
+                until=measured(core) if trial.is_profile else None,
+            )
+        except Interrupted as interrupted:
+            if not trial.is_profile:
+                self._leave(cluster)
+            return Ending(INTERRUPTED, str(interrupted), interrupted)
+        except (LimitError, OSError) as error:
+            return Ending("Failed", str(error))
+        return Ending(decision.phase, decision.reason)
+
+    def _schedule_of(self, trial: Trial) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
+        """A trial has all of the schedule, a profile one level of it."""
+        if not trial.is_profile:
+            return self._schedule, self._placements
+        return Schedule((self._schedule.levels[trial.level],)), (self._placements[trial.level],)
+
+    def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits) -> Callable[[float], None]:
+        def pause(seconds: float) -> None:
+            self._stop.check()
+            left = limits.seconds_left()
+            cluster.wait(seconds if left is None else min(seconds, left), self._observer.look)
+            self._stop.check()
+
+        return pause
+
+    def _leave(self, cluster: LocalCluster) -> None:
+        """Let the workers write a checkpoint and end; a second signal cuts that short."""
+        saving = " and write a checkpoint" if self._keeps_checkpoints else ""
+        self._observer.warn(
+            f"stopping: the workers finish their step{saving}, within {self._grace_seconds:g} s "
+            "(ask again to kill them)"
+        )
+        try:
+            with self._stop.insistable():
+                if not cluster.interrupt(self._grace_seconds):
+                    self._observer.warn("some workers did not end in time and were killed")
+        except Insisted:
+            self._observer.warn("killing the workers")
+
+    def _warn_of_early_end(self, history: TrialHistory, checkpoints: Path) -> None:
+        """Report how far a trial has come that a signal ended, and what is kept of it."""
+        trained = history.steps[-1].number + 1 if history.steps else 0
+        saved = newest_step(checkpoints)
+        kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
+        if not self._keeps_checkpoints:
+            kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
+        self._observer.warn(f"{history.title}: stopped after {trained} steps; {kept}")
+
+
+def core_of(job: HeteroTrainingJob, trial: Trial) -> Job:
+    """The job as decisions see it in this trial. It is resumable, if only within the run's folder."""
+    core = replace(to_core(job), policy=trial.policy, resumable=True)
+    if trial.is_profile:
+        core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
+    return core
+
+
+def history_of(trial: Trial, ending: Ending, counted: Counted) -> TrialHistory:
+    """What is known of a trial besides its steps."""
+    return TrialHistory(
+        policy=trial.policy,
+        round=trial.round,
+        steps=(),
+        adjustments=counted.adjustments,
+        phase=ending.phase,
+        message=ending.message,
+        restarts=counted.restarts,
+        level=trial.level,
+    )
+
+
+def failed_worker(ending: Ending, failures: Sequence[str], log_file: Callable[[str], Path]) -> FailedWorker | None:
+    """The worker for which the trial failed, if it failed for one."""
+    name = failing_worker(ending.message, failures) if ending.phase == "Failed" else None
+    return None if name is None else FailedWorker(name, log_file(name))
+
+
+def counted_in(cluster: LocalCluster) -> Counted:
+    """What the job's memory has counted at the end; nothing if it cannot be read."""
+    try:
+        seen, memory = cluster.observe()
+    except (OSError, ValueError) as error:
+        logger.warning("adjustments and restarts are not known: %s", error)
+        return Counted()
+    if memory is None:
+        return Counted()
+    known = known_workers(memory, seen.plan)
+    return Counted(memory.adjustments, memory.restarts, {name: worker.least_batch for name, worker in known.items()})
