@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
@@ -20,6 +19,7 @@ from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.prometheus import Reading
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import CONTAINER, Document, merged
 
 NOW = 1769860800.0  # 2026-01-31T12:00:00Z
