@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from heterotrain_operator.clusters.kube.gateway import Gateway
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import (
     CREDENTIAL_SECONDS,
     RENEWAL_SECONDS,

@@ -13,7 +13,7 @@ from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.protection import Peers
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts, pod_facts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
