@@ -40,7 +40,7 @@ test-pythons: $(VENV)/installed-dev ## run the unit tests on the other versions 
 	hack/pythons.sh
 
 test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
-	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/handlers/test_api_server.py
+	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/kube_server/test_api_server.py
 
 manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, its reference page and the dashboard
 	$(BIN)/python -m heterotrain_operator.api.crd

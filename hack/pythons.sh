@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 PROMISED="3.11 3.12 3.13"
 NEED_TORCH="tests/trainer tests/unit/bench tests/unit/workloads"
-TORCH_FREE="tests/unit tests/api tests/handlers tests/jobs"
+TORCH_FREE="tests/unit tests/api tests/kube_server tests/handlers tests/jobs"
 NOT_OF_PYTHON="tests/unit/local/test_limits.py" # measures how the kernel shares out CPU time, to whichever Python
 
 usable() { # PYTHON VERSION: it runs, and is of that version; a version manager's shim may be neither

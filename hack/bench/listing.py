@@ -21,12 +21,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from handlers.api_server import ApiServer
 from handlers.operators import free_port
-from handlers.serving import kubeconfig, serving
 from heterotrain_operator import main
 from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB
 from heterotrain_operator.controller import handlers
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 
 NAMESPACE = "bench"
 PER_JOB = 50

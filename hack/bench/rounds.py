@@ -28,7 +28,7 @@ from heterotrain.reporting.serving import MetricsServer
 from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import plan_name
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Sources
 from heterotrain_operator.controller.rounds import JobRounds
 from heterotrain_operator.metrics.client import Client

@@ -9,12 +9,12 @@ from socketserver import BaseServer
 
 import pytest
 
-from handlers.api_server import ApiServer
 from handlers.operators import Team, team
-from handlers.serving import kubeconfig, serving
 from heterotrain_operator.controller import handlers as kopf_handlers
 from heterotrain_operator.controller import rounds
 from heterotrain_operator.controller import supervisor as controller
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 from unit.kube.worlds import READY
 
 

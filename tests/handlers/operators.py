@@ -24,12 +24,12 @@ import kopf
 from kopf._core.engines.activities import ActivityError
 from prometheus_client import CollectorRegistry, start_http_server
 
-from handlers.api_server import ApiServer, Document
 from heterotrain import contract
 from heterotrain.reporting.metrics import WorkerMetrics
 from heterotrain_operator.controller.handlers import start
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.runtime import Runtime
+from kube_server.api_server import ApiServer, Document
 from unit.kube.worlds import JOB, NAMES
 
 PATIENCE_SECONDS = 30.0

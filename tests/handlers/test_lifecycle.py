@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from kubernetes.leaderelection.leaderelection import LeaderElection
 
-from handlers.api_server import ApiServer, merged
 from handlers.conftest import Site
 from handlers.operators import (
     PATIENCE_SECONDS,
@@ -36,6 +35,7 @@ from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.controller import handlers
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.metrics.names import WATCH_UP
+from kube_server.api_server import ApiServer, merged
 from unit.kube.worlds import JOB
 
 pytestmark = pytest.mark.asyncio

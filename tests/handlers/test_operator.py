@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from handlers.api_server import ApiServer, merged
 from handlers.operators import Team, fetched, looks, loops, operator, options, phase, plan_of, status_of, trained, until
 from heterotrain.contract import PLAN_FILE
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
+from kube_server.api_server import ApiServer, merged
 from unit.kube.worlds import JOB, NAMES
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("site")]

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from handlers.api_server import ApiServer
 from handlers.operators import PATIENCE_SECONDS, free_port, phase
+from kube_server.api_server import ApiServer
 from unit.kube.worlds import JOB
 
 COMMAND = [sys.executable, "-m", "heterotrain_operator.main"]

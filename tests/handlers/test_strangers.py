@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from handlers.api_server import ApiServer, Document
 from handlers.operators import PATIENCE_SECONDS, Team, operator, options, trained, until
 from heterotrain.contract import DEFAULT_METRICS_PORT
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import rounds
 from heterotrain_operator.controller.rounds import InThread, JobRounds
+from kube_server.api_server import ApiServer, Document
 from unit.kube.documents import merged
 from unit.kube.worlds import JOB, TEMPLATE
 from unit.metrics.hostile import (

@@ -14,7 +14,7 @@ import pytest_asyncio
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.index import Key
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import supervisor as controller
 from heterotrain_operator.controller.rounds import InThread, JobRounds
 from heterotrain_operator.controller.supervisor import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS, Controller

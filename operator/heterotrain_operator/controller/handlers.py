@@ -12,7 +12,7 @@ from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.gateway import GatewayError
 from heterotrain_operator.clusters.kube.objects.names import GROUP, LABEL_JOB, PLURAL, VERSION
 from heterotrain_operator.clusters.kube.observe.index import Key
-from heterotrain_operator.clusters.kube.observe.observed import pod_facts
+from heterotrain_operator.clusters.kube.observe.pod_facts import pod_facts
 from heterotrain_operator.controller.runtime import Runtime
 from heterotrain_operator.controller.watches import EndlessPauses, begun_anew
 

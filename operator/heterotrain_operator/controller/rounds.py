@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
-from heterotrain_operator.clusters.kube.cluster import REFUSALS, KubeCluster, check_job
-from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.cluster import KubeCluster
+from heterotrain_operator.clusters.kube.gateway import REFUSALS, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.objects.protection import Peers
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Source
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.facts import listed
@@ -87,7 +87,7 @@ class JobRounds:
 
     def check(self, body: Mapping[str, Any]) -> None:
         """Ask whether the job is there still. Raises JobGoneError if not, GatewayError if the API server fails."""
-        check_job(self._gateway, body)
+        self._gateway.check_job(body)
 
     async def once(
         self,

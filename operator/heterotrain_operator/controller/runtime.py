@@ -14,7 +14,7 @@ from heterotrain_operator.clusters.kube.lease import Leadership
 from heterotrain_operator.clusters.kube.objects.names import PLURAL
 from heterotrain_operator.clusters.kube.observe.index import Index
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Sources
 from heterotrain_operator.controller.health import Health
 from heterotrain_operator.controller.options import Options

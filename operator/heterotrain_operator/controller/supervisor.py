@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.index import Key
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller.rounds import JobRounds
 from heterotrain_operator.metrics.names import FAILURE_API_SERVER, FAILURE_UNEXPECTED
 from heterotrain_operator.metrics.shares import Shares

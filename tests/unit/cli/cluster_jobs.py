@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
+from heterotrain_operator.clusters.kube.objects.names import plan_name
 from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map
 from heterotrain_operator.clusters.kube.status.events import build_event
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.core.model import Decision, Event
-from unit.cli.kube_api import Api
+from kube_server.api_server import ApiServer
 from unit.core.traces import World
 
 Document = dict[str, Any]
@@ -61,11 +64,14 @@ class Trained:
         """A moment after the last decision."""
         return datetime.fromtimestamp(self.world.now + 5, UTC)
 
-    def put(self, api: Api) -> None:
+    def put(self, api: ApiServer) -> None:
         """Lay it all into a cluster."""
-        api.jobs.append(self.document)
-        api.config_maps[f"{self.document['metadata']['name']}-plan"] = self.plan_map
-        api.events += self.events
+        api.restore("heterotrainingjobs", self.document)
+        job = self.document["metadata"]
+        metadata = {"name": plan_name(job["name"]), "namespace": job["namespace"], "resourceVersion": "7"}
+        api.restore("configmaps", {"metadata": metadata, "data": self.plan_map})
+        for event in self.events:
+            api.restore("events", event)
 
 
 def trained(intervals: int = 6, name: str = "digits", **batching: Any) -> Trained:
@@ -74,13 +80,14 @@ def trained(intervals: int = 6, name: str = "digits", **batching: Any) -> Traine
     job = parse_manifest(document)
     scales = {f"{name}-g{rank}-0": float(speed) for rank, speed in enumerate(SPEEDS)}
     world = World(to_core(job), scales).start()
+    numbers = itertools.count()
     stored, events = (
         world.memory,
-        [event for decision in world.decisions for event in _events(document, decision, world)],
+        [event for decision in world.decisions for event in _events(document, decision, world, numbers)],
     )
     for _ in range(intervals):
         decision = world.run(1)[0]
-        events += _events(document, decision, world)
+        events += _events(document, decision, world, numbers)
         if decision.plan is not None:
             stored = world.memory
     document["status"] = with_status(job, world, world.decisions[-1])
@@ -104,8 +111,8 @@ def with_status(job: HeteroTrainingJob, world: World, decision: Decision, **chan
     return {**next_status(None, job, replace(seen, workers=workers), decision, world.memory, world.now), **changes}
 
 
-def _events(document: Document, decision: Decision, world: World) -> list[Document]:
-    return [recorded(document, event, world.now, number) for number, event in enumerate(decision.events)]
+def _events(document: Document, decision: Decision, world: World, numbers: Iterator[int]) -> list[Document]:
+    return [recorded(document, event, world.now, next(numbers)) for event in decision.events]
 
 
 def recorded(document: Document, event: Event, now: float, number: int = 0) -> Document:

@@ -13,21 +13,24 @@ import pytest
 
 from heterotrain_operator.cli.cluster.commands import BAD_INPUT, COMMANDS, NO_CLUSTER
 from heterotrain_operator.cli.main import main, program_name
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import job_document
-from unit.cli.kube_api import JOBS, Api, kubeconfig, serving
+
+JOBS = "heterotrainingjobs"
 
 
 @pytest.fixture
-def api() -> Api:
+def api() -> ApiServer:
     """A cluster with two jobs in the namespace `team`, one in `other`, one in `default`."""
-    api = Api()
-    api.jobs = [job_document(name, space) for name, space in (("digits", "team"), ("words", "team"))]
-    api.jobs += [job_document("sounds", "other"), job_document("games", "default")]
+    api = ApiServer()
+    for name, namespace in (("digits", "team"), ("words", "team"), ("sounds", "other"), ("games", "default")):
+        api.restore(JOBS, job_document(name, namespace))
     return api
 
 
 @pytest.fixture
-def url(api: Api) -> Iterator[str]:
+def url(api: ApiServer) -> Iterator[str]:
     with serving(api) as url:
         yield url
 
@@ -38,7 +41,7 @@ def config(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    return kubeconfig(tmp_path / "config.yaml", url)
+    return kubeconfig(tmp_path / "config.yaml", url, namespace="team")
 
 
 def names(text: str) -> list[str]:
@@ -121,8 +124,8 @@ def test_unknown_context_is_answered_with_those_there_are(config: Path, capsys: 
 
 
 def test_silent_cluster_is_unreachable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Api()) as url:
-        gone = kubeconfig(tmp_path / "config.yaml", url)
+    with serving(ApiServer()) as url:
+        gone = kubeconfig(tmp_path / "config.yaml", url, namespace="team")
     assert main(["status", "--kubeconfig", str(gone)]) == NO_CLUSTER
     said = capsys.readouterr().err
     assert f"the cluster at {url} cannot be reached: " in said
@@ -132,28 +135,28 @@ def test_silent_cluster_is_unreachable(tmp_path: Path, capsys: pytest.CaptureFix
 def test_cluster_that_speaks_no_tls_is_unreachable(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = kubeconfig(tmp_path / "config.yaml", url.replace("http:", "https:"))
+    wrong = kubeconfig(tmp_path / "config.yaml", url.replace("http:", "https:"), namespace="team")
     assert main(["status", "--kubeconfig", str(wrong)]) == NO_CLUSTER
     assert "cannot be reached: " in capsys.readouterr().err
 
 
-def test_server_in_trouble_is_told(api: Api, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_in_trouble_is_told(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     api.broken = True
     assert main(["status", "--kubeconfig", str(config)]) == NO_CLUSTER
     assert "could not list heterotrainingjobs.heterotrain.dev in namespace team: 503" in capsys.readouterr().err
 
 
 def test_wrong_credentials_are_told(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stranger = kubeconfig(tmp_path / "config.yaml", url, token="wrong")
+    stranger = kubeconfig(tmp_path / "config.yaml", url, namespace="team", token="wrong")
     assert main(["status", "--kubeconfig", str(stranger)]) == NO_CLUSTER
     assert f"{url} does not accept the credentials (401 Unauthorized)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["status", "digits"], ["watch", "digits"], ["explain", "digits"]])
 def test_missing_resource_says_how_to_install(
-    arguments: list[str], api: Api, config: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api.installed = False
+    api.missing = {JOBS}
     assert main([*arguments, "--kubeconfig", str(config)]) == NO_CLUSTER
     said = capsys.readouterr().err
     assert said.startswith(f"heterotrain {arguments[0]}: heterotrain is not installed on this cluster")
@@ -170,14 +173,15 @@ def test_missing_resource_says_how_to_install(
     ],
 )
 def test_refusal_names_verb_and_resource(
-    asked: str, words: str, api: Api, config: Path, capsys: pytest.CaptureFixture[str]
+    asked: str, words: str, api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resource, _, arguments = asked.partition(": ")
     api.forbidden = {resource}
     assert main([*arguments.split(), "--kubeconfig", str(config)]) == NO_CLUSTER
     said = capsys.readouterr().err
     assert words in said
-    assert 'User "ann" cannot list resource' in said
+    verb = words.split()[3]
+    assert f'User "ann" cannot {verb} resource' in said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -197,9 +201,9 @@ def test_missing_job_is_answered_with_those_there_are(
 
 
 def test_missing_job_is_told_without_the_right_to_look_elsewhere(
-    api: Api, config: Path, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api.forbidden = {f"{JOBS}:None"}
+    api.forbidden = {f"{JOBS}:"}
     assert main(["status", "sounds", "--kubeconfig", str(config)]) == BAD_INPUT
     assert "it has digits, words" in capsys.readouterr().err
 

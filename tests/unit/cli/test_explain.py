@@ -12,22 +12,23 @@ from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.state import Memory
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained
-from unit.cli.kube_api import Api, kubeconfig, serving
 
 Told = Callable[[], dict[str, list[str]]]
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api()
+def api() -> ApiServer:
+    return ApiServer()
 
 
 @pytest.fixture
-def told(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Told]:
+def told(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Told]:
     """Explain the job `digits`; gives the lines under each heading, those before the first under the empty one."""
     with serving(api) as url:
-        config = kubeconfig(tmp_path / "config.yaml", url)
+        config = kubeconfig(tmp_path / "config.yaml", url, namespace="team")
 
         def explain() -> dict[str, list[str]]:
             assert main(["explain", "digits", "--kubeconfig", str(config)]) == 0
@@ -49,7 +50,7 @@ def sections(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_plan_is_explained_by_the_event_it_came_with(api: Api, told: Told) -> None:
+def test_plan_is_explained_by_the_event_it_came_with(api: ApiServer, told: Told) -> None:
     trained().put(api)
     said = told()
     assert said[""] == [
@@ -64,7 +65,7 @@ def test_plan_is_explained_by_the_event_it_came_with(api: Api, told: Told) -> No
     assert [line.split()[2] for line in said["History"][1:]] == ["PlanPublished", "BatchRebalanced"]
 
 
-def test_workers_are_shown_with_speed_shape_and_best_batch(api: Api, told: Told) -> None:
+def test_workers_are_shown_with_speed_shape_and_best_batch(api: ApiServer, told: Told) -> None:
     trained().put(api)
     said = told()
     heading, fast, _, slow, note = said["What is known of the workers"]
@@ -77,7 +78,7 @@ def test_workers_are_shown_with_speed_shape_and_best_batch(api: Api, told: Told)
     assert reached.startswith("About 9")
 
 
-def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: Api, told: Told) -> None:
+def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, told: Told) -> None:
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
     first = replace(
@@ -97,7 +98,7 @@ def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: Api, told: Told
     ]
 
 
-def test_lower_bounds_that_models_need_are_explained(api: Api, told: Told) -> None:
+def test_lower_bounds_that_models_need_are_explained(api: ApiServer, told: Told) -> None:
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
     slow = replace(memory.workers[2], least_batch=8)
@@ -110,7 +111,7 @@ def test_lower_bounds_that_models_need_are_explained(api: Api, told: Told) -> No
     ]
 
 
-def test_dry_run_says_what_it_would_do(api: Api, told: Told) -> None:
+def test_dry_run_says_what_it_would_do(api: ApiServer, told: Told) -> None:
     trained(3, dryRun=True).put(api)
     said = told()
     [would] = said["What would be decided on these figures"]
@@ -127,7 +128,7 @@ def test_dry_run_says_what_it_would_do(api: Api, told: Told) -> None:
     ],
 )
 def test_job_that_does_not_train_decides_nothing(
-    spec: dict[str, object], status: dict[str, object], words: str, api: Api, told: Told
+    spec: dict[str, object], status: dict[str, object], words: str, api: ApiServer, told: Told
 ) -> None:
     job = trained(3)
     job.document["spec"].update(spec)
@@ -136,7 +137,7 @@ def test_job_that_does_not_train_decides_nothing(
     assert told()["What would be decided on these figures"] == [words]
 
 
-def test_edited_policy_is_judged_at_once(api: Api, told: Told) -> None:
+def test_edited_policy_is_judged_at_once(api: ApiServer, told: Told) -> None:
     job = trained()
     job.document["spec"]["batching"]["policy"] = "Uniform"
     job.document["metadata"]["generation"] = 2
@@ -148,7 +149,7 @@ def test_edited_policy_is_judged_at_once(api: Api, told: Told) -> None:
     assert "The job was changed since the operator last looked at it." in said[""]
 
 
-def test_forgotten_event_is_admitted(api: Api, told: Told) -> None:
+def test_forgotten_event_is_admitted(api: ApiServer, told: Told) -> None:
     replace(trained(), events=[]).put(api)
     said = told()
     assert said["Why the batches are as they are"] == [
@@ -157,15 +158,15 @@ def test_forgotten_event_is_admitted(api: Api, told: Told) -> None:
     assert "History" not in said
 
 
-def test_events_of_an_earlier_job_of_that_name_do_not_count(api: Api, told: Told) -> None:
+def test_events_of_an_earlier_job_of_that_name_do_not_count(api: ApiServer, told: Told) -> None:
     job = trained()
     job.put(api)
     earlier = {**job.document, "metadata": {**job.document["metadata"], "uid": "uid-of-an-earlier-one"}}
-    api.events.append(recorded(earlier, Event("Warning", "JobFailed", "long ago"), job.world.now))
+    api.restore("events", recorded(earlier, Event("Warning", "JobFailed", "long ago"), job.world.now, 999))
     assert not any("long ago" in line for line in told()["History"])
 
 
-def test_job_without_a_plan_waits_for_its_workers(api: Api, told: Told) -> None:
+def test_job_without_a_plan_waits_for_its_workers(api: ApiServer, told: Told) -> None:
     job = job_document()
     workers = [
         {"name": "digits-g0-0", "group": "g0", "phase": "waiting"},
@@ -173,7 +174,7 @@ def test_job_without_a_plan_waits_for_its_workers(api: Api, told: Told) -> None:
         {"name": "digits-g2-0", "group": "g2", "phase": "pending", "message": "Unschedulable: 0/4 nodes [are] free"},
     ]
     job["status"] = {"phase": "Created", "reason": "waiting for digits-g1-0 (Pending)", "workers": workers}
-    api.jobs.append(job)
+    api.restore("heterotrainingjobs", job)
     said = told()
     assert said["Why the batches are as they are"] == [
         "There is no plan yet: the first one is published once every worker answers."
@@ -184,23 +185,23 @@ def test_job_without_a_plan_waits_for_its_workers(api: Api, told: Told) -> None:
     ]
 
 
-def test_invalid_job_names_its_faults(api: Api, told: Told) -> None:
+def test_invalid_job_names_its_faults(api: ApiServer, told: Told) -> None:
     job = job_document()
     job["spec"]["batching"]["policy"] = "Clever"
-    api.jobs.append(job)
+    api.restore("heterotrainingjobs", job)
     [fault] = told()["The job is invalid; the operator does not act on it"]
     assert fault.startswith("spec.batching.policy: ")
 
 
 @pytest.mark.parametrize("key", ["plan.json", "memory.json"])
-def test_spoilt_storage_is_named(key: str, api: Api, told: Told) -> None:
+def test_spoilt_storage_is_named(key: str, api: ApiServer, told: Told) -> None:
     job = trained()
     replace(job, plan_map={**job.plan_map, key: "{"}).put(api)
     [problem] = told()["The stored plan cannot be read"]
     assert problem.startswith(f"{key}: ")
 
 
-def test_plan_of_groups_that_are_gone_is_told(api: Api, told: Told) -> None:
+def test_plan_of_groups_that_are_gone_is_told(api: ApiServer, told: Told) -> None:
     job: Trained = trained()
     job.document["spec"]["workerGroups"][2]["name"] = "new"
     job.put(api)

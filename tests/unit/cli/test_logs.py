@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,9 @@ from heterotrain_operator.cli.local.log_tail import LONGEST_LINE, MOST_BYTES, Lo
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import runs
 from heterotrain_operator.experiments.trials.result import failing_worker
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import job_document
-from unit.cli.kube_api import Api, kubeconfig, serving
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,22 +27,27 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def api() -> Api:
-    api = Api()
-    api.jobs = [job_document()]
+def api() -> ApiServer:
+    api = ApiServer()
+    api.restore("heterotrainingjobs", job_document())
     for group, index in (("g0", 10), ("g0", 2), ("g1", 0)):
         name = f"digits-{group}-{index}"
         labels = {"job-name": "digits", "job-role": "worker", "worker-group": group, "worker-index": str(index)}
-        metadata = {"name": name, "labels": {f"heterotrain.dev/{key}": value for key, value in labels.items()}}
-        api.pods.append({"metadata": metadata, "spec": {"containers": [{"name": "trainer"}, {"name": "beside"}]}})
+        metadata = {
+            "name": name,
+            "namespace": "team",
+            "labels": {f"heterotrain.dev/{key}": value for key, value in labels.items()},
+        }
+        spec = {"containers": [{"name": "trainer"}, {"name": "beside"}]}
+        api.restore("pods", {"metadata": metadata, "spec": spec})
         api.logs[name] = f"{name} is up\nloss 0.5\n"
     return api
 
 
 @pytest.fixture
-def config(api: Api, tmp_path: Path) -> Iterator[str]:
+def config(api: ApiServer, tmp_path: Path) -> Iterator[str]:
     with serving(api) as url:
-        yield str(kubeconfig(tmp_path / "config.yaml", url))
+        yield str(kubeconfig(tmp_path / "config.yaml", url, namespace="team"))
 
 
 def a_run(
@@ -151,7 +156,7 @@ def test_runs_without_a_writable_folder_keep_their_logs_elsewhere(here: Path, ca
 
 
 @pytest.mark.usefixtures("here")
-def test_logs_of_a_cluster_read_alike(config: str, api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_a_cluster_read_alike(config: str, api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", "digits", "--kubeconfig", config]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[::2] == [f"{name} | {name} is up" for name in ("digits-g0-2", "digits-g0-10", "digits-g1-0")]
@@ -175,7 +180,7 @@ def test_without_a_run_here_the_cluster_is_asked(
 
 @pytest.mark.usefixtures("here")
 def test_a_worker_that_has_not_started_does_not_hide_the_others(
-    config: str, api: Api, capsys: pytest.CaptureFixture[str]
+    config: str, api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del api.logs["digits-g0-2"]
     assert main(["logs", "digits", "--kubeconfig", config]) == 1
@@ -189,25 +194,24 @@ def test_a_worker_that_has_not_started_does_not_hide_the_others(
 @pytest.mark.parametrize(
     ("arguments", "change", "code", "words"),
     [
-        (["dogits"], {}, 2, "did you mean digits?"),
-        (["digits", "g1-1"], {}, 2, "did you mean digits-g1-0?"),
-        (["digits"], {"pods": []}, 1, "job digits has no pods now"),
-        (["digits"], {"forbidden": {"log"}}, 3, "you may not get pods/log digits-g0-2"),
-        (["digits"], {"broken": True}, 3, "503"),
+        (["dogits"], lambda api: None, 2, "did you mean digits?"),
+        (["digits", "g1-1"], lambda api: None, 2, "did you mean digits-g1-0?"),
+        (["digits"], lambda api: api.clear("pods"), 1, "job digits has no pods now"),
+        (["digits"], lambda api: api.forbidden.add("pods/log"), 3, "you may not get pods/log digits-g0-2"),
+        (["digits"], lambda api: setattr(api, "broken", True), 3, "503"),
     ],
 )
 def test_what_a_cluster_does_not_give_is_said(
     arguments: list[str],
-    change: dict[str, Any],
+    change: Callable[[ApiServer], None],
     code: int,
     words: str,
     *,
     config: str,
-    api: Api,
+    api: ApiServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name, value in change.items():
-        setattr(api, name, value)
+    change(api)
     assert main(["logs", *arguments, "--kubeconfig", config]) == code
     assert words in capsys.readouterr().err
 

@@ -13,8 +13,9 @@ import yaml
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import wording
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, trained
-from unit.cli.kube_api import Api, kubeconfig, serving
 
 Status = Callable[..., str]
 
@@ -25,15 +26,15 @@ def digits() -> Trained:
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api()
+def api() -> ApiServer:
+    return ApiServer()
 
 
 @pytest.fixture
-def status(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Status]:
+def status(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Status]:
     """Run `heterotrain status` with some arguments; gives what it prints."""
     with serving(api) as url:
-        config = kubeconfig(tmp_path / "config.yaml", url)
+        config = kubeconfig(tmp_path / "config.yaml", url, namespace="team")
 
         def run(*arguments: str) -> str:
             assert main(["status", "--kubeconfig", str(config), *arguments]) == 0
@@ -52,9 +53,9 @@ def rows(text: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("   ") if cell.strip()] for line in body]
 
 
-def test_jobs_are_listed_a_line_each(api: Api, status: Status, digits: Trained) -> None:
+def test_jobs_are_listed_a_line_each(api: ApiServer, status: Status, digits: Trained) -> None:
     digits.put(api)
-    api.jobs.append(job_document("unseen"))
+    api.restore("heterotrainingjobs", job_document("unseen"))
     said = status()
     assert said.splitlines()[0].split() == ["NAME", "PHASE", "WORKERS", "STEP", "IMBALANCE", "PLAN", "AGE"]
     first, second = rows(said, "NAME")
@@ -62,26 +63,28 @@ def test_jobs_are_listed_a_line_each(api: Api, status: Status, digits: Trained) 
     assert second[:-1] == ["unseen", "Unseen", "-", "-", "-", "-"]
 
 
-def test_wide_list_says_why(api: Api, status: Status, digits: Trained) -> None:
+def test_wide_list_says_why(api: ApiServer, status: Status, digits: Trained) -> None:
     digits.put(api)
-    api.jobs.append(job_document("dry", dryRun=True))
+    api.restore("heterotrainingjobs", job_document("dry", dryRun=True))
     first, second = rows(status("-o", "wide"), "NAME")
     assert first[0] == "digits"
     assert first[-1].startswith("Optimal keeps the batches: digits-g2-0 takes 116 ms at 27 samples")
     assert "Optimal (dry run)" in second
 
 
-def test_nothing_to_list_is_said(api: Api, status: Status, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_nothing_to_list_is_said(
+    api: ApiServer, status: Status, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert status() == ""
     with serving(api) as url:
-        config = str(kubeconfig(tmp_path / "other.yaml", url))
+        config = str(kubeconfig(tmp_path / "other.yaml", url, namespace="team"))
         assert main(["status", "--kubeconfig", config]) == 0
         assert capsys.readouterr().err == "There are no jobs in namespace team.\n"
         assert main(["status", "--kubeconfig", config, "-A"]) == 0
         assert capsys.readouterr().err == "There are no jobs.\n"
 
 
-def test_job_is_shown_with_its_workers(api: Api, status: Status, digits: Trained) -> None:
+def test_job_is_shown_with_its_workers(api: ApiServer, status: Status, digits: Trained) -> None:
     digits.put(api)
     said = status("digits")
     assert said.startswith("digits in team: Running, ")
@@ -96,7 +99,7 @@ def test_job_is_shown_with_its_workers(api: Api, status: Status, digits: Trained
     ]
 
 
-def test_conditions_that_do_not_hold_are_for_the_wide_form(api: Api, status: Status, digits: Trained) -> None:
+def test_conditions_that_do_not_hold_are_for_the_wide_form(api: ApiServer, status: Status, digits: Trained) -> None:
     digits.put(api)
     shown = [row[0] for row in rows(status("digits"), "CONDITION")]
     assert shown == ["Created", "Running", "Balanced", "CheckpointNotDurable"]
@@ -104,12 +107,12 @@ def test_conditions_that_do_not_hold_are_for_the_wide_form(api: Api, status: Sta
     assert {"Suspended", "Succeeded", "Failed", "Degraded"} < set(everything)
 
 
-def test_waiting_workers_say_why(api: Api, status: Status) -> None:
+def test_waiting_workers_say_why(api: ApiServer, status: Status) -> None:
     job = job_document()
     message = 'ImagePullBackOff: Back-off pulling image "trainer:[latest]"'
     worker = {"name": "digits-g0-0", "group": "g0", "phase": "pending", "message": message}
     job["status"] = {"phase": "Created", "ready": "0/3", "workers": [worker]}
-    api.jobs.append(job)
+    api.restore("heterotrainingjobs", job)
     assert rows(status("digits"), "WORKER") == [["digits-g0-0", *["-"] * 6, f"pending: {message}"]]
 
 
@@ -120,8 +123,8 @@ def test_waiting_workers_say_why(api: Api, status: Status) -> None:
         ({"phase": "Running", "observedGeneration": 0}, "The job was changed since the operator last looked at it."),
     ],
 )
-def test_doubtful_status_is_called_so(changes: dict[str, Any], remark: str, api: Api, status: Status) -> None:
-    api.jobs.append({**job_document(), "status": changes})
+def test_doubtful_status_is_called_so(changes: dict[str, Any], remark: str, api: ApiServer, status: Status) -> None:
+    api.restore("heterotrainingjobs", {**job_document(), "status": changes})
     assert remark in status("digits").splitlines()
 
 
@@ -135,7 +138,7 @@ def test_status_of_another_version_is_read_with_patience() -> None:
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_objects_are_printed_as_they_are(
-    form: str, read: Callable[[str], Any], api: Api, status: Status, digits: Trained
+    form: str, read: Callable[[str], Any], api: ApiServer, status: Status, digits: Trained
 ) -> None:
     digits.put(api)
     one = read(status("digits", "-o", form))
@@ -167,9 +170,9 @@ def test_ages_are_short(seconds: float | None, text: str) -> None:
     assert wording.age(seconds) == text
 
 
-def test_evaluation_is_told(api: Api, status: Status, digits: Trained) -> None:
+def test_evaluation_is_told(api: ApiServer, status: Status, digits: Trained) -> None:
     document = {**digits.document, "status": {**digits.document["status"]}}
     metrics = [{"name": "accuracy", "value": 0.9753}, {"name": "f1", "value": 1}, {"name": "odd"}]
     document["status"]["evaluation"] = {"step": 50, "metrics": metrics}
-    api.jobs.append(document)
+    api.restore("heterotrainingjobs", document)
     assert "step 60/1000, accuracy 0.9753 and f1 1 at step 50, " in status("digits")

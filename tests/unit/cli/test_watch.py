@@ -16,8 +16,9 @@ from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.reading import Reader
 from heterotrain_operator.clusters.kube.reading_errors import RefusedError, UnreachableError
+from kube_server.api_server import CUT, GONE, ApiServer, StatusError
+from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, trained
-from unit.cli.kube_api import CUT, Api, kubeconfig, serving, status
 
 Document = dict[str, Any]
 
@@ -36,14 +37,14 @@ class Time:
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api()
+def api() -> ApiServer:
+    return ApiServer()
 
 
 @pytest.fixture
-def config(api: Api, tmp_path: Path) -> Iterator[Path]:
+def config(api: ApiServer, tmp_path: Path) -> Iterator[Path]:
     with serving(api) as url:
-        yield kubeconfig(tmp_path / "config.yaml", url)
+        yield kubeconfig(tmp_path / "config.yaml", url, namespace="team")
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def bookmark(version: int) -> Document:
 
 
 def gone(version: str = "too old resource version") -> Document:
-    return {"type": "ERROR", "object": status(410, "Expired", version)}
+    return {"type": "ERROR", "object": StatusError(410, "Expired", version).status}
 
 
 def followed(reader: Reader, steps: int) -> tuple[list[int | None], list[str]]:
@@ -83,29 +84,29 @@ def followed(reader: Reader, steps: int) -> tuple[list[int | None], list[str]]:
     return seen, said
 
 
-def watched_from(api: Api) -> list[str]:
+def watched_from(api: ApiServer) -> list[str]:
     """The moments from which was watched."""
     return [query["resourceVersion"] for _, query in api.asked if query.get("watch")]
 
 
-def test_every_change_is_seen_across_watches_that_end(api: Api, reader: Reader) -> None:
-    api.jobs = [at(0, 50)]
-    api.watches = [[modified(at(1, 101)), bookmark(140)], [], [modified(at(2, 150)), modified(at(3, 151))]]
+def test_every_change_is_seen_across_watches_that_end(api: ApiServer, reader: Reader) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
+    api.scripts = [[modified(at(1, 101)), bookmark(140)], [], [modified(at(2, 150)), modified(at(3, 151))]]
     assert followed(reader, 4) == ([0, 1, 2, 3], [])
     assert watched_from(api) == ["100", "140", "140"]
 
 
 @pytest.mark.parametrize("how", ["event", "answer"])
-def test_expired_watch_looks_anew(how: str, api: Api, reader: Reader) -> None:
-    api.jobs = [at(0, 50)]
-    api.watches = [["gone"] if how == "answer" else [gone()], [modified(at(5, 101))]]
+def test_expired_watch_looks_anew(how: str, api: ApiServer, reader: Reader) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
+    api.scripts = [[GONE] if how == "answer" else [gone()], [modified(at(5, 101))]]
     assert followed(reader, 3) == ([0, 0, 5], [])
     assert watched_from(api) == ["100", "100"]
 
 
-def test_broken_watch_is_taken_up_where_it_was(api: Api, reader: Reader) -> None:
-    api.jobs = [at(0, 50)]
-    api.watches = [[modified(at(1, 101)), CUT], [modified(at(2, 102))]]
+def test_broken_watch_is_taken_up_where_it_was(api: ApiServer, reader: Reader) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
+    api.scripts = [[modified(at(1, 101)), CUT], [modified(at(2, 102))]]
     seen, said = followed(reader, 3)
     assert seen == [0, 1, 2]
     assert watched_from(api) == ["100", "101"]
@@ -113,8 +114,8 @@ def test_broken_watch_is_taken_up_where_it_was(api: Api, reader: Reader) -> None
     assert said[0].endswith("trying again for 5m")
 
 
-def test_silent_cluster_is_given_up_after_a_while(api: Api, reader: Reader) -> None:
-    api.jobs = [at(0, 50)]
+def test_silent_cluster_is_given_up_after_a_while(api: ApiServer, reader: Reader) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
     time, said = Time(), list[str]()
     changes = follow(reader, "digits", clock=time.now, pause=time.pause, say=said.append)
     next(changes)
@@ -125,8 +126,8 @@ def test_silent_cluster_is_given_up_after_a_while(api: Api, reader: Reader) -> N
     assert len(said) == 1, "it is said once that the cluster is away"
 
 
-def test_rights_that_end_meanwhile_end_the_watch(api: Api, reader: Reader) -> None:
-    api.jobs = [at(0, 50)]
+def test_rights_that_end_meanwhile_end_the_watch(api: ApiServer, reader: Reader) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
     changes = follow(reader, "digits", clock=float, pause=lambda _: None, say=print)
     next(changes)
     api.forbidden = {"heterotrainingjobs"}
@@ -134,32 +135,34 @@ def test_rights_that_end_meanwhile_end_the_watch(api: Api, reader: Reader) -> No
         next(changes)
 
 
-def test_deleted_job_ends_the_watch(api: Api, reader: Reader) -> None:
-    api.jobs = [at(0, 50)]
-    api.watches = [[{"type": "DELETED", "object": at(3, 101)}]]
+def test_deleted_job_ends_the_watch(api: ApiServer, reader: Reader) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
+    api.scripts = [[{"type": "DELETED", "object": at(3, 101)}]]
     assert followed(reader, 9) == ([0, None], [])
 
 
 @pytest.mark.parametrize("now", ["nothing", "another"])
-def test_job_that_went_unseen_ends_the_watch(now: str, api: Api, reader: Reader) -> None:
-    api.jobs = [at(0, 50)]
-    api.watches = [["gone"]]
+def test_job_that_went_unseen_ends_the_watch(now: str, api: ApiServer, reader: Reader) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
+    api.scripts = [[GONE]]
     time = Time()
     changes = follow(reader, "digits", clock=time.now, pause=time.pause, say=print)
     next(changes)
     again = at(0, 90)
     again["metadata"]["uid"] = "another"
-    api.jobs = [] if now == "nothing" else [again]
+    api.clear("heterotrainingjobs")
+    if now == "another":
+        api.restore("heterotrainingjobs", again)
     assert list(changes) == [None]
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
 def test_end_of_the_job_is_the_exit_code(
-    phase: str, code: int, api: Api, config: Path, capsys: pytest.CaptureFixture[str]
+    phase: str, code: int, api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api.jobs = [at(0, 50)]
+    api.restore("heterotrainingjobs", at(0, 50))
     reason = "all 3 workers finished [the] job's last step"
-    api.watches = [[modified(at(4, 101)), modified(at(9, 102, phase, reason=reason)), modified(at(0, 103))]]
+    api.scripts = [[modified(at(4, 101)), modified(at(9, 102, phase, reason=reason)), modified(at(0, 103))]]
     assert main(["watch", "digits", "--kubeconfig", str(config)]) == code
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ", 1)[1] for line in lines] == [
@@ -169,26 +172,26 @@ def test_end_of_the_job_is_the_exit_code(
     ]
 
 
-def test_job_that_ended_before_is_not_waited_for(api: Api, config: Path) -> None:
-    api.jobs = [at(9, 50, "Succeeded")]
+def test_job_that_ended_before_is_not_waited_for(api: ApiServer, config: Path) -> None:
+    api.restore("heterotrainingjobs", at(9, 50, "Succeeded"))
     assert main(["watch", "digits", "--kubeconfig", str(config)]) == 0
     assert watched_from(api) == []
 
 
-def test_deleted_job_is_no_success(api: Api, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    api.jobs = [at(0, 50)]
-    api.watches = [[{"type": "DELETED", "object": at(3, 101)}]]
+def test_deleted_job_is_no_success(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api.restore("heterotrainingjobs", at(0, 50))
+    api.scripts = [[{"type": "DELETED", "object": at(3, 101)}]]
     assert main(["watch", "digits", "--kubeconfig", str(config)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "digits was deleted"
 
 
-def test_lines_come_with_changes_only(api: Api, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_come_with_changes_only(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job: Trained = trained()
     first, same, moved = (dict(job.document) for _ in range(3))
     same["metadata"] = {**job.document["metadata"], "resourceVersion": "101"}
     moved["status"] = {**job.document["status"], "phase": "Succeeded"}
-    api.jobs = [first]
-    api.watches = [[modified(same), modified(moved)]]
+    api.restore("heterotrainingjobs", first)
+    api.scripts = [[modified(same), modified(moved)]]
     assert main(["watch", "digits", "--kubeconfig", str(config)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
@@ -196,11 +199,11 @@ def test_lines_come_with_changes_only(api: Api, config: Path, capsys: pytest.Cap
     assert lines[1].endswith("own time 110 ms / 110 ms / 120 ms"), "the reason is not repeated"
 
 
-def test_terminal_shows_a_table_of_now(api: Api, reader: Reader) -> None:
+def test_terminal_shows_a_table_of_now(api: ApiServer, reader: Reader) -> None:
     job: Trained = trained()
     ended = {**job.document, "status": {**job.document["status"], "phase": "Succeeded"}}
-    api.jobs = [job.document]
-    api.watches = [[modified(ended)]]
+    api.restore("heterotrainingjobs", job.document)
+    api.scripts = [[modified(ended)]]
     console = Console(file=io.StringIO(), force_terminal=True, width=200, markup=False, highlight=False)
     time = Time()
     moment = datetime(2026, 1, 1, tzinfo=UTC)

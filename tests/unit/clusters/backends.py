@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from handlers.api_server import ApiServer
-from handlers.serving import kubeconfig, serving
 from heterotrain.contract import PLAN_FILE, Plan
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
@@ -21,6 +19,8 @@ from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import Decision, Seen, WorkerKey
 from heterotrain_operator.core.state import Memory
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 from unit.kube.worlds import World
 from unit.local.worlds import SLEEP, eventually, make_job
 

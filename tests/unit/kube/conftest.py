@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from handlers.api_server import ApiServer
-from handlers.serving import kubeconfig, serving
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import Gateway
+from kube_server.api_server import ApiServer
+from kube_server.serving import kubeconfig, serving
 
 
 @pytest.fixture

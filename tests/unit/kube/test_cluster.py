@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain.contract import Member
 from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, JobGoneError
@@ -17,6 +16,7 @@ from heterotrain_operator.clusters.kube.observe.absences import Absences
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import JOB, NAMES, NOW, World, owner, rebalance, refusing, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])

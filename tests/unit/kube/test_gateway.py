@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.transport import BrokenOffError
+from kube_server.api_server import CUT, GONE, ApiServer, StatusError
 from unit.kube.worlds import JOB
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "team-a"}, "data": {"a": "1"}}
@@ -33,7 +34,12 @@ READS: dict[str, Callable[[Gateway], Any]] = {
     "uids": lambda gateway: gateway.uids("Pod", "team-a", "job", "digits"),
     "may_list": lambda gateway: gateway.may_list("Pod", "team-a"),
     "serves_jobs": lambda gateway: gateway.serves_jobs(),
+    "listed": lambda gateway: gateway.listed("Pod", None),
 }
+
+
+def watched(gateway: Gateway, version: str = "1") -> Iterator[dict[str, Any]]:
+    return gateway.changes("Pod", "team-a", version, fields="metadata.name=p", seconds=5, timeout=(5, 10))
 
 
 def uid(body: Any) -> str:
@@ -154,6 +160,32 @@ def test_uids_are_those_of_the_label(gateway: Gateway, api: ApiServer) -> None:
     assert gateway.uids("Pod", "team-a", "job", "digits") == {uid(mine)}
 
 
+def test_list_is_of_one_namespace_or_of_all(gateway: Gateway, api: ApiServer) -> None:
+    for namespace in ("team-a", "team-b"):
+        api.put("pods", POD, namespace)
+    assert [pod["metadata"]["namespace"] for pod in gateway.listed("Pod", "team-a")["items"]] == ["team-a"]
+    assert len(gateway.listed("Pod", None)["items"]) == 2
+    assert len(gateway.listed("Pod", None, labels="job=digits", fields="metadata.name=p")["items"]) == 2
+    assert gateway.listed("Pod", None, labels="job=other")["items"] == []
+    assert gateway.listed("Pod", None, fields="metadata.name=q")["items"] == []
+
+
+def test_watch_shows_what_happens_after_a_version(gateway: Gateway, api: ApiServer) -> None:
+    api.put("pods", POD)
+    version = gateway.listed("Pod", "team-a")["metadata"]["resourceVersion"]
+    events = watched(gateway, version)
+    api.change("pods", "p", {"spec": {"nodeName": "n"}})
+    changed = next(events)
+    assert (changed["type"], changed["object"]["spec"]["nodeName"]) == ("MODIFIED", "n")
+
+
+def test_log_is_whole_or_its_last_lines(gateway: Gateway, api: ApiServer) -> None:
+    api.put("pods", POD)
+    api.logs["p"] = "one\ntwo\n"
+    assert b"".join(gateway.log("team-a", "p", "trainer")) == b"one\ntwo\n"
+    assert b"".join(gateway.log("team-a", "p", "trainer", tail=1)) == b"two\n"
+
+
 def test_resource_is_served_once_it_is_installed(gateway: Gateway, api: ApiServer) -> None:
     api.missing.add("heterotrainingjobs")
     assert not gateway.serves_jobs()
@@ -237,7 +269,38 @@ def test_answer_that_is_too_large_is_not_read_to_its_end(
     ask(gateway)
 
 
-def test_object_in_place_of_a_list_is_an_error(gateway: Gateway, api: ApiServer) -> None:
-    api.missing.add("pods")
-    with pytest.raises(GatewayError, match="list Pod: "):
-        gateway.listed("Pod", "team-a")
+def test_page_in_place_of_a_list_is_an_error(proxy: int) -> None:
+    with pytest.raises(GatewayError, match="list Pod: the answer is no object"):
+        gateway_to(proxy).listed("Pod", "team-a")
+
+
+def test_watch_that_breaks_off_is_an_error_after_what_it_showed(gateway: Gateway, api: ApiServer) -> None:
+    api.scripts = [[{"type": "ADDED", "object": POD}, CUT]]
+    events = watched(gateway)
+    assert next(events)["type"] == "ADDED"
+    with pytest.raises(BrokenOffError, match="watch Pod: the answer broke off"):
+        next(events)
+
+
+def test_event_that_is_too_large_ends_the_watch(
+    gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.transport.PIECE_BYTES", 64)
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.transport.LONGEST_EVENT_BYTES", 100)
+    api.scripts = [[{"type": "ADDED", "object": {"much": "x" * 500}}]]
+    with pytest.raises(GatewayError, match="watch Pod: an event is larger than 100 bytes"):
+        next(watched(gateway))
+
+
+def test_watch_from_a_forgotten_version_is_gone(gateway: Gateway, api: ApiServer) -> None:
+    api.scripts = [[GONE]]
+    with pytest.raises(GatewayError) as caught:
+        next(watched(gateway))
+    assert caught.value.status == 410
+
+
+def test_log_of_a_pod_that_waits_is_refused_with_its_reason(gateway: Gateway, api: ApiServer) -> None:
+    api.put("pods", POD)
+    with pytest.raises(GatewayError, match="waiting to start: ContainerCreating") as caught:
+        next(gateway.log("team-a", "p", "trainer"))
+    assert caught.value.status == 400

@@ -13,10 +13,12 @@ from jsonschema import Draft4Validator
 
 from heterotrain_operator.api import Problem
 from heterotrain_operator.api.crd import custom_resource_definition
-from heterotrain_operator.clusters.kube.observe.observed import NO_INDEX, pod_facts, worker_seen
+from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts
+from heterotrain_operator.clusters.kube.observe.workers import worker_seen
 from heterotrain_operator.clusters.kube.status.invalid import invalid_status
-from heterotrain_operator.clusters.kube.status.job_status import next_status, tolerated
+from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.outcome import outcome_in
+from heterotrain_operator.clusters.kube.status.schema import tolerated
 from hostile import ODD_TEXT, spoilt, spoilt_text
 from unit.kube.documents import Document, job, merged, pod, read
 from unit.kube.statuses import MEMORY, NOW, decision, status, training, worker

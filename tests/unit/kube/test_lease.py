@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.client import REQUEST_SECONDS, PatientClient
 from heterotrain_operator.clusters.kube.lease import (
     LEASE_SECONDS,
@@ -16,6 +15,7 @@ from heterotrain_operator.clusters.kube.lease import (
     Leadership,
     NotLeadingError,
 )
+from kube_server.api_server import ApiServer, StatusError
 
 
 @dataclass

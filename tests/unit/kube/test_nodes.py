@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observe.nodes import FRESH_SECONDS, Nodes
+from kube_server.api_server import ApiServer, StatusError
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import NAMES, World, owner, rebalance, refusing, stored, written
 
 LEADER = NAMES[0]

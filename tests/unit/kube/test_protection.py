@@ -5,11 +5,11 @@ from __future__ import annotations
 import kubernetes_validate
 import pytest
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain import contract
 from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.pods import build_pod
 from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import JOB_UID, SMALL, Document, groups, job
 from unit.kube.worlds import NAMES, World
 

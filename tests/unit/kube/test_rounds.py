@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.client import PatientClient
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.lease import NotLeadingError
@@ -23,6 +22,7 @@ from heterotrain_operator.controller.rounds import (
     JobRounds,
 )
 from heterotrain_operator.metrics.own import OperatorMetrics
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import NAMES, World
 
 T = TypeVar("T")

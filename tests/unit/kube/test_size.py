@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from handlers.api_server import ApiServer
 from heterotrain.contract import MAX_PLAN_BYTES, Member, Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError
 from heterotrain_operator.api.base import MAX_BATCH
@@ -18,6 +17,7 @@ from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_
 from heterotrain_operator.clusters.kube.objects.plan_map import PLAIN_BYTES, build_plan_map, bytes_in, read_plan_map
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.core.state import MAX_BYTES, Memory, WorkerMemory
+from kube_server.api_server import ApiServer
 from unit.kube.documents import JOB_UID, groups, job
 
 NAMES = [("digits", "cpu"), ("a" * 30, "b" * 27)]

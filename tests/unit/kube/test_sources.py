@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import trustme
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain_operator.clusters.kube.gateway import Gateway
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import (
     CREDENTIAL_SECONDS,
     RENEWAL_SECONDS,
@@ -23,6 +22,7 @@ from heterotrain_operator.clusters.kube.observe.sources import (
 )
 from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.prometheus import REFUSES, Reading
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import Document, job
 from unit.metrics.servers import Script, serving
 

@@ -8,7 +8,8 @@ import pytest
 
 from heterotrain_operator.api import Problem, to_core
 from heterotrain_operator.clusters.kube.status.invalid import invalid_status
-from heterotrain_operator.clusters.kube.status.job_status import FIGURES_SECONDS, next_status, worth_writing
+from heterotrain_operator.clusters.kube.status.job_status import next_status
+from heterotrain_operator.clusters.kube.status.worth import FIGURES_SECONDS, worth_writing
 from heterotrain_operator.core.model import Condition, Seen
 from unit.core.traces import World
 from unit.kube.documents import Document, job

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from handlers.api_server import ApiServer, StatusError
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
@@ -14,12 +13,13 @@ from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.protection import Peers
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts, pod_facts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.prometheus import Reading
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import CONTAINER, Document, merged
 
 NOW = 1769860800.0  # 2026-01-31T12:00:00Z

@@ -23,7 +23,7 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.api import ManifestError, parse_manifest, parse_stored, training_config
 from heterotrain_operator.cli.cluster.job_state import read_job
-from heterotrain_operator.clusters.kube.status.job_status import tolerated
+from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.kube.documents import job
 

@@ -22,11 +22,14 @@ from heterotrain_operator.clusters.kube.transport import (
     Transport,
 )
 
-__all__ = ["FORBIDDEN", "JOB_API", "JOB_KIND", "ConflictError", "Gateway", "GatewayError", "JobGoneError"]
+__all__ = ["FORBIDDEN", "JOB_API", "JOB_KIND", "REFUSALS", "ConflictError", "Gateway", "GatewayError", "JobGoneError"]
 
 JOB_KIND = "HeteroTrainingJob"
 JOB_API = f"{GROUP}/{VERSION}"
 OK, FORBIDDEN, NOT_FOUND, UNPROCESSABLE = 200, 403, 404, 422
+
+REFUSALS = frozenset({400, 403, 404, 409, 422})
+"""HTTP statuses with which the API server refuses an object for what it is, and will again."""
 
 APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
@@ -92,6 +95,14 @@ class Gateway:
                 raise
             return False
         return True
+
+    def check_job(self, body: Mapping[str, Any]) -> None:
+        """Raises JobGoneError if this very job is no more or is being deleted, GatewayError if the API server fails."""
+        metadata = body["metadata"]
+        found = self.read(JOB_KIND, metadata["namespace"], metadata["name"])
+        there = {} if found is None else found["metadata"]
+        if there.get("uid") != metadata["uid"] or "deletionTimestamp" in there:
+            raise JobGoneError(f"job {metadata['namespace']}/{metadata['name']} of UID {metadata['uid']} is gone")
 
     def uids(self, kind: str, namespace: str, label: str, value: str) -> frozenset[str]:
         """UIDs of the objects of a kind that bear the label now. Raises GatewayError."""

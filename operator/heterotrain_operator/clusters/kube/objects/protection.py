@@ -1,4 +1,4 @@
-"""What keeps strangers from a job's workers: a secret by which they know one another, and a NetworkPolicy.
+"""What keeps everybody else from a job's workers: a secret by which they know one another, and a NetworkPolicy.
 
 The policy is one for each job and made here, because a policy selects peers by labels that are written down in it: one
 for a whole namespace could not keep the workers of its jobs apart.
@@ -6,13 +6,11 @@ for a whole namespace could not keep the workers of its jobs apart.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from heterotrain import contract
 from heterotrain_operator.api import HeteroTrainingJob
-from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway
 from heterotrain_operator.clusters.kube.objects.names import (
     LABEL_JOB,
     LABEL_ROLE,
@@ -22,52 +20,10 @@ from heterotrain_operator.clusters.kube.objects.names import (
     policy_name,
     secret_name,
 )
-from heterotrain_operator.clusters.kube.objects.owned import (
-    COMPONENT_WORKER,
-    NameTakenError,
-    check_owner,
-    owned_metadata,
-)
+from heterotrain_operator.clusters.kube.objects.owned import COMPONENT_WORKER, owned_metadata
 
 Document = dict[str, Any]
 Peers = Sequence[Mapping[str, Any]]
-
-
-class Protection:
-    """Provides both for jobs. For use by many threads."""
-
-    def __init__(self, gateway: Gateway, metrics_from: Peers | None) -> None:
-        """`metrics_from` are NetworkPolicyPeers that may read workers' metrics; None: no policies are made."""
-        self._gateway = gateway
-        self._metrics_from = metrics_from
-
-    def provide(self, job: HeteroTrainingJob, uid: str) -> None:
-        """Before the job's pods are created, which need the secret; `uid` is the job's.
-
-        Raises NameTakenError if the policy's name is taken, GatewayError if the API server refuses or fails.
-        """
-        self._provide_secret(job, uid)
-        if self._metrics_from is not None:
-            self._provide_policy(build_policy(job, uid, self._metrics_from), job, uid)
-
-    def _provide_secret(self, job: HeteroTrainingJob, uid: str) -> None:
-        # One that is there is this job's, for its name has the UID in it; so no Secret has to be read.
-        try:
-            self._gateway.create(build_secret(job, uid, secrets.token_hex(contract.SECRET_BYTES)))
-        except ConflictError as error:
-            if not error.exists:  # a quota that others change at the same time answers with a conflict, too
-                raise
-
-    def _provide_policy(self, policy: Document, job: HeteroTrainingJob, uid: str) -> None:
-        metadata = policy["metadata"]
-        found = self._gateway.read("NetworkPolicy", metadata["namespace"], metadata["name"])
-        try:
-            if found is not None:
-                check_owner(found, job.metadata.name, uid)
-        except NameTakenError as error:
-            if not error.earlier:  # that of an earlier job is the same, and may be taken over
-                raise
-        self._gateway.apply(policy)
 
 
 def build_secret(job: HeteroTrainingJob, uid: str, secret: str) -> Document:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from heterotrain.contract import Member
 from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts, pod_facts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts
 
 POD_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 

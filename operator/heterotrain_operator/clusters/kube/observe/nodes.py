@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 
-from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.gateway import FORBIDDEN, Gateway, GatewayError
 
 logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 3.0
 """For so long an answer holds for all jobs."""
-
-FORBIDDEN = 403
 
 
 class Nodes:
@@ -39,7 +37,7 @@ class Nodes:
             if error.status != FORBIDDEN:
                 raise
             if not self._forbidden:
-                logger.warning("lost nodes cannot be told, since nodes must not be read here: %s", error)
+                logger.warning("lost nodes are not recognized, since nodes must not be read here: %s", error)
             self._forbidden, answer = True, False
         else:
             conditions = [] if body is None else (body.get("status") or {}).get("conditions") or []

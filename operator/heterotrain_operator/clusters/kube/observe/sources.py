@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.policies import Prometheus
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.metrics.allowed import allowed_server
 from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials

@@ -1,6 +1,6 @@
 """Pods that the watch still shows but that are gone.
 
-A watch that has to start anew, as after a restart of the API server, lists what is there and says nothing of what went
+A watch that has to start again, as after a restart of the API server, lists what is there and says nothing of what went
 meanwhile. A job that waits for such a pod to answer, or to go away, would wait for ever.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 
 DOUBT_SECONDS = 10.0
 """So long pods may be waited for until the API server is asked which are there; and between such questions."""
 
 
-class Ghosts:
+class StalePods:
     """What is known to be gone of one job's pods, by their UIDs."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -30,7 +30,7 @@ class Ghosts:
         return [pod for pod in pods if pod.uid not in self._uids]
 
     def gone(self, uid: str) -> None:
-        """It was not there any more when it was to be deleted."""
+        """A pod was not there any more when it was to be deleted."""
         self._uids.add(uid)
 
     def look_for(self, pods: Sequence[PodFacts], *, doubtful: bool, now: float) -> None:

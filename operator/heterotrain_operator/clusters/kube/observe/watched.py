@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob
-from heterotrain_operator.clusters.kube.observe.observed import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.metrics.prometheus import Reading
 
 
@@ -22,3 +22,20 @@ class Watched:
     pods: Sequence[PodFacts]
     plan_versions: Collection[str]
     reading: Reading = field(default_factory=lambda: Reading({}))
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """The job's namespace."""
+        namespace: str = self.body["metadata"]["namespace"]
+        return namespace
+
+    @property
+    def uid(self) -> str:
+        """The job's UID."""
+        uid: str = self.body["metadata"]["uid"]
+        return uid

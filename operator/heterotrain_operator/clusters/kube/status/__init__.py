@@ -1,1 +1,1 @@
-"""What a job's users are told: its status, its conditions and its events."""
+"""What a job's users read: its status, its conditions and its events; built, not written."""

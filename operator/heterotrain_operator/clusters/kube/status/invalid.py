@@ -1,6 +1,6 @@
 """The status of a job that the cluster has admitted but that our own checks refuse: what is wrong, by field.
 
-Whatever trains already goes on; the job is taken up again as soon as it is mended.
+Whatever trains already goes on; the job is taken up again as soon as it is corrected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from heterotrain_operator.api import Problem
 from heterotrain_operator.api.base import MAX_TEXT
 from heterotrain_operator.api.status import MAX_CONDITIONS
 from heterotrain_operator.clusters.kube.status import conditions
-from heterotrain_operator.clusters.kube.status.job_status import checked, tolerated
+from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from heterotrain_operator.core.model import Condition
 
 INVALID = "Invalid"

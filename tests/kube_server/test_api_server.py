@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from handlers.api_server import APPLY, JSON_PATCH, ApiServer, Document
-from handlers.serving import kubeconfig, serving
 from heterotrain_operator.clusters.kube.access import Access, connect
 from heterotrain_operator.clusters.kube.client import PatientClient
+from kube_server.api_server import APPLY, JSON_PATCH, ApiServer, Document
+from kube_server.serving import kubeconfig, serving
 
 JSON = "application/json"
 NAMESPACES = "/api/v1/namespaces"
@@ -138,6 +138,12 @@ def test_list_is_of_those_with_the_label_and_has_a_version(server: Server) -> No
     assert [item["metadata"]["name"] for item in found["items"]] == ["m"]
     assert found["metadata"]["resourceVersion"]
     assert server.ask("GET", "configmaps?labelSelector=a%3Dc")[1]["items"] == []
+
+
+def test_list_is_of_those_with_the_field(server: Server) -> None:
+    server.apply(MAP)
+    found = [server.ask("GET", f"configmaps?fieldSelector=metadata.name%3D{name}")[1]["items"] for name in "mn"]
+    assert [[item["metadata"]["name"] for item in items] for items in found] == [["m"], []]
 
 
 def test_list_of_a_limited_number_is_continued_until_all_were_there(server: Server) -> None:

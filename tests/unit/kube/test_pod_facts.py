@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from heterotrain.contract import Termination
-from heterotrain_operator.clusters.kube.observe.observed import NO_INDEX, PodFacts, pod_facts, worker_seen
+from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, PodFacts, pod_facts
+from heterotrain_operator.clusters.kube.observe.workers import worker_seen
 from heterotrain_operator.core.model import WorkerMetrics
 from unit.kube.documents import JOB_UID, Document, merged, pod, read
 

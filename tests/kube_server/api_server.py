@@ -39,6 +39,12 @@ APPLY, MERGE, JSON_PATCH = (
 )
 
 
+CUT = "cut"
+"""In a script of a watch: the connection breaks off in the middle of a line."""
+GONE = "gone"
+"""The script of a watch that is refused, for its version is too old."""
+
+
 class StatusError(Exception):
     """An answer that is an error, as a Status object words it."""
 
@@ -52,9 +58,13 @@ class StatusError(Exception):
 class ApiServer:
     """What the cluster holds.
 
-    `refuse(verb, plural, name)` may raise a StatusError, or wait. Nothing may be listed in `forbidden` namespaces.
-    `writes` lists what was not refused: verb, plural, name and the body that was sent; `reads` verb, plural, and name
-    or label selector. `missing` kinds are not served.
+    `refuse(verb, plural, name)` may raise a StatusError, or wait. Nothing may be listed in `forbidden` namespaces, nor
+    read of `forbidden` resources, anywhere (`pods/log`) or in one namespace (`events:team-a`; `events:` is in all at
+    once). `writes` lists what was not refused: verb, plural, name and the body that was sent; `reads` verb, plural, and
+    name or label selector; `asked` paths and queries. `missing` kinds are not served, and nothing is if it is `broken`.
+    `logs` are by pod; a pod that has none waits to start. `scripts`, where there are any, are what watches send, one
+    for each in turn: events, CUT where the connection breaks off in the middle of a line, or only GONE where the
+    version is too old.
     """
 
     def __init__(self) -> None:
@@ -62,8 +72,12 @@ class ApiServer:
         self.writes: list[tuple[str, str, str, Any]] = []
         self.reads: list[tuple[str, str, str]] = []
         self.refuse: Callable[[str, str, str], None] = lambda verb, plural, name: None
+        self.asked: list[tuple[str, dict[str, str]]] = []
         self.missing: set[str] = set()
         self.forbidden: set[str] = set()
+        self.broken = False
+        self.logs: dict[str, str] = {}
+        self.scripts: list[list[Document | str]] | None = None
         self.clock: Callable[[], float] = time.time
         self._forgotten = 0
         self._versions = itertools.count(100)
@@ -87,6 +101,17 @@ class ApiServer:
         """Create an object, or replace one whole, in spite of everything."""
         with self._changed:
             return copy.deepcopy(self._store((plural, namespace, body["metadata"]["name"]), body))
+
+    def restore(self, plural: str, body: Document) -> None:
+        """An object as a cluster had it, with its own UID, version and moments; no watch shows that it comes."""
+        metadata = body["metadata"]
+        with self._changed:
+            self.objects[plural, metadata.get("namespace", ""), metadata["name"]] = copy.deepcopy(body)
+
+    def clear(self, plural: str) -> None:
+        """Take all objects of a kind away; no watch shows that they go."""
+        with self._changed:
+            self.objects = {key: body for key, body in self.objects.items() if key[0] != plural}
 
     def change(self, plural: str, name: str, patch: Document, namespace: str = "team-a") -> Document:
         """A merge patch, as some controller would send it."""
@@ -147,8 +172,8 @@ class ApiServer:
 
     # --- requests -------------------------------------------------------------------------------------------
 
-    def discover(self, path: str) -> Document:
-        """What there is at /version, /api and below /apis."""
+    def discover(self, path: str) -> Document | None:
+        """What there is at /version, /api and below /apis; None if nothing is."""
         groups: dict[str, list[str]] = {}
         for plural, (prefix, _) in KINDS.items():
             if plural not in self.missing:
@@ -165,7 +190,7 @@ class ApiServer:
                 "groups": [{"name": g, "versions": [v], "preferredVersion": v} for g, v in versions],
             }
         if path not in groups:
-            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+            return None
         verbs = ["get", "list", "watch", "create", "patch", "delete"]
         plain = {"singularName": "", "verbs": verbs}
         return {
@@ -176,33 +201,55 @@ class ApiServer:
             ],
         }
 
-    def listed(self, plural: str, namespace: str, selector: str, *, limit: int = 0, token: str = "") -> Document:
-        """All of a kind, or so many of them, and a token for those after them.
+    def listed(
+        self, plural: str, namespace: str, labels: str, *, fields: str = "", limit: int = 0, token: str = ""
+    ) -> Document:
+        """All of a kind that the selectors mean, or so many of them, and a token for those after them.
 
         Of later pages a kube-apiserver shows what was there when the first was asked for, and here it is what is there
         now; the watch from the first one's version on comes to the same.
         """
         self.refuse("list", plural, "")
+        self._check_right("list", plural, namespace)
         if namespace in self.forbidden:
-            raise StatusError(403, "Forbidden", f'cannot list resource "{plural}" in the namespace "{namespace}"')
+            raise _forbidden("list", plural, namespace)
         with self._changed:
-            self.reads.append(("list", plural, selector))
+            self.reads.append(("list", plural, labels))
             version, *after = json.loads(token) if token else (self._version, "", "")
             if version < self._forgotten:
                 raise StatusError(410, "Expired", "The provided continue parameter is too old")
             found = {
                 key: body
                 for key, body in sorted(self.objects.items())
-                if key[0] == plural and namespace in ("", key[1]) and selected(body, selector) and [*key[1:]] > after
+                if key[0] == plural
+                and namespace in ("", key[1])
+                and selected(body, labels, fields)
+                and [*key[1:]] > after
             }
             meta = {"resourceVersion": str(version)}
             if 0 < limit < len(found):
                 meta["continue"] = json.dumps([version, *list(found)[limit - 1][1:]])
             items = list(found.values())[: limit or None]
-            return {"kind": f"{KINDS[plural][1]}List", "metadata": meta, "items": copy.deepcopy(items)}
+            prefix, kind = KINDS[plural]
+            group = prefix.split("/", 2)[2]
+            return {"kind": f"{kind}List", "apiVersion": group, "metadata": meta, "items": copy.deepcopy(items)}
 
-    def watch(self, plural: str, namespace: str, selector: str, since: int, seconds: float) -> Iterator[Document]:
-        """Events after a version, until the time is over or history is lost."""
+    def watch(
+        self, plural: str, namespace: str, labels: str, *, fields: str = "", since: int, seconds: float
+    ) -> Iterator[Document | str]:
+        """Events after a version, until the time is over or history is lost; or those of a script."""
+        self._check_right("watch", plural, namespace)
+        if self.scripts is None:
+            return self._happened(plural, namespace, labels, fields=fields, since=since, seconds=seconds)
+        assert self.scripts, "one watch more than the test expects"
+        script = self.scripts.pop(0)
+        if script == [GONE]:
+            raise StatusError(410, "Expired", "too old resource version")
+        return iter(script)
+
+    def _happened(
+        self, plural: str, namespace: str, labels: str, *, fields: str, since: int, seconds: float
+    ) -> Iterator[Document]:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             with self._changed:
@@ -215,12 +262,24 @@ class ApiServer:
             for version, event, kind, body in news:
                 since = version
                 where = body["metadata"].get("namespace", "")
-                if kind == plural and namespace in ("", where) and selected(body, selector):
+                if kind == plural and namespace in ("", where) and selected(body, labels, fields):
                     yield {"type": event, "object": body}
+
+    def log(self, namespace: str, pod: str, container: str, tail: int | None) -> str:
+        """What a pod has printed, or its last lines."""
+        self._check_right("get", "pods/log", namespace)
+        with self._changed:
+            self._found(("pods", namespace, pod))
+        if pod not in self.logs:
+            why = f'container "{container}" in pod "{pod}" is waiting to start: ContainerCreating'
+            raise StatusError(400, "BadRequest", why)
+        lines = self.logs[pod].splitlines(keepends=True)
+        return "".join(lines if tail is None else lines[-tail:])
 
     def read(self, key: Id) -> Document:
         """One object."""
         self.refuse("get", key[0], key[2])
+        self._check_right("get", key[0], key[1])
         with self._changed:
             self.reads.append(("get", key[0], key[2]))
             return copy.deepcopy(self._found(key))
@@ -279,6 +338,10 @@ class ApiServer:
         self._remove(key, told=True)
         return old
 
+    def _check_right(self, verb: str, resource: str, namespace: str) -> None:
+        if {resource, f"{resource}:{namespace}"} & self.forbidden:
+            raise _forbidden(verb, resource, namespace)
+
     def _found(self, key: Id) -> Document:
         if key not in self.objects:
             raise StatusError(404, "NotFound", f'{key[0]} "{key[2]}" not found')
@@ -308,11 +371,24 @@ def without(document: Document, name: str) -> Document:
     return {key: value for key, value in document.items() if key != name}
 
 
-def selected(body: Document, selector: str) -> bool:
-    """By labels that exist, or equal."""
-    labels = body["metadata"].get("labels", {})
-    for term in filter(None, selector.split(",")):
+def selected(body: Document, labels: str, fields: str = "") -> bool:
+    """By labels that exist, or equal, and by fields that equal."""
+    bears = body["metadata"].get("labels", {})
+    for term in filter(None, labels.split(",")):
         name, equal, value = term.partition("=")
-        if name not in labels or (equal and labels[name] != value):
+        if name not in bears or (equal and bears[name] != value):
+            return False
+    for term in filter(None, fields.split(",")):
+        path, _, wanted = term.partition("=")
+        found: Any = body
+        for part in path.split("."):
+            found = found.get(part, {})
+        if found != wanted:
             return False
     return True
+
+
+def _forbidden(verb: str, resource: str, namespace: str) -> StatusError:
+    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+    message = f'{resource} is forbidden: User "ann" cannot {verb} resource "{resource}" {where}'
+    return StatusError(403, "Forbidden", message)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from handlers.api_server import APPLY, KINDS, ApiServer, StatusError
+from kube_server.api_server import APPLY, CUT, KINDS, ApiServer, Document, Id, StatusError
 
 VERBS = {"POST": "create", "PUT": "replace", "PATCH": "patch", "DELETE": "delete"}
 TOKEN = "let-me-in"
@@ -30,53 +30,71 @@ class _Handler(BaseHTTPRequestHandler):
         size = int(self.headers["Content-Length"] or 0)
         body = json.loads(self.rfile.read(size)) if size else None
         try:
-            assert self.headers["Authorization"] == f"Bearer {TOKEN}", "who asks?"
-            code, document = self._served(body)
+            code, answer = self._served(body)
         except StatusError as refusal:
-            code, document = refusal.code, refusal.status
-        if document is None:
+            code, answer = refusal.code, refusal.status
+        if isinstance(answer, Iterator):
+            self._stream(answer)
             return
-        data = json.dumps(document).encode()
+        data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/plain" if isinstance(answer, str) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815  # the base class names them so
 
-    def _served(self, body: Any) -> tuple[int, Any]:
+    def _served(self, body: Any) -> tuple[int, Document | str | Iterator[Document | str]]:
+        """The status and the body: an object, plain text, or the events of a watch."""
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        if self.api.broken:
+            return 503, "the API server is starting"
+        if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            raise StatusError(401, "Unauthorized", "Unauthorized")
         prefix, namespace, plural, name, subresource = _parts(url.path)
         if KINDS.get(plural, ("",))[0] != prefix or plural in self.api.missing:
-            return 200, self.api.discover(url.path)
+            resources = self.api.discover(url.path)
+            return (404, "404 page not found\n") if resources is None else (200, resources)
         key = (plural, namespace, name)
-        if self.command != "GET":
-            kind = self.headers["Content-Type"]
-            assert kind != APPLY or query["force"].lower() == "true"
-            exists = key in self.api.objects
-            found = self.api.write(VERBS[self.command], key, body, kind=kind, status=subresource == "status")
-            return 200 if exists else 201, found
-        if name:
-            return 200, self.api.read(key)
-        if query.get("watch") != "true":
-            limit, token = int(query.get("limit", 0)), query.get("continue", "")
-            selector = query.get("labelSelector", "")
-            return 200, self.api.listed(plural, namespace, selector, limit=limit, token=token)
-        self._stream(plural, namespace, query)
-        return 200, None
+        if self.command == "GET":
+            self.api.asked.append((url.path, query))
+            return 200, self._read(key, subresource, query)
+        kind = self.headers["Content-Type"]
+        assert kind != APPLY or query["force"].lower() == "true"
+        exists = key in self.api.objects
+        found = self.api.write(VERBS[self.command], key, body, kind=kind, status=subresource == "status")
+        return 200 if exists else 201, found
 
-    def _stream(self, plural: str, namespace: str, query: dict[str, str]) -> None:
+    def _read(self, key: Id, subresource: str, query: dict[str, str]) -> Document | str | Iterator[Document | str]:
+        plural, namespace, name = key
+        if subresource == "log":
+            tail = query.get("tailLines")
+            return self.api.log(namespace, name, query["container"], None if tail is None else int(tail))
+        if name:
+            return self.api.read(key)
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        if query.get("watch") == "true":
+            since, seconds = int(query["resourceVersion"]), float(query.get("timeoutSeconds", 300))
+            return self.api.watch(plural, namespace, labels, fields=fields, since=since, seconds=seconds)
+        limit, token = int(query.get("limit", 0)), query.get("continue", "")
+        return self.api.listed(plural, namespace, labels, fields=fields, limit=limit, token=token)
+
+    def _stream(self, events: Iterator[Document | str]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Connection", "close")
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self.close_connection = True
-        since, seconds = int(query["resourceVersion"]), float(query.get("timeoutSeconds", 300))
-        with suppress(ConnectionError):
-            for event in self.api.watch(plural, namespace, query.get("labelSelector", ""), since, seconds):
-                self.wfile.write(json.dumps(event).encode() + b"\n")
+        with suppress(ConnectionError):  # whoever has seen enough of a watch hangs up
+            for event in events:
+                if event == CUT:
+                    self.wfile.write(b"fff\r\n" + b'{"type": "MODI')
+                    self.close_connection = True
+                    return
+                line = json.dumps(event).encode() + b"\n"
+                self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  # the base class names it so
         """Tests read what is written to the API server, not this."""
@@ -135,15 +153,19 @@ def serving(api: ApiServer, port: int = 0) -> Iterator[str]:
         thread.join()
 
 
-def kubeconfig(path: Path, url: str) -> Path:
-    """A kubeconfig for the server at a URL."""
+def kubeconfig(path: Path, url: str, *, token: str = TOKEN, namespace: str = "team-a") -> Path:
+    """A kubeconfig for the server at a URL, with the contexts `here` (in use) and `bare` (no namespace)."""
+    bare = {"cluster": "c", "user": "ann"}
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {"token": TOKEN}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}}],
-        "current-context": "c",
+        "users": [{"name": "ann", "user": {"token": token}}],
+        "contexts": [
+            {"name": "here", "context": {**bare, "namespace": namespace}},
+            {"name": "bare", "context": bare},
+        ],
+        "current-context": "here",
     }
     path.write_text(yaml.safe_dump(document), "utf-8")
     return path

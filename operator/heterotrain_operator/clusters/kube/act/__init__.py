@@ -1,0 +1,1 @@
+"""What a decision changes on the cluster: pods, the plan's delivery, status and events."""
