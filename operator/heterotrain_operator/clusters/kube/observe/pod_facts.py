@@ -1,7 +1,7 @@
 """What a pod's document says of its worker, in a few fields: a cluster may hold thousands, and all are kept in memory.
 
-A pod ends in many ways, of which few are the worker's own. Each is told in the words that Kubernetes has for it, and
-by whose fault it was, because a restart counts only if it was the worker's.
+A pod ends in many ways, of which few are the worker's own. Each is named in the words that Kubernetes has for it, with
+whose fault it was, because a restart counts only if it was the worker's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.clusters.kube.moments import unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB, TRAINER_PORT
 from heterotrain_operator.clusters.kube.objects.owned import controller_uid
-from heterotrain_operator.clusters.kube.observe.endings import (
-    Ending,
-    disruption,
-    how_it_ended,
-    is_disrupted,
-    is_gated,
-    why_it_waits,
-)
+from heterotrain_operator.clusters.kube.observe.disruptions import disruption, is_disrupted
+from heterotrain_operator.clusters.kube.observe.endings import Ending, pod_ending
+from heterotrain_operator.clusters.kube.observe.waiting import is_gated, why_it_waits
 from heterotrain_operator.core.model import PodPhase
 
 Document = Mapping[str, Any]
@@ -113,7 +108,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
     labels = metadata.get("labels") or {}
     container = _trainer(spec)
     trainer = _status_of(status, container.get("name", ""))
-    ending = how_it_ended(spec, status, container, trainer)
+    ending = pod_ending(status, container, trainer)
     phase: PodPhase = _PHASES.get(status.get("phase", ""), "Pending")
     if ending.over:
         phase = "Succeeded" if ending.exit_code == 0 else "Failed"
