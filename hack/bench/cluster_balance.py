@@ -16,7 +16,7 @@ from e2e.example import unequal_digits
 from e2e.history import History
 from e2e.jobs import JobOnCluster, own_seconds
 from e2e.waiting import wait_for
-from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain.contract import StepRecord
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.series import align
@@ -134,7 +134,7 @@ def measured(job: JobOnCluster, groups: Sequence[Document], batches: Sequence[in
     except ApiError:
         return False
     return all(
-        each[contract.METRIC_BATCH_SIZE] == batch and each[contract.METRIC_STEPS] >= PROFILED_STEPS
+        each[table.BATCH_SIZE.name] == batch and each[table.STEPS.name] >= PROFILED_STEPS
         for each, batch in zip(found, batches, strict=True)
     )
 

@@ -1,6 +1,7 @@
 """Build the Grafana dashboard *batch convergence*: do unequal workers take equal time, and what did it take.
 
-As code, because then every query takes its metrics' names from where they are exported. `make manifests` runs it.
+It is code because then every query takes the names of its metrics from the tables from which they are exported.
+`make manifests` runs it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from heterotrain import contract
+from heterotrain import worker_metrics as workers
+from heterotrain.metric import Metric
 from heterotrain_operator.api.generated import write_or_check
-from heterotrain_operator.metrics import names
+from heterotrain_operator.metrics import table
 
 PATH = Path("helm/heterotrain/files/batch-convergence.json")
 """In the repository; the chart puts it into a ConfigMap."""
@@ -48,37 +50,52 @@ STAT_ROWS = 4
 GRAPH_ROWS = 8
 
 
-def worker(metric: str) -> str:
+def worker(gauge: Metric) -> str:
     """A gauge of every worker."""
-    return f"max by (worker) ({metric}{SELECTOR})"
+    return f"max by (worker) ({gauge.series}{SELECTOR})"
 
 
-def job(metric: str) -> str:
-    """A gauge of the job; the greatest, while an old and a new operator both tell of it."""
-    return f"max({metric}{SELECTOR})"
+def job(gauge: Metric) -> str:
+    """A gauge of the job; the greatest, while an old and a new operator both export it."""
+    return f"max({gauge.series}{SELECTOR})"
 
 
-def rate(counter: str) -> str:
+def by(label: str, gauge: Metric) -> str:
+    """A gauge of the job for each value of a label."""
+    return f"max by ({label}) ({gauge.series}{SELECTOR})"
+
+
+def rate(counter: Metric) -> str:
     """How fast a counter of every worker grows per second, whatever plan version it belongs to."""
-    return f"sum by (worker) (rate({counter}_total{SELECTOR}[$__rate_interval]))"
+    return f"sum by (worker) (rate({counter.series}{SELECTOR}[$__rate_interval]))"
 
 
-def operator_rate(counter: str, labels: str) -> str:
+def operator_rate(counter: Metric, labels: str) -> str:
     """How fast a counter of the operator grows per second."""
-    return f"sum by ({labels}) (rate({counter}_total[$__rate_interval]))"
+    return f"sum by ({labels}) (rate({counter.series}[$__rate_interval]))"
 
 
-def in_view(counter: str) -> str:
+def in_view(counter: Metric) -> str:
     """By how much a counter of the job grew in the time that is shown."""
-    return f"round(max(increase({counter}_total{SELECTOR}[$__range])))"
+    return f"round({growth(counter, '$__range')})"
 
 
-STEP_SECONDS = f"({rate(contract.METRIC_OWN_SECONDS)} + {rate(contract.METRIC_WAIT_SECONDS)})"
+def growth(counter: Metric, time: str = "$__rate_interval") -> str:
+    """By how much a counter of the job grew in a time."""
+    return f"max(increase({counter.series}{SELECTOR}[{time}]))"
+
+
+def quantile(share: float, histogram: Metric) -> str:
+    """A quantile of what the operator measured."""
+    return f"histogram_quantile({share}, sum by (le) (rate({histogram.name}_bucket[$__rate_interval])))"
+
+
+STEP_SECONDS = f"({rate(workers.OWN_SECONDS)} + {rate(workers.WAIT_SECONDS)})"
 """Seconds of measured steps per second; a ratio over it knows nothing of the steps that are not measured."""
 
-THROUGHPUT = f"{rate(contract.METRIC_SAMPLES)} / {STEP_SECONDS}"
-WAITING = f"{rate(contract.METRIC_WAIT_SECONDS)} / {STEP_SECONDS}"
-MEMORY_SHARE = f"{worker(contract.METRIC_MEMORY_PEAK_BYTES)} / {worker(contract.METRIC_MEMORY_LIMIT_BYTES)}"
+THROUGHPUT = f"{rate(workers.SAMPLES)} / {STEP_SECONDS}"
+WAITING = f"{rate(workers.WAIT_SECONDS)} / {STEP_SECONDS}"
+MEMORY_SHARE = f"{worker(workers.MEMORY_PEAK_BYTES)} / {worker(workers.MEMORY_LIMIT_BYTES)}"
 
 
 def query(expression: str, legend: str) -> Dataquery:
@@ -148,18 +165,18 @@ def overview(dashboard: Dashboard) -> Dashboard:
             stat(
                 "Phase",
                 "short",
-                f"max by (phase) ({names.JOB_PHASE}{SELECTOR})",
+                by("phase", table.JOB_PHASE),
                 "{{phase}}",
                 mode=BigValueTextMode.NAME,
             )
         )
-        .with_panel(stat("Workers that train", "short", job(names.JOB_WORKERS_READY)))
-        .with_panel(stat("Workers wanted", "short", job(names.JOB_WORKERS_WANTED)))
-        .with_panel(stat("Step", "short", job(names.JOB_STEP)))
-        .with_panel(stat("Plan in force", "short", job(names.JOB_PLAN_VERSION)))
-        .with_panel(stat("Imbalance", "short", job(names.JOB_IMBALANCE_RATIO), decimals=2))
-        .with_panel(stat("Adjustments in view", "short", in_view(names.JOB_ADJUSTMENTS)))
-        .with_panel(stat("Restarts in view", "short", in_view(names.JOB_RESTARTS)))
+        .with_panel(stat("Workers that train", "short", job(table.JOB_WORKERS_READY)))
+        .with_panel(stat("Workers wanted", "short", job(table.JOB_WORKERS_WANTED)))
+        .with_panel(stat("Step", "short", job(table.JOB_STEP)))
+        .with_panel(stat("Plan in force", "short", job(table.JOB_PLAN_VERSION)))
+        .with_panel(stat("Imbalance", "short", job(table.JOB_IMBALANCE_RATIO), decimals=2))
+        .with_panel(stat("Adjustments in view", "short", in_view(table.JOB_ADJUSTMENTS)))
+        .with_panel(stat("Restarts in view", "short", in_view(table.JOB_RESTARTS)))
     )
 
 
@@ -172,7 +189,7 @@ def balance(dashboard: Dashboard) -> Dashboard:
                 "Batch size",
                 "Samples per step that each worker has in the plan that it follows.",
                 "short",
-                (worker(contract.METRIC_BATCH_SIZE), "{{worker}}"),
+                (worker(workers.BATCH_SIZE), "{{worker}}"),
             )
         )
         .with_panel(
@@ -180,7 +197,7 @@ def balance(dashboard: Dashboard) -> Dashboard:
                 "Own time per step",
                 "Without waiting for others, as a moving average since the plan began. Equal is the aim.",
                 "s",
-                (worker(contract.METRIC_OWN_SECONDS_EWMA), "{{worker}}"),
+                (worker(workers.OWN_SECONDS_EWMA), "{{worker}}"),
             )
         )
         .with_panel(
@@ -188,7 +205,7 @@ def balance(dashboard: Dashboard) -> Dashboard:
                 "Imbalance",
                 "Own time of the slowest worker over the mean; 1 is balance.",
                 "short",
-                (job(names.JOB_IMBALANCE_RATIO), "slowest over mean"),
+                (job(table.JOB_IMBALANCE_RATIO), "slowest over mean"),
             )
         )
         .with_panel(
@@ -220,7 +237,7 @@ def training(dashboard: Dashboard) -> Dashboard:
                 "Loss",
                 "Global training loss of the newest step known.",
                 "short",
-                (job(contract.METRIC_LOSS), "loss"),
+                (job(workers.LOSS), "loss"),
             )
         )
         .with_panel(
@@ -228,7 +245,7 @@ def training(dashboard: Dashboard) -> Dashboard:
                 "Evaluation",
                 "What the script evaluated last, by metric.",
                 "short",
-                (f"max by (metric) ({names.JOB_EVALUATION}{SELECTOR})", "{{metric}}"),
+                (by("metric", table.JOB_EVALUATION), "{{metric}}"),
             )
         )
         .with_panel(
@@ -236,8 +253,8 @@ def training(dashboard: Dashboard) -> Dashboard:
                 "Plan version",
                 "The version in force, and the one that each worker follows.",
                 "short",
-                (job(names.JOB_PLAN_VERSION), "in force"),
-                (worker(contract.METRIC_PLAN_VERSION), "{{worker}}"),
+                (job(table.JOB_PLAN_VERSION), "in force"),
+                (worker(workers.PLAN_VERSION), "{{worker}}"),
             )
         )
         .with_panel(
@@ -245,8 +262,8 @@ def training(dashboard: Dashboard) -> Dashboard:
                 "Adjustments and restarts",
                 "Plans that changed a batch size, and restarts after a worker's own fault.",
                 "short",
-                (f"max(increase({names.JOB_ADJUSTMENTS}_total{SELECTOR}[$__rate_interval]))", "adjustments"),
-                (f"max(increase({names.JOB_RESTARTS}_total{SELECTOR}[$__rate_interval]))", "restarts"),
+                (growth(table.JOB_ADJUSTMENTS), "adjustments"),
+                (growth(table.JOB_RESTARTS), "restarts"),
             ).draw_style(GraphDrawStyle.BARS)
         )
     )
@@ -261,7 +278,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "CPU throttling",
                 "Seconds per second for which the CPU limit holds a worker back; of several threads more than one.",
                 "percentunit",
-                (rate(contract.METRIC_CPU_THROTTLED_SECONDS), "{{worker}}"),
+                (rate(workers.CPU_THROTTLED_SECONDS), "{{worker}}"),
                 columns=6,
             )
         )
@@ -270,7 +287,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "CPU limit",
                 "Cores, as in force now; a resize in place changes it.",
                 "short",
-                (worker(contract.METRIC_CPU_LIMIT), "{{worker}}"),
+                (worker(workers.CPU_LIMIT), "{{worker}}"),
                 columns=6,
             )
         )
@@ -279,7 +296,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Memory",
                 "Resident memory of each worker.",
                 "bytes",
-                (worker(contract.METRIC_MEMORY_BYTES), "{{worker}}"),
+                (worker(workers.MEMORY_BYTES), "{{worker}}"),
                 columns=6,
             )
         )
@@ -297,8 +314,6 @@ def resources(dashboard: Dashboard) -> Dashboard:
 
 def operator(dashboard: Dashboard) -> Dashboard:
     """What steering costs, over all jobs."""
-    followed = f"sum by (le) (rate({names.PLAN_FOLLOW_SECONDS}_bucket[$__rate_interval]))"
-    looked = f"sum by (le) (rate({names.RECONCILE_SECONDS}_bucket[$__rate_interval]))"
     return (
         dashboard.with_row(Row("Operator, all jobs"))
         .with_panel(
@@ -306,8 +321,8 @@ def operator(dashboard: Dashboard) -> Dashboard:
                 "From a plan's write to all workers following it",
                 "Median and 95th percentile.",
                 "s",
-                (f"histogram_quantile(0.5, {followed})", "median"),
-                (f"histogram_quantile(0.95, {followed})", "95 %"),
+                (quantile(0.5, table.PLAN_FOLLOW_SECONDS), "median"),
+                (quantile(0.95, table.PLAN_FOLLOW_SECONDS), "95 %"),
                 columns=8,
             )
         )
@@ -316,8 +331,8 @@ def operator(dashboard: Dashboard) -> Dashboard:
                 "One look at a job",
                 "Observing, deciding and acting: median and 95th percentile.",
                 "s",
-                (f"histogram_quantile(0.5, {looked})", "median"),
-                (f"histogram_quantile(0.95, {looked})", "95 %"),
+                (quantile(0.5, table.RECONCILE_SECONDS), "median"),
+                (quantile(0.95, table.RECONCILE_SECONDS), "95 %"),
                 columns=8,
             )
         )
@@ -326,8 +341,8 @@ def operator(dashboard: Dashboard) -> Dashboard:
                 "Writes to the API server, and failed looks",
                 "Per second; none while nothing changes.",
                 "ops",
-                (operator_rate(names.API_WRITES, "verb, kind"), "{{verb}} {{kind}}"),
-                (operator_rate(names.RECONCILE_ERRORS, "kind"), "failed: {{kind}}"),
+                (operator_rate(table.API_WRITES, "verb, kind"), "{{verb}} {{kind}}"),
+                (operator_rate(table.RECONCILE_ERRORS, "kind"), "failed: {{kind}}"),
                 columns=8,
             )
         )
@@ -349,7 +364,7 @@ def variable(name: str, expression: str) -> QueryVariable:
 def render() -> str:
     """The dashboard as Grafana takes it; the same for the same code."""
     # A job whose pods never started has no workers' series, one where only pods are scraped none of the operator's.
-    known = f'__name__=~"{names.JOB_INFO}|{contract.METRIC_PLAN_VERSION}"'
+    known = f'__name__=~"{table.JOB_INFO.series}|{workers.PLAN_VERSION.series}"'
     dashboard = (
         Dashboard(TITLE)
         .uid(UID)

@@ -13,6 +13,7 @@ from e2e.cluster import Cluster, condition, entry_of
 from e2e.shared_folder import SharedFolder
 from e2e.waiting import wait_for
 from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain.contract import Plan, StepRecord, parse_plan
 
 START_SECONDS = 150.0
@@ -119,8 +120,8 @@ class JobOnCluster:
                 metrics = self.metrics(labels["heterotrain.dev/worker-group"], labels["heterotrain.dev/worker-index"])
             except ApiError:
                 continue
-            if metrics.get(contract.METRIC_PLAN_VERSION, 0) > 0:
-                steps.append(int(metrics[contract.METRIC_STEP]))
+            if metrics.get(table.PLAN_VERSION.name, 0) > 0:
+                steps.append(int(metrics[table.STEP.name]))
         return max(steps)
 
     def records(self, group: str, index: int = 0) -> Sequence[StepRecord]:

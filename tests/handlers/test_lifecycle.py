@@ -34,7 +34,7 @@ from heterotrain_operator.clusters.kube.lease import Leadership
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.controller import handlers
 from heterotrain_operator.controller.options import Options
-from heterotrain_operator.metrics.names import WATCH_UP
+from heterotrain_operator.metrics.table import WATCH_UP
 from kube_server.api_server import ApiServer, merged
 from unit.kube.worlds import JOB
 
@@ -237,7 +237,7 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
         await ready(chosen)
         api.forbidden.add("team-b")
         api.forget_history()  # watches begin anew, and those of team-b are refused
-        lost = f'{WATCH_UP}{{namespace="team-b",resource="pods"}} 0.0'
+        lost = f'{WATCH_UP.series}{{namespace="team-b",resource="pods"}} 0.0'
         await shown(chosen, lost)
         status, text = await fetched(chosen.health_port, "/readyz")
         assert (status, "pods in team-b: HTTP 403" in text) == (200, True)
@@ -262,7 +262,7 @@ async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: 
         api.forbidden.add("team-a")
         api.forget_history()
         for plural in ("heterotrainingjobs", "pods", "configmaps"):
-            await shown(chosen, f'{WATCH_UP}{{namespace="team-a",resource="{plural}"}} 0.0')
+            await shown(chosen, f'{WATCH_UP.series}{{namespace="team-a",resource="{plural}"}} 0.0')
         assert (await fetched(chosen.health_port, "/readyz"))[0] == 503
         assert (await fetched(chosen.health_port, "/healthz"))[0] == 200
         api.forbidden.clear()

@@ -22,6 +22,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain.contract import EvaluationRecord, Member, Plan, StepRecord, Termination, TrainingConfig
 from trainer.warm import Process, WarmServer
 
@@ -133,7 +134,7 @@ class Gang:
         """Publish these batch sizes and wait until all follow them."""
         plan = self.publish(*batches, micro=micro)
         for rank in range(len(batches)):
-            self.await_metric(rank, contract.METRIC_PLAN_VERSION, plan.version)
+            self.await_metric(rank, table.PLAN_VERSION.name, plan.version)
         return plan
 
     def metric(self, rank: int, name: str) -> float | None:
@@ -175,7 +176,7 @@ class Gang:
             time.sleep(0.05)
 
     def await_step(self, step: int) -> None:
-        self.await_metric(0, contract.METRIC_STEP, step)
+        self.await_metric(0, table.STEP.name, step)
 
     def stop(self, sent: signal.Signals = signal.SIGTERM) -> None:
         for process in self.processes:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain.contract import (
     MAX_METRICS,
     Evaluated,
@@ -18,6 +18,7 @@ from heterotrain.contract import (
     TrainingConfig,
     parse_plan,
 )
+from heterotrain.metric import Kind, Table
 from trainer.gang import REPOSITORY
 
 PLAN = Plan(
@@ -141,16 +142,28 @@ def test_records_of_a_newer_trainer_are_read_without_what_is_not_known() -> None
 
 def test_the_contract_imports_without_torch() -> None:
     program = (
-        "import sys; sys.modules['torch'] = None; import heterotrain.contract, heterotrain; print(heterotrain.__all__)"
+        "import sys; sys.modules['torch'] = None; "
+        "import heterotrain.contract, heterotrain.worker_metrics, heterotrain; print(heterotrain.__all__)"
     )
     path = str(REPOSITORY / "trainer-image")
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
 
 
 def test_metric_names_share_their_prefix() -> None:
-    names = [value for key, value in vars(contract).items() if key.startswith("METRIC_") and key != "METRIC_PREFIX"]
+    names = [metric.name for metric in table.WORKERS]
+    assert len(names) > 25
     assert len(set(names)) == len(names)
-    assert all(name.startswith(contract.METRIC_PREFIX) for name in names)
+    assert all(name.startswith(table.WORKERS.prefix) for name in names)
+
+
+def test_table_of_metrics_holds_each_name_and_each_field_once() -> None:
+    rows = Table("heterotrain_", ("worker",))
+    rows.row(Kind.GAUGE, "joules", "Energy.", field="joules")
+    with pytest.raises(ValueError, match="heterotrain_joules"):
+        rows.row(Kind.COUNTER, "joules", "Energy.")
+    with pytest.raises(ValueError, match="heterotrain_energy"):
+        rows.row(Kind.GAUGE, "energy", "Energy.", field="joules")
+    assert [row.name for row in rows] == ["heterotrain_joules"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
 from heterotrain.workloads.digits import digits
 from trainer.gang import Gang
@@ -74,8 +75,8 @@ def test_a_job_that_was_created_again_says_what_it_went_on_from_or_why_it_cannot
         gang.wait()
     again = {contract.ENV_JOB_UID: "another"}
     with Gang(tmp_path, command, (32, 32), config, generation=2, environment=again) as gang:
-        gang.await_metric(0, contract.METRIC_RESUMED_STEP, 10)
-        assert gang.metric(1, contract.METRIC_RESUMED_STEP) is None
+        gang.await_metric(0, table.RESUMED_STEP.name, 10)
+        assert gang.metric(1, table.RESUMED_STEP.name) is None
         gang.succeed()
     wider = [*command, "--width", "40"]
     with Gang(tmp_path, wider, (32, 32), config, generation=3, environment=again) as gang:
@@ -104,7 +105,7 @@ def test_asked_to_stop_after_a_peer_died_the_leader_still_saves(tmp_path: Path) 
     with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 30, 4), config) as gang:
         gang.await_step(5)
         gang.processes[2].kill()
-        gang.await_metric(0, contract.METRIC_STEPS_REPLAYED, 1)
+        gang.await_metric(0, table.STEPS_REPLAYED.name, 1)
         gang.stop()
         assert gang.wait() == [contract.EXIT_PREEMPTED, contract.EXIT_PREEMPTED, -signal.SIGKILL]
     committed = gang.series(0)[-1].step + 1
@@ -146,7 +147,7 @@ def test_bad_plans_are_refused_and_training_goes_on(tmp_path: Path) -> None:
         ]
         for number, document in enumerate(bad):
             gang.write(document)
-            gang.await_metric(0, contract.METRIC_PLANS_REJECTED, number + 1)
+            gang.await_metric(0, table.PLANS_REJECTED.name, number + 1)
         gang.publish(20, 20, 24)
         gang.succeed()
     assert {record.version for record in gang.series(1)} == {10, 11}

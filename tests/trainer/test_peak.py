@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import torch
 
-from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain.contract import Member, Plan
 from heterotrain.job.worker import is_out_of_memory
 from heterotrain.reporting import resources
@@ -73,8 +73,8 @@ def test_peak_is_exported_with_the_samples_computed_at_once(micro_batch_size: in
     metrics.follow(Plan(3, 1, "step", (Member("job-cpu-0", "u", "", "cpu", 100, micro_batch_size),)), 0)
     metrics.committed(100, StepTimes(0.1, 0.0), 0.2, measured=True)
     values = {metric.name: metric.samples[0].value for metric in metrics.collect()}
-    assert values[contract.METRIC_MEMORY_BATCH_SIZE] == at_once
-    assert values[contract.METRIC_MEMORY_PEAK_BYTES] >= values[contract.METRIC_MEMORY_BYTES] * 0.5
+    assert values[table.MEMORY_BATCH_SIZE.name] == at_once
+    assert values[table.MEMORY_PEAK_BYTES.name] >= values[table.MEMORY_BYTES.name] * 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What the operator and the trainers agree on; imports neither torch nor kopf, so both sides can share it.
 
-The plan travels as one JSON document; metrics travel as Prometheus series; the end of a worker travels as its
-termination message. A change of any name here is a change of the protocol.
+The plan travels as one JSON document; metrics travel as Prometheus series, whose table is `heterotrain.worker_metrics`;
+the end of a worker travels as its termination message. A change of any name here is a change of the protocol.
 """
 
 from __future__ import annotations
@@ -49,48 +49,7 @@ DEFAULT_TERMINATION_LOG = "/dev/termination-log"
 EXIT_PREEMPTED = 143
 """Exit code of a worker that was asked to stop (SIGTERM) and left in order."""
 
-# --- metrics ---------------------------------------------------------------------------------------------------
-
-METRIC_PREFIX = "heterotrain_worker_"
-# Counters since the version in force began. Only steps that are fit for measuring count: no partial step, not the
-# first after a change, none with a checkpoint or a replay in it.
-METRIC_STEPS = "heterotrain_worker_steps"
-METRIC_SAMPLES = "heterotrain_worker_samples"
-METRIC_OWN_SECONDS = "heterotrain_worker_own_seconds"
-METRIC_OWN_SECONDS_SQUARED = "heterotrain_worker_own_seconds_squared"
-METRIC_WAIT_SECONDS = "heterotrain_worker_wait_seconds"
-# Gauges of the version in force.
-METRIC_OWN_SECONDS_EWMA = "heterotrain_worker_own_seconds_ewma"
-METRIC_BATCH_SIZE = "heterotrain_worker_batch_size"
-METRIC_PLAN_VERSION = "heterotrain_worker_plan_version"
-METRIC_GENERATION = "heterotrain_worker_generation"
-# Gauges of the worker.
-METRIC_STEP = "heterotrain_worker_committed_step"
-METRIC_TOTAL_STEPS = "heterotrain_worker_total_steps"
-METRIC_EPOCH = "heterotrain_worker_epoch"
-METRIC_PHASE = "heterotrain_worker_phase"  # 1 for the phase in the label `phase`
-METRIC_IN_COLLECTIVE = "heterotrain_worker_in_collective"  # 1 while it only waits for the others
-METRIC_EVALUATION = "heterotrain_worker_evaluation"  # of the leader: what was measured last, by the label `metric`
-METRIC_EVALUATION_STEP = "heterotrain_worker_evaluation_step"  # committed steps of the model that was measured
-METRIC_LOSS = "heterotrain_worker_loss"  # global training loss of the newest step known
-METRIC_MEMORY_BYTES = "heterotrain_worker_memory_bytes"
-METRIC_MEMORY_PEAK_BYTES = "heterotrain_worker_memory_peak_bytes"  # of measured steps since the version began
-METRIC_MEMORY_BATCH_SIZE = "heterotrain_worker_memory_batch_size"  # samples at once at which that peak was reached
-METRIC_LEAST_BATCH_SIZE = "heterotrain_worker_least_batch_size"  # with fewer samples the model trains badly
-METRIC_MEMORY_LIMIT_BYTES = "heterotrain_worker_memory_limit_bytes"
-METRIC_CPU_LIMIT = "heterotrain_worker_cpu_limit_cores"
-METRIC_RESUMED_STEP = "heterotrain_worker_resumed_step"  # of an earlier job's checkpoint, and with its UID as a label
-# Counters of the worker.
-METRIC_CPU_THROTTLED_SECONDS = "heterotrain_worker_cpu_throttled_seconds"
-METRIC_PLANS_REJECTED = "heterotrain_worker_plans_rejected"
-METRIC_STEPS_REPLAYED = "heterotrain_worker_steps_replayed"
-METRIC_STEPS_NONFINITE = "heterotrain_worker_steps_nonfinite"
-
-LABELS = ("training_job", "worker", "group", "plan_version")
-"""Labels of every series. `training_job`, because Prometheus claims `job` for itself."""
-
-LABEL_RESUMED_FROM = "resumed_from"
-"""Of `METRIC_RESUMED_STEP`: the UID of the job that wrote the checkpoint; empty if the checkpoint does not say."""
+# --- phases of a worker's life; metrics are in `heterotrain.worker_metrics` ----------------------------------------
 
 PHASE_PREPARING = "preparing"  # joined, but its script is not at its loop yet
 PHASE_WAITING = "waiting"  # at its loop, in no plan yet: ready to be a member

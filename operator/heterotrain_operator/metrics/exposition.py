@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from heterotrain.contract import METRIC_PREFIX
+from heterotrain.worker_metrics import WORKERS
 from heterotrain_operator.metrics.workers import Sample
 
 MAX_SERIES = 256
@@ -20,7 +20,7 @@ MAX_LINE = 4096
 """Characters of one series' labels."""
 
 _SAMPLE = re.compile(
-    rf"^({METRIC_PREFIX}\w*)(?:\{{(.{{0,{MAX_LINE}}})\}})?"
+    rf"^({WORKERS.prefix}\w*)(?:\{{(.{{0,{MAX_LINE}}})\}})?"
     r"[ \t]{1,9}([^ \t\n]{1,64})(?:[ \t]{1,9}-?[0-9]{1,20})?[ \t]{0,9}$",
     re.ASCII | re.MULTILINE,
 )
@@ -31,7 +31,7 @@ _MEANT = {"n": "\n", "\\": "\\", '"': '"'}
 
 def own_samples(text: str) -> list[Sample]:
     """The samples whose names are ours. Raises ValueError if one is malformed, or if there are absurdly many."""
-    number = text.count(f"\n{METRIC_PREFIX}") + text.startswith(METRIC_PREFIX)
+    number = text.count(f"\n{WORKERS.prefix}") + text.startswith(WORKERS.prefix)
     if number > MAX_SERIES:
         raise ValueError(f"{number} series")
     found = _SAMPLE.findall(text)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heterotrain.contract import METRIC_PREFIX
+from heterotrain.worker_metrics import WORKERS
 
 NAME_LABEL = "__name__"
 
@@ -76,7 +76,7 @@ def _listed(cursor: _Cursor, most: int) -> Iterator[Series]:
         if number == most:
             raise NotAMatrixError(f"more than {most} series")
         labels = {str(label): str(value) for label, value in entry["metric"].items()}
-        if entry.get("values") and labels.get(NAME_LABEL, METRIC_PREFIX).startswith(METRIC_PREFIX):
+        if entry.get("values") and labels.get(NAME_LABEL, WORKERS.prefix).startswith(WORKERS.prefix):
             time, value = max((float(time), float(value)) for time, value in entry["values"])
             if not math.isfinite(time):
                 raise NotAMatrixError(f"a sample's time is {time:g}")

@@ -10,14 +10,15 @@ import threading
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from heterotrain.metric import Metric
+from heterotrain.reporting.families import Family
 from heterotrain.reporting.serving import MetricsServer
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.metrics import names
-from heterotrain_operator.metrics.job_figures import JobFigures, families, figures_of
+from heterotrain_operator.metrics import table
+from heterotrain_operator.metrics.job_figures import JobFigures, figures_of, job_families
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 FOLLOW_BUCKETS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -50,10 +51,15 @@ class _Jobs(Collector):
             self._figures.clear()
             self._sources_up.clear()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         with self._lock:
             figures, sources_up = list(self._figures.values()), dict(self._sources_up)
-        yield from families(figures, sources_up)
+        yield from job_families(figures, sources_up)
+
+
+def _of(metric: Metric) -> tuple[str, str, tuple[str, ...]]:
+    """Name, help and labels, with which the library's metrics are declared."""
+    return metric.name, metric.help, metric.labels
 
 
 class OperatorMetrics:
@@ -64,26 +70,18 @@ class OperatorMetrics:
         self._jobs = _Jobs()
         self.registry.register(self._jobs)
         ProcessCollector(registry=self.registry)  # CPU seconds and memory: what the operator costs
-        self._leader = Gauge(names.LEADER, "1 if this replica holds the Lease.", registry=self.registry)
+        self._leader = Gauge(*_of(table.LEADER), registry=self.registry)
         self._reconcile_seconds = Histogram(
-            names.RECONCILE_SECONDS,
-            "Seconds of one look at a job: observing, deciding and acting.",
-            buckets=RECONCILE_BUCKETS,
-            registry=self.registry,
+            *_of(table.RECONCILE_SECONDS), buckets=RECONCILE_BUCKETS, registry=self.registry
         )
         self._follow_seconds = Histogram(
-            names.PLAN_FOLLOW_SECONDS,
-            "Seconds from a plan's write to its following by all workers.",
-            buckets=FOLLOW_BUCKETS,
-            registry=self.registry,
+            *_of(table.PLAN_FOLLOW_SECONDS), buckets=FOLLOW_BUCKETS, registry=self.registry
         )
-        self._errors = Counter(names.RECONCILE_ERRORS, "Looks that failed.", ("kind",), registry=self.registry)
-        for kind in names.FAILURES:
+        self._errors = Counter(*_of(table.RECONCILE_ERRORS), registry=self.registry)
+        for kind in table.FAILURES:
             self._errors.labels(kind)  # a rate sees the first failure only if there was a zero before it
-        self._writes = Counter(names.API_WRITES, "Writes to the API server.", ("verb", "kind"), registry=self.registry)
-        self._watches = Gauge(
-            names.WATCH_UP, "1 while a watch stands.", ("resource", "namespace"), registry=self.registry
-        )
+        self._writes = Counter(*_of(table.API_WRITES), registry=self.registry)
+        self._watches = Gauge(*_of(table.WATCH_UP), registry=self.registry)
         self._server: MetricsServer | None = None
 
     def observe_job(self, namespace: str, job: Job, seen: Seen, decision: Decision, memory: Memory) -> None:
@@ -109,7 +107,7 @@ class OperatorMetrics:
         self._reconcile_seconds.observe(seconds)
 
     def failed(self, kind: str) -> None:
-        """A look at a job failed; `kind` is one of `names.FAILURES`."""
+        """A look at a job failed; `kind` is one of `table.FAILURES`."""
         self._errors.labels(kind).inc()
 
     def wrote(self, verb: str, kind: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.client import Client, UnreachableError, WrongAnswerError
 from heterotrain_operator.metrics.exposition import own_samples
-from heterotrain_operator.metrics.workers import worker_metrics
+from heterotrain_operator.metrics.workers import metrics_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _HEADERS = {"Accept": "text/plain; version=0.0.4"}
 def parse_metrics(text: str) -> WorkerMetrics | None:
     """What a worker exports of the plan version in force; None if it is malformed or names no version."""
     try:
-        return worker_metrics(own_samples(text))
+        return metrics_of(own_samples(text))
     except ValueError as error:
         logger.debug("malformed metrics: %s", error)
         return None

@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.allowed import Server
 from heterotrain_operator.metrics.client import Answer, Client, UnreachableError, UntrustedError, WrongAnswerError
 from heterotrain_operator.metrics.credentials import Credentials
 from heterotrain_operator.metrics.matrix import NAME_LABEL, NotAMatrixError, Series, series_of
-from heterotrain_operator.metrics.workers import OWN_LABELS, Sample, worker_metrics
+from heterotrain_operator.metrics.workers import OWN_LABELS, Sample, metrics_of
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class PrometheusSource:
         self._said = ""
         oldest = now - self._max_age_seconds
         counts_from = {worker: max(oldest, since.get(worker, oldest)) for worker in workers}
-        metrics = {worker: worker_metrics(samples) for worker, samples in newest_scrapes(series, counts_from).items()}
+        metrics = {worker: metrics_of(samples) for worker, samples in newest_scrapes(series, counts_from).items()}
         return Reading(metrics, note=_note(metrics, known=bool(series), query=query))
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _context(ca_pem: str) -> ssl.SSLContext:
 
 def query_of(job: str, namespace: str, max_age_seconds: int) -> str:
     """PromQL for all raw samples of a job's workers in the last seconds."""
-    names = f"{contract.METRIC_PREFIX}.+"
+    names = f"{table.WORKERS.prefix}.+"
     matchers = {"training_job": job, "namespace": namespace}
     # PromQL's strings are Go's, and JSON's escapes are among theirs.
     equal = ",".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in matchers.items())
@@ -190,7 +190,7 @@ def newest_scrapes(series: Sequence[Series], counts_from: Mapping[str, float]) -
         target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, *OWN_LABELS))
         scrapes.setdefault((target, time), []).append(Sample(name, labels, value))
         worker = labels.get("worker", "")
-        if name != contract.METRIC_PLAN_VERSION or worker not in counts_from or not math.isfinite(value):
+        if name != table.PLAN_VERSION.series or worker not in counts_from or not math.isfinite(value):
             continue
         if time >= counts_from[worker] and (worker not in newest or (time, value) > newest[worker][:2]):
             newest[worker] = (time, value, target)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.volume import PlanVolume
@@ -34,15 +35,15 @@ phase = "waiting"
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         values = {{
-            {contract.METRIC_PLAN_VERSION!r}: version, {contract.METRIC_BATCH_SIZE!r}: batch,
-            {contract.METRIC_STEP!r}: step, {contract.METRIC_TOTAL_STEPS!r}: last_step,
-            {contract.METRIC_STEPS + "_total"!r}: steps, {contract.METRIC_SAMPLES + "_total"!r}: samples,
-            {contract.METRIC_OWN_SECONDS + "_total"!r}: own,
-            {contract.METRIC_OWN_SECONDS_SQUARED + "_total"!r}: squares,
+            {table.PLAN_VERSION.name!r}: version, {table.BATCH_SIZE.name!r}: batch,
+            {table.STEP.name!r}: step, {table.TOTAL_STEPS.name!r}: last_step,
+            {table.STEPS.series!r}: steps, {table.SAMPLES.series!r}: samples,
+            {table.OWN_SECONDS.series!r}: own,
+            {table.OWN_SECONDS_SQUARED.series!r}: squares,
         }}
         label = 'plan_version="%d"' % version
         lines = ["%s{{%s}} %r" % (key, label, value) for key, value in values.items()]
-        lines.append('%s{{%s,phase="%s"}} 1' % ({contract.METRIC_PHASE!r}, label, phase))
+        lines.append('%s{{%s,phase="%s"}} 1' % ({table.PHASE.name!r}, label, phase))
         body = ("\\n".join(lines) + "\\n").encode()
         self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
         self.wfile.write(body)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from prometheus_client.core import Metric as Family
 
 from heterotrain import contract
 from heterotrain.contract import Member, Plan
@@ -67,7 +68,7 @@ SEEN = Seen((replace(_LEADER, metrics=replace(_LEADER.metrics, evaluated=EVALUAT
 
 @pytest.fixture
 def operator() -> OperatorMetrics:
-    """An operator that has looked at one job, and has something to tell in every series."""
+    """An operator that has looked at one job, and has a value for every series."""
     metrics = OperatorMetrics()
     metrics.leading(True)
     metrics.observe_job("ml", JOB, SEEN, DECISION, MEMORY)
@@ -81,8 +82,8 @@ def operator() -> OperatorMetrics:
 
 
 @pytest.fixture
-def exported(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> Exported:
-    """All series there are, of a worker with cgroups and a loss, and of the operator."""
+def collected(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> list[Family]:
+    """All metrics there are, of a worker with cgroups and a loss, and of the operator."""
     monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: 1.0)
     monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
     monkeypatch.setattr(resources, "memory_limit_bytes", lambda: 1e9)
@@ -92,7 +93,13 @@ def exported(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> Expo
     exporter.state.taken_over = Origin(40, "an earlier job")
     exporter.state.evaluated = EVALUATED
     exporter.memory.peak = Peak(memory_bytes=700e6, batch_size=48)
-    return exported_by([*exporter.collect(), *operator.registry.collect()])
+    return [*exporter.collect(), *operator.registry.collect()]
+
+
+@pytest.fixture
+def exported(collected: list[Family]) -> Exported:
+    """All series there are, by what queries may ask of them."""
+    return exported_by(collected)
 
 
 @pytest.fixture(autouse=True)

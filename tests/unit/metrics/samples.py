@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.allowed import allowed_server
 from heterotrain_operator.metrics.client import Client
@@ -41,9 +41,9 @@ def matrix(*rows: Row) -> dict[str, object]:
 def scrape(at: float, version: int = 7, steps: float = 10, own: float = 2.5, **labels: str) -> list[Row]:
     """All series of one scrape of one worker, as far as these tests need them."""
     return [
-        row(contract.METRIC_PLAN_VERSION, [(at, version)], version, **labels),
-        row(f"{contract.METRIC_STEPS}_total", [(at, steps)], version, **labels),
-        row(f"{contract.METRIC_OWN_SECONDS}_total", [(at, own)], version, **labels),
+        row(table.PLAN_VERSION.name, [(at, version)], version, **labels),
+        row(table.STEPS.series, [(at, steps)], version, **labels),
+        row(table.OWN_SECONDS.series, [(at, own)], version, **labels),
     ]
 
 

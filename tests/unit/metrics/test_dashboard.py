@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from heterotrain import contract
-from heterotrain_operator.metrics import names
+from heterotrain import worker_metrics
+from heterotrain_operator.metrics import table
 from unit.metrics.promql import Exported, choices, faults, names_in, queries, with_values
 
 REPOSITORY = Path(__file__).parents[3]
@@ -42,7 +42,7 @@ def test_query_of_the_dashboard_names_only_what_is_exported(query: Any, exported
 
 def test_job_can_be_chosen_whose_workers_never_started_and_one_that_no_operator_steers() -> None:
     read = {label: names_in(with_values(selector, VALUES)) for selector, label in choices(DASHBOARD)}
-    both = {names.JOB_INFO, contract.METRIC_PLAN_VERSION}
+    both = {table.JOB_INFO.series, worker_metrics.PLAN_VERSION.series}
     assert read == {"namespace": both, "training_job": both}
 
 
@@ -78,23 +78,6 @@ def test_alert_names_only_what_is_exported(rule: dict[str, Any], exported: Expor
 )
 def test_checker_of_queries_sees_faults(expression: str, words: str, exported: Exported) -> None:
     assert words in "; ".join(faults(expression, exported))
-
-
-def test_every_name_of_the_contract_and_of_the_operator_is_exported(exported: Exported) -> None:
-    constants = [
-        value
-        for module in (contract, names)
-        for name, value in vars(module).items()
-        if name.isupper() and isinstance(value, str) and value.startswith("heterotrain_")
-    ]
-    assert len(constants) > 30
-    series = set(exported.labels)
-    lacking = [
-        name
-        for name in constants
-        if not series & {name, f"{name}_total", f"{name}_bucket"} and name != contract.METRIC_PREFIX
-    ]
-    assert lacking == []
 
 
 def test_every_exported_metric_is_documented(exported: Exported) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
 
 from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics import pods
 from heterotrain_operator.metrics.client import CONNECTIONS_EACH, Client
@@ -31,35 +32,35 @@ def registry(version: int, **extra: float) -> CollectorRegistry:
     own = CollectorRegistry()
     labels = {**LABELS, "plan_version": str(version)}
     gauges = {
-        contract.METRIC_PLAN_VERSION: version,
-        contract.METRIC_GENERATION: 2,
-        contract.METRIC_BATCH_SIZE: 32,
-        contract.METRIC_STEP: 120,
-        contract.METRIC_TOTAL_STEPS: 500,
-        contract.METRIC_EPOCH: 3,
-        contract.METRIC_IN_COLLECTIVE: 1,
-        contract.METRIC_OWN_SECONDS_EWMA: 0.25,
-        contract.METRIC_LOSS: 1.5,
-        contract.METRIC_MEMORY_BYTES: 1e8,
-        contract.METRIC_CPU_LIMIT: 0.5,
-        contract.METRIC_MEMORY_PEAK_BYTES: 2e8,
-        contract.METRIC_MEMORY_LIMIT_BYTES: 1e9,
-        contract.METRIC_MEMORY_BATCH_SIZE: 16,
-        contract.METRIC_LEAST_BATCH_SIZE: 8,
+        table.PLAN_VERSION.name: version,
+        table.GENERATION.name: 2,
+        table.BATCH_SIZE.name: 32,
+        table.STEP.name: 120,
+        table.TOTAL_STEPS.name: 500,
+        table.EPOCH.name: 3,
+        table.IN_COLLECTIVE.name: 1,
+        table.OWN_SECONDS_EWMA.name: 0.25,
+        table.LOSS.name: 1.5,
+        table.MEMORY_BYTES.name: 1e8,
+        table.CPU_LIMIT.name: 0.5,
+        table.MEMORY_PEAK_BYTES.name: 2e8,
+        table.MEMORY_LIMIT_BYTES.name: 1e9,
+        table.MEMORY_BATCH_SIZE.name: 16,
+        table.LEAST_BATCH_SIZE.name: 8,
         **extra,
     }
     for name, value in gauges.items():
-        Gauge(name, "x", contract.LABELS, registry=own).labels(**labels).set(value)
+        Gauge(name, "x", table.WORKERS.labels, registry=own).labels(**labels).set(value)
     for name, value in {
-        contract.METRIC_STEPS: 10,
-        contract.METRIC_SAMPLES: 320,
-        contract.METRIC_OWN_SECONDS: 2.5,
-        contract.METRIC_OWN_SECONDS_SQUARED: 0.7,
-        contract.METRIC_WAIT_SECONDS: 1.25,
-        contract.METRIC_CPU_THROTTLED_SECONDS: 4.0,
+        table.STEPS.name: 10,
+        table.SAMPLES.name: 320,
+        table.OWN_SECONDS.name: 2.5,
+        table.OWN_SECONDS_SQUARED.name: 0.7,
+        table.WAIT_SECONDS.name: 1.25,
+        table.CPU_THROTTLED_SECONDS.name: 4.0,
     }.items():
-        Counter(name, "x", contract.LABELS, registry=own).labels(**labels).inc(value)
-    phases = Gauge(contract.METRIC_PHASE, "x", (*contract.LABELS, "phase"), registry=own)
+        Counter(name, "x", table.WORKERS.labels, registry=own).labels(**labels).inc(value)
+    phases = Gauge(table.PHASE.name, "x", (*table.WORKERS.labels, "phase"), registry=own)
     for phase in contract.PHASES:
         phases.labels(**labels, phase=phase).set(phase == contract.PHASE_TRAINING)
     return own
@@ -224,10 +225,10 @@ def sample(name: str, value: float | str, version: int | str, suffix: str = "") 
 def test_only_series_of_the_version_in_force_count() -> None:
     metrics = parse_metrics(
         lines(
-            sample(contract.METRIC_PLAN_VERSION, 4, 4),
-            sample(contract.METRIC_STEPS, 90, 3, "_total"),
-            sample(contract.METRIC_STEPS, 5, 4, "_total"),
-            sample(contract.METRIC_OWN_SECONDS, 9, 3, "_total"),
+            sample(table.PLAN_VERSION.name, 4, 4),
+            sample(table.STEPS.name, 90, 3, "_total"),
+            sample(table.STEPS.name, 5, 4, "_total"),
+            sample(table.OWN_SECONDS.name, 9, 3, "_total"),
         )
     )
     assert metrics is not None
@@ -235,7 +236,7 @@ def test_only_series_of_the_version_in_force_count() -> None:
 
 
 def test_what_a_worker_does_not_know_is_none() -> None:
-    metrics = parse_metrics(lines(sample(contract.METRIC_PLAN_VERSION, 1, 1)))
+    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1)))
     assert metrics == WorkerMetrics(plan_version=1)
 
 
@@ -257,13 +258,13 @@ def test_what_a_worker_does_not_know_is_none() -> None:
 )
 def test_an_absurd_number_of_samples_needed_is_none(reported: float | str, believed: int) -> None:
     metrics = parse_metrics(
-        lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(contract.METRIC_LEAST_BATCH_SIZE, reported, 1))
+        lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.LEAST_BATCH_SIZE.name, reported, 1))
     )
     assert metrics == WorkerMetrics(plan_version=1, least_batch_size=believed)
 
 
 def test_a_loss_that_is_no_number_arrives_as_such() -> None:
-    metrics = parse_metrics(lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(contract.METRIC_LOSS, "NaN", 1)))
+    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.LOSS.name, "NaN", 1)))
     assert metrics is not None
     assert metrics.loss is not None
     assert math.isnan(metrics.loss)
@@ -275,13 +276,13 @@ def test_a_loss_that_is_no_number_arrives_as_such() -> None:
         "",
         "<html>404</html>",
         "heterotrain_worker_plan_version{",
-        lines(sample(contract.METRIC_PLAN_VERSION, "NaN", 1)),
-        lines(sample(contract.METRIC_PLAN_VERSION, "+Inf", 1)),
-        lines(sample(contract.METRIC_PLAN_VERSION, "1e300", 1)),
-        lines(sample(contract.METRIC_PLAN_VERSION, -1, 1)),
-        lines(sample(contract.METRIC_STEPS, 5, 1, "_total")),
-        lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(contract.METRIC_STEP, "NaN", 1)),
-        lines(sample(contract.METRIC_PLAN_VERSION, "one", 1)),
+        lines(sample(table.PLAN_VERSION.name, "NaN", 1)),
+        lines(sample(table.PLAN_VERSION.name, "+Inf", 1)),
+        lines(sample(table.PLAN_VERSION.name, "1e300", 1)),
+        lines(sample(table.PLAN_VERSION.name, -1, 1)),
+        lines(sample(table.STEPS.name, 5, 1, "_total")),
+        lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.STEP.name, "NaN", 1)),
+        lines(sample(table.PLAN_VERSION.name, "one", 1)),
     ],
 )
 def test_malformed_metrics_are_none(text: str) -> None:
@@ -290,7 +291,7 @@ def test_malformed_metrics_are_none(text: str) -> None:
 
 def test_series_that_are_not_ours_are_not_even_parsed() -> None:
     theirs = 'their_series{a="b} no number\nheterotrain_other 1\n'
-    assert parse_metrics(theirs + lines(sample(contract.METRIC_PLAN_VERSION, 1, 1))) == WorkerMetrics(plan_version=1)
+    assert parse_metrics(theirs + lines(sample(table.PLAN_VERSION.name, 1, 1))) == WorkerMetrics(plan_version=1)
 
 
 def test_labels_may_hold_whatever_the_format_can_escape() -> None:
@@ -321,17 +322,17 @@ def test_text_that_is_made_to_be_costly_costs_little(text: str) -> None:
     assert time.process_time() - spent < 0.5
 
 
-@pytest.mark.parametrize("name", [contract.METRIC_STEP, contract.METRIC_BATCH_SIZE, contract.METRIC_OWN_SECONDS])
+@pytest.mark.parametrize("name", [table.STEP.name, table.BATCH_SIZE.name, table.OWN_SECONDS.name])
 @pytest.mark.parametrize("value", ["1e300", "-1", "NaN", "+Inf"])
 def test_a_figure_that_cannot_be_one_makes_a_worker_unreadable(name: str, value: str) -> None:
-    text = lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), sample(name, value, 1))
+    text = lines(sample(table.PLAN_VERSION.name, 1, 1), sample(name, value, 1))
     assert parse_metrics(text) is None
 
 
 @pytest.mark.parametrize("phase", ["a" * 65, "\ud800", "new\\nline"])
 def test_a_phase_that_no_status_could_hold_makes_a_worker_unreadable(phase: str) -> None:
     labels = f'worker="w",plan_version="1",phase="{phase}"'
-    text = lines(sample(contract.METRIC_PLAN_VERSION, 1, 1), f"{contract.METRIC_PHASE}{{{labels}}} 1")
+    text = lines(sample(table.PLAN_VERSION.name, 1, 1), f"{table.PHASE.name}{{{labels}}} 1")
     assert parse_metrics(text) is None
 
 

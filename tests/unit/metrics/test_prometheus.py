@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.prometheus import query_of
 from unit.metrics.samples import NOW, WORKER, matrix, read, row, scrape, source
@@ -30,32 +31,32 @@ def test_label_values_cannot_leave_their_quotes() -> None:
 
 def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
     gauges = {
-        contract.METRIC_PLAN_VERSION: 7,
-        contract.METRIC_GENERATION: 2,
-        contract.METRIC_BATCH_SIZE: 32,
-        contract.METRIC_STEP: 120,
-        contract.METRIC_TOTAL_STEPS: 500,
-        contract.METRIC_EPOCH: 3,
-        contract.METRIC_IN_COLLECTIVE: 1,
-        contract.METRIC_OWN_SECONDS_EWMA: 0.25,
-        contract.METRIC_LOSS: "NaN",
-        contract.METRIC_MEMORY_BYTES: "1e+08",
-        contract.METRIC_CPU_LIMIT: 0.5,
+        table.PLAN_VERSION.name: 7,
+        table.GENERATION.name: 2,
+        table.BATCH_SIZE.name: 32,
+        table.STEP.name: 120,
+        table.TOTAL_STEPS.name: 500,
+        table.EPOCH.name: 3,
+        table.IN_COLLECTIVE.name: 1,
+        table.OWN_SECONDS_EWMA.name: 0.25,
+        table.LOSS.name: "NaN",
+        table.MEMORY_BYTES.name: "1e+08",
+        table.CPU_LIMIT.name: 0.5,
     }
-    resumed = row(contract.METRIC_RESUMED_STEP, [(-1, 40)], resumed_from="an earlier job's")
+    resumed = row(table.RESUMED_STEP.name, [(-1, 40)], resumed_from="an earlier job's")
     counters = {
-        contract.METRIC_STEPS: 10,
-        contract.METRIC_SAMPLES: 320,
-        contract.METRIC_OWN_SECONDS: 2.5,
-        contract.METRIC_OWN_SECONDS_SQUARED: 0.7,
-        contract.METRIC_WAIT_SECONDS: 1.25,
-        contract.METRIC_CPU_THROTTLED_SECONDS: 4.0,
+        table.STEPS.name: 10,
+        table.SAMPLES.name: 320,
+        table.OWN_SECONDS.name: 2.5,
+        table.OWN_SECONDS_SQUARED.name: 0.7,
+        table.WAIT_SECONDS.name: 1.25,
+        table.CPU_THROTTLED_SECONDS.name: 4.0,
     }
     rows = [row(name, [(-1, value)]) for name, value in gauges.items()]
     rows += [row(f"{name}_total", [(-6, 0), (-1, value)]) for name, value in counters.items()]
     rows.append(resumed)
-    rows.append(row(contract.METRIC_PHASE, [(-6, 1)], phase=contract.PHASE_STARTING))
-    rows.append(row(contract.METRIC_PHASE, [(-1, 1)], phase=contract.PHASE_TRAINING))
+    rows.append(row(table.PHASE.name, [(-6, 1)], phase=contract.PHASE_STARTING))
+    rows.append(row(table.PHASE.name, [(-1, 1)], phase=contract.PHASE_TRAINING))
     script.answer = matrix(*rows)
     metrics = read(url)
     assert metrics is not None
@@ -84,8 +85,8 @@ def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
 
 
 def test_newest_sample_of_a_series_counts(url: str, script: Script) -> None:
-    steps = row(f"{contract.METRIC_STEPS}_total", [(-3, 10), (-2, 20), (-1, 30)])
-    script.answer = matrix(row(contract.METRIC_PLAN_VERSION, [(-3, 7), (-2, 7), (-1, 7)]), steps)
+    steps = row(table.STEPS.series, [(-3, 10), (-2, 20), (-1, 30)])
+    script.answer = matrix(row(table.PLAN_VERSION.name, [(-3, 7), (-2, 7), (-1, 7)]), steps)
     metrics = read(url)
     assert metrics is not None
     assert metrics.steps == 30.0
@@ -99,9 +100,9 @@ def test_samples_older_than_the_limit_do_not_count(url: str, script: Script, at:
 
 def test_figures_of_one_scrape_are_not_mixed_with_older_ones(url: str, script: Script) -> None:
     script.answer = matrix(
-        row(contract.METRIC_PLAN_VERSION, [(-6, 7), (-1, 7)]),
-        row(f"{contract.METRIC_STEPS}_total", [(-6, 10), (-1, 20)]),
-        row(contract.METRIC_LOSS, [(-6, 1.5)]),  # not exported any more
+        row(table.PLAN_VERSION.name, [(-6, 7), (-1, 7)]),
+        row(table.STEPS.series, [(-6, 10), (-1, 20)]),
+        row(table.LOSS.name, [(-6, 1.5)]),  # not exported any more
     )
     metrics = read(url)
     assert metrics is not None
@@ -136,8 +137,8 @@ def test_two_servers_that_watch_one_worker_are_not_mixed(url: str, script: Scrip
 
 
 def test_counter_that_began_anew_is_taken_as_it_is(url: str, script: Script) -> None:
-    steps = row(f"{contract.METRIC_STEPS}_total", [(-3, 100), (-2, 120), (-1, 4)])
-    script.answer = matrix(row(contract.METRIC_PLAN_VERSION, [(-1, 7)]), steps)
+    steps = row(table.STEPS.series, [(-3, 100), (-2, 120), (-1, 4)])
+    script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), steps)
     metrics = read(url)
     assert metrics is not None
     assert metrics.steps == 4.0
@@ -145,12 +146,12 @@ def test_counter_that_began_anew_is_taken_as_it_is(url: str, script: Script) -> 
 
 @pytest.mark.parametrize("ended", ["NaN", "+Inf"])
 def test_series_that_has_ended_does_not_count(url: str, script: Script, ended: str) -> None:
-    script.answer = matrix(row(contract.METRIC_PLAN_VERSION, [(-2, 7), (-1, ended)]))
+    script.answer = matrix(row(table.PLAN_VERSION.name, [(-2, 7), (-1, ended)]))
     assert read(url) is None
 
 
 def test_worker_with_a_figure_that_must_be_whole_and_is_none_is_unreadable(url: str, script: Script) -> None:
-    script.answer = matrix(*scrape(-1), row(contract.METRIC_STEP, [(-1, "NaN")]))
+    script.answer = matrix(*scrape(-1), row(table.STEP.name, [(-1, "NaN")]))
     assert read(url) is None
 
 
@@ -177,9 +178,9 @@ def test_nothing_is_noted_when_all_workers_are_known(url: str, script: Script) -
 def test_evaluations_of_a_scrape_are_read_with_it(url: str, script: Script) -> None:
     script.answer = matrix(
         *scrape(-1),
-        row(contract.METRIC_EVALUATION, [(-1, 0.75)], metric="accuracy"),
-        row(contract.METRIC_EVALUATION, [(-1, "NaN")], metric="f1"),
-        row(contract.METRIC_EVALUATION_STEP, [(-1, 100)]),
+        row(table.EVALUATION.name, [(-1, 0.75)], metric="accuracy"),
+        row(table.EVALUATION.name, [(-1, "NaN")], metric="f1"),
+        row(table.EVALUATION_STEP.name, [(-1, 100)]),
     )
     found = read(url)
     assert found is not None

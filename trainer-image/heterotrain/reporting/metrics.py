@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from heterotrain import contract
+from heterotrain import worker_metrics as table
 from heterotrain.data import sampler
 from heterotrain.origin import Origin
 from heterotrain.reporting import resources
+from heterotrain.reporting.families import Figures, families
 from heterotrain.reporting.peak import PeakMemory
 from heterotrain.reporting.serving import MetricsServer
+from heterotrain.worker_metrics import WORKERS
 
 if TYPE_CHECKING:
     from heterotrain.reporting.timing import StepTimes
@@ -123,88 +126,45 @@ class WorkerMetrics(Collector):
             self.state.phase = before
 
     def collect(self) -> Iterable[Metric]:
-        """Prometheus' way to ask."""
-        state, counters, peak = self.state, self.counters, self.memory.peak
-        labels = (*self._labels, str(counters.plan_version))
-        gauges: list[tuple[str, str, float | None]] = [
-            (contract.METRIC_OWN_SECONDS_EWMA, "Moving average of own seconds per step.", counters.ewma),
-            (contract.METRIC_BATCH_SIZE, "Samples per step in the plan in force.", counters.batch_size),
-            (contract.METRIC_PLAN_VERSION, "Version of the plan in force.", counters.plan_version),
-            (contract.METRIC_GENERATION, "Generation of the plan in force.", counters.generation),
-            (contract.METRIC_STEP, "Committed steps.", state.step),
-            (contract.METRIC_TOTAL_STEPS, "Steps of the whole job; 0 if not known yet.", state.total_steps),
-            (contract.METRIC_LEAST_BATCH_SIZE, "Samples with fewer of which it trains badly.", state.least_batch_size),
-            (contract.METRIC_EPOCH, "Epoch, from 0.", state.epoch),
-            (contract.METRIC_IN_COLLECTIVE, "1 while only waiting for others.", float(self._in_collective())),
-            (contract.METRIC_LOSS, "Global training loss.", None if math.isnan(state.loss) else state.loss),
-            (contract.METRIC_MEMORY_BYTES, "Resident memory.", resources.memory_bytes()),
-            (contract.METRIC_MEMORY_LIMIT_BYTES, "Memory limit in force.", self.memory.limit_bytes()),
-            (contract.METRIC_CPU_LIMIT, "CPU limit in force, cores.", resources.cpu_limit_cores()),
-        ]
-        if peak is not None:
-            most = peak.memory_bytes + self.memory.children_bytes()
-            gauges += [
-                (contract.METRIC_MEMORY_PEAK_BYTES, "Most memory in a measured step of the version.", most),
-                (contract.METRIC_MEMORY_BATCH_SIZE, "Samples at once in those steps.", peak.batch_size),
-            ]
-        totals: list[tuple[str, str, float | None]] = [
-            (contract.METRIC_STEPS, "Measured steps of the version.", counters.steps),
-            (contract.METRIC_SAMPLES, "Samples in measured steps.", counters.samples),
-            (contract.METRIC_OWN_SECONDS, "Own seconds in measured steps.", counters.own_seconds),
-            (
-                contract.METRIC_OWN_SECONDS_SQUARED,
-                "Sum of squared own seconds of measured steps.",
-                counters.own_seconds_squared,
-            ),
-            (contract.METRIC_WAIT_SECONDS, "Seconds waited in measured steps.", counters.wait_seconds),
-            (
-                contract.METRIC_CPU_THROTTLED_SECONDS,
-                "Seconds held back by the CPU limit.",
-                resources.cpu_throttled_seconds(),
-            ),
-            (contract.METRIC_PLANS_REJECTED, "Plans that were refused.", state.plans_rejected),
-            (contract.METRIC_STEPS_REPLAYED, "Steps replayed after a failure.", state.steps_replayed),
-            (contract.METRIC_STEPS_NONFINITE, "Steps with a loss that is no number.", state.steps_nonfinite),
-        ]
-        for name, text, value in gauges:
-            if value is not None:
-                gauge = GaugeMetricFamily(name, text, labels=contract.LABELS)
-                gauge.add_metric(labels, value)
-                yield gauge
-        for name, text, value in totals:
-            if value is not None:
-                counter = CounterMetricFamily(name, text, labels=contract.LABELS)
-                counter.add_metric(labels, value)
-                yield counter
-        if state.taken_over is not None:
-            resumed = GaugeMetricFamily(
-                contract.METRIC_RESUMED_STEP,
-                "Step of an earlier job's checkpoint that training went on from.",
-                labels=(*contract.LABELS, contract.LABEL_RESUMED_FROM),
-            )
-            resumed.add_metric((*labels, state.taken_over.job_uid), state.taken_over.step)
-            yield resumed
-        phase = GaugeMetricFamily(
-            contract.METRIC_PHASE, "1 for the phase the worker is in.", labels=(*contract.LABELS, "phase")
-        )
-        phase.add_metric((*labels, state.phase), 1.0)
-        yield phase
-        if state.evaluated is not None:
-            yield from _evaluation(labels, state.evaluated)
+        """Prometheus' way to ask. What is not known has no series."""
+        counters = self.counters  # once, for the training thread replaces it when the version changes
+        exported = families(WORKERS, [((*self._labels, str(counters.plan_version)), self._figures(counters))])
+        return [family for family in exported if family.samples]
 
-
-def _evaluation(labels: tuple[str, ...], evaluated: contract.Evaluated) -> Iterator[Metric]:
-    values = GaugeMetricFamily(
-        contract.METRIC_EVALUATION, "What was evaluated last, by metric.", labels=(*contract.LABELS, "metric")
-    )
-    for name, value in evaluated.metrics:
-        values.add_metric((*labels, name), value)
-    yield values
-    step = GaugeMetricFamily(
-        contract.METRIC_EVALUATION_STEP, "Committed steps of the model evaluated last.", labels=contract.LABELS
-    )
-    step.add_metric(labels, evaluated.step)
-    yield step
+    def _figures(self, counters: VersionCounters) -> Figures:
+        """The value of every metric in the table of workers' metrics."""
+        state, peak = self.state, self.memory.peak
+        evaluated, origin = state.evaluated, state.taken_over
+        return {
+            table.OWN_SECONDS_EWMA: counters.ewma,
+            table.BATCH_SIZE: counters.batch_size,
+            table.PLAN_VERSION: counters.plan_version,
+            table.GENERATION: counters.generation,
+            table.STEP: state.step,
+            table.TOTAL_STEPS: state.total_steps,
+            table.LEAST_BATCH_SIZE: state.least_batch_size,
+            table.EPOCH: state.epoch,
+            table.IN_COLLECTIVE: float(self._in_collective()),
+            table.LOSS: None if math.isnan(state.loss) else state.loss,
+            table.MEMORY_BYTES: resources.memory_bytes(),
+            table.MEMORY_LIMIT_BYTES: self.memory.limit_bytes(),
+            table.CPU_LIMIT: resources.cpu_limit_cores(),
+            table.MEMORY_PEAK_BYTES: peak.memory_bytes + self.memory.children_bytes() if peak else None,
+            table.MEMORY_BATCH_SIZE: peak.batch_size if peak else None,
+            table.STEPS: counters.steps,
+            table.SAMPLES: counters.samples,
+            table.OWN_SECONDS: counters.own_seconds,
+            table.OWN_SECONDS_SQUARED: counters.own_seconds_squared,
+            table.WAIT_SECONDS: counters.wait_seconds,
+            table.CPU_THROTTLED_SECONDS: resources.cpu_throttled_seconds(),
+            table.PLANS_REJECTED: state.plans_rejected,
+            table.STEPS_REPLAYED: state.steps_replayed,
+            table.STEPS_NONFINITE: state.steps_nonfinite,
+            table.RESUMED_STEP: {(origin.job_uid,): origin.step} if origin else None,
+            table.PHASE: {(state.phase,): 1},
+            table.EVALUATION: {(name,): value for name, value in evaluated.metrics} if evaluated else None,
+            table.EVALUATION_STEP: evaluated.step if evaluated else None,
+        }
 
 
 def serve(metrics: WorkerMetrics, port: int) -> None:

@@ -1,0 +1,90 @@
+"""The tables of what the operator exports: about every job, and about itself.
+
+To add a metric, add its row here, and its value to `job_figures.py` if it is a job's, else to `own.py`.
+`make manifests` documents it.
+"""
+
+from __future__ import annotations
+
+from heterotrain.metric import Kind, Table
+
+COUNTER, GAUGE, HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+JOBS = Table("heterotrain_job_", ("namespace", "training_job"))
+OPERATOR = Table("heterotrain_operator_")
+
+JOB_INFO = JOBS.row(
+    GAUGE, "info", "1; what the job asks for is in the labels.", further=("policy", "apply_at", "dry_run")
+)
+JOB_PHASE = JOBS.row(GAUGE, "phase", "1 for the phase the job is in.", further=("phase",))
+JOB_CONDITION = JOBS.row(
+    GAUGE,
+    "condition",
+    "1 if the condition holds, 0 if not.",
+    further=("condition",),
+    details="There is no series while that is not known.",
+)
+JOB_PLANNED_BATCH_SIZE = JOBS.row(
+    GAUGE,
+    "planned_batch_size",
+    "Samples per step in the plan in force.",
+    unit="samples",
+    further=("worker", "group"),
+)
+JOB_EVALUATION = JOBS.row(GAUGE, "evaluation", "What the script evaluated last, by metric.", further=("metric",))
+JOB_WORKERS_WANTED = JOBS.row(GAUGE, "workers_wanted", "Workers that the job asks for.")
+JOB_WORKERS_READY = JOBS.row(GAUGE, "workers_ready", "Workers that train.")
+JOB_WORKERS_SILENT = JOBS.row(GAUGE, "workers_silent", "Running workers whose metrics could not be read.")
+JOB_PLAN_VERSION = JOBS.row(GAUGE, "plan_version", "Version of the plan in force.")
+JOB_GLOBAL_BATCH_SIZE = JOBS.row(
+    GAUGE, "global_batch_size", "Samples per step over all workers in the plan in force.", unit="samples"
+)
+JOB_IMBALANCE_RATIO = JOBS.row(
+    GAUGE,
+    "imbalance_ratio",
+    "Own time of the slowest worker over the mean; 1 is balance.",
+    details="It is the figure of `status.imbalancePercent` and of the condition `Balanced`: times under the active "
+    "plan, as the newest decision used them.",
+)
+JOB_STEP = JOBS.row(GAUGE, "step", "Committed steps.", unit="steps")
+JOB_ADJUSTMENTS = JOBS.row(COUNTER, "adjustments", "Plans that changed a batch size.")
+JOB_RESTARTS = JOBS.row(COUNTER, "restarts", "Restarts after a worker's own fault.")
+JOB_METRICS_SOURCE_UP = JOBS.row(GAUGE, "metrics_source_up", "1 if the workers' metrics could be asked for, 0 if not.")
+
+LEADER = OPERATOR.row(GAUGE, "leader", "1 if this replica holds the Lease.")
+RECONCILE_SECONDS = OPERATOR.row(
+    HISTOGRAM,
+    "reconcile_duration_seconds",
+    "Seconds of one look at a job: observing, deciding and acting.",
+    unit="s",
+)
+PLAN_FOLLOW_SECONDS = OPERATOR.row(
+    HISTOGRAM, "plan_follow_seconds", "Seconds from a plan's write to its following by all workers.", unit="s"
+)
+
+FAILURE_API_SERVER = "api_server"
+FAILURE_UNEXPECTED = "unexpected"
+FAILURES = (FAILURE_API_SERVER, FAILURE_UNEXPECTED)
+"""Values of the label `kind` of `RECONCILE_ERRORS`."""
+
+RECONCILE_ERRORS = OPERATOR.row(
+    COUNTER,
+    "reconcile_errors",
+    "Looks that failed.",
+    further=("kind",),
+    details=f"The label is {' or '.join(f'`{kind}`' for kind in FAILURES)}.",
+)
+API_WRITES = OPERATOR.row(
+    COUNTER,
+    "api_writes",
+    "Writes to the API server.",
+    further=("verb", "kind"),
+    details="For example, `verb` is `patch` and `kind` is `ConfigMap`.",
+)
+WATCH_UP = OPERATOR.row(
+    GAUGE,
+    "watch_up",
+    "1 while a watch stands.",
+    further=("resource", "namespace"),
+    details="It is 0 once a watch of the API server has ended. `namespace` is empty for a watch of all namespaces.",
+)

@@ -1,0 +1,183 @@
+"""The table of workers' metrics, which is part of the contract between trainers and operator.
+
+To add a metric, add its row here and its value to `heterotrain.reporting.metrics`. If decisions are to read it, the row
+names its `field`, an attribute of `heterotrain_operator.core.model.WorkerMetrics`. `make manifests` documents it.
+"""
+
+from __future__ import annotations
+
+from heterotrain.contract import PHASES
+from heterotrain.metric import Kind, Table
+
+COUNTER, GAUGE = Kind.COUNTER, Kind.GAUGE
+
+PHASE_LABEL = "phase"
+METRIC_LABEL = "metric"
+RESUMED_FROM_LABEL = "resumed_from"
+
+WORKERS = Table("heterotrain_worker_", ("training_job", "worker", "group", "plan_version"))
+"""`training_job`, because Prometheus claims `job` for itself."""
+
+# Of the plan version that the worker follows.
+OWN_SECONDS_EWMA = WORKERS.row(
+    GAUGE,
+    "own_seconds_ewma",
+    "Moving average of own seconds per step.",
+    unit="s",
+    field="own_seconds_ewma",
+    details="It begins again with each version. Own time does not include waiting for others.",
+)
+BATCH_SIZE = WORKERS.row(
+    GAUGE, "batch_size", "Samples per step in the plan in force.", unit="samples", field="batch_size"
+)
+PLAN_VERSION = WORKERS.row(GAUGE, "plan_version", "Version of the plan in force.", field="plan_version")
+GENERATION = WORKERS.row(
+    GAUGE,
+    "generation",
+    "Generation of the plan in force.",
+    field="generation",
+    details="It grows with every change of the members.",
+)
+
+# Of the worker.
+STEP = WORKERS.row(
+    GAUGE,
+    "committed_step",
+    "Committed steps.",
+    unit="steps",
+    field="step",
+    details="They count since the job began.",
+)
+TOTAL_STEPS = WORKERS.row(
+    GAUGE, "total_steps", "Steps of the whole job; 0 if not known yet.", unit="steps", field="total_steps"
+)
+LEAST_BATCH_SIZE = WORKERS.row(
+    GAUGE,
+    "least_batch_size",
+    "Samples with fewer of which it trains badly.",
+    unit="samples",
+    field="least_batch_size",
+    details="It is 8 with BatchNorm, else 1; the operator gives the worker that many per step where it can.",
+)
+EPOCH = WORKERS.row(GAUGE, "epoch", "Epoch, from 0.", field="epoch", details="An epoch is a pass over the data.")
+IN_COLLECTIVE = WORKERS.row(GAUGE, "in_collective", "1 while only waiting for others.", field="in_collective")
+LOSS = WORKERS.row(
+    GAUGE, "loss", "Global training loss.", field="loss", details="It is that of the newest step for which it is known."
+)
+MEMORY_BYTES = WORKERS.row(GAUGE, "memory_bytes", "Resident memory.", unit="bytes", field="memory_bytes")
+MEMORY_LIMIT_BYTES = WORKERS.row(
+    GAUGE,
+    "memory_limit_bytes",
+    "Memory limit in force.",
+    unit="bytes",
+    field="memory_limit_bytes",
+    details="On a GPU it is the memory that this worker may use. It is absent if there is no limit.",
+)
+CPU_LIMIT = WORKERS.row(
+    GAUGE,
+    "cpu_limit_cores",
+    "CPU limit in force, cores.",
+    unit="cores",
+    field="cpu_limit",
+    details="It is absent if there is no limit.",
+)
+
+# Memory under the plan version that the worker follows.
+MEMORY_PEAK_BYTES = WORKERS.row(
+    GAUGE,
+    "memory_peak_bytes",
+    "Most memory in a measured step of the version.",
+    unit="bytes",
+    field="memory_peak_bytes",
+    details="It includes what loader processes hold; on a GPU it is GPU memory.",
+)
+MEMORY_BATCH_SIZE = WORKERS.row(
+    GAUGE,
+    "memory_batch_size",
+    "Samples at once in those steps.",
+    unit="samples",
+    field="memory_batch_size",
+    details="The steps are those of `heterotrain_worker_memory_peak_bytes`; the samples are a batch, or a "
+    "micro-batch of it.",
+)
+
+# Since the plan version began, of steps that are fit for measuring.
+STEPS = WORKERS.row(
+    COUNTER,
+    "steps",
+    "Measured steps of the version.",
+    unit="steps",
+    field="steps",
+    details="It counts whole steps only: not the first after a change, and none with a checkpoint or a replay in it.",
+)
+SAMPLES = WORKERS.row(COUNTER, "samples", "Samples in measured steps.", unit="samples", field="samples")
+OWN_SECONDS = WORKERS.row(
+    COUNTER,
+    "own_seconds",
+    "Own seconds in measured steps.",
+    unit="s",
+    field="own_seconds",
+    details="Own time does not include waiting for others.",
+)
+OWN_SECONDS_SQUARED = WORKERS.row(
+    COUNTER,
+    "own_seconds_squared",
+    "Sum of squared own seconds of measured steps.",
+    unit="s²",
+    field="own_seconds_squared",
+)
+WAIT_SECONDS = WORKERS.row(
+    COUNTER,
+    "wait_seconds",
+    "Seconds waited in measured steps.",
+    unit="s",
+    field="wait_seconds",
+    details="The worker waits for the others.",
+)
+
+# Since the worker began.
+CPU_THROTTLED_SECONDS = WORKERS.row(COUNTER, "cpu_throttled_seconds", "Seconds held back by the CPU limit.", unit="s")
+PLANS_REJECTED = WORKERS.row(COUNTER, "plans_rejected", "Plans that were refused.")
+STEPS_REPLAYED = WORKERS.row(
+    COUNTER,
+    "steps_replayed",
+    "Steps replayed after a failure.",
+    unit="steps",
+    details="The failure is that of a collective operation.",
+)
+STEPS_NONFINITE = WORKERS.row(COUNTER, "steps_nonfinite", "Steps with a loss that is no number.", unit="steps")
+
+# With labels of their own.
+RESUMED_STEP = WORKERS.row(
+    GAUGE,
+    "resumed_step",
+    "Step of an earlier job's checkpoint that training went on from.",
+    unit="steps",
+    further=(RESUMED_FROM_LABEL,),
+    field="resumed_step",
+    details="Only the leader exports it, and only if training went on from an earlier job's checkpoint. The label is "
+    "that job's UID, empty if the checkpoint does not say.",
+)
+PHASE = WORKERS.row(
+    GAUGE,
+    "phase",
+    "1 for the phase the worker is in.",
+    further=(PHASE_LABEL,),
+    field="phase",
+    details=f"The phase is one of {', '.join(PHASES)}.",
+)
+EVALUATION = WORKERS.row(
+    GAUGE,
+    "evaluation",
+    "What was evaluated last, by metric.",
+    further=(METRIC_LABEL,),
+    field="evaluated",
+    details="`session.evaluate()` measures it, at most 16 metrics. Only the leader exports it.",
+)
+EVALUATION_STEP = WORKERS.row(
+    GAUGE,
+    "evaluation_step",
+    "Committed steps of the model evaluated last.",
+    unit="steps",
+    details="Only the leader exports it.",
+)
