@@ -18,7 +18,7 @@ from bsp_setting import DYNAMIC, WORKLOADS, Cost, Setting, expected_seconds, lim
 from heterotrain_operator.api import parse_manifest, to_core
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
 from heterotrain_operator.experiments.trials.workers import limits_of
-from unit.cli.histories import FAST, SLOW, history, joined
+from unit.experiments.histories import FAST, SLOW, history, joined
 
 
 @pytest.mark.parametrize("level", [1, 2, 4, 8])

@@ -12,7 +12,6 @@ import pytest
 from heterotrain_operator.cli.local.log_tail import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import runs
-from heterotrain_operator.experiments.trials.result import failing_worker
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import job_document
@@ -70,9 +69,7 @@ def add_trial(folder: Path, slug: str, logs: dict[str, str], age: int) -> None:
 # --- of this folder -------------------------------------------------------------------------------------------------
 
 
-def test_all_workers_are_told_apart_in_the_order_of_their_indices(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_workers_are_named_in_the_order_of_their_indices(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(here, {"digits-a-10": "ten\n", "digits-a-2": "two\nand no end"})
     assert main(["logs", "digits"]) == 0
     assert capsys.readouterr().out == "digits-a-2 | two\ndigits-a-2 | and no end\ndigits-a-10 | ten\n"
@@ -219,7 +216,7 @@ def test_what_a_cluster_does_not_give_is_said(
 # --- reading what grows ---------------------------------------------------------------------------------------------
 
 
-def test_growing_log_is_told_in_whole_lines(tmp_path: Path) -> None:
+def test_growing_log_is_shown_in_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     tail = LogTail(path)
     assert tail.lines() == []
@@ -234,7 +231,7 @@ def test_growing_log_is_told_in_whole_lines(tmp_path: Path) -> None:
     assert tail.lines(ended=True) == []
 
 
-def test_progress_bar_is_told_as_a_terminal_would_show_it(tmp_path: Path) -> None:
+def test_progress_bar_is_shown_as_a_terminal_would_show_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"10 %\r50 %\r100 %\r\ndone\r\n")
     assert LogTail(path).lines() == ["100 %", "done"]
@@ -249,28 +246,12 @@ def test_flood_is_passed_over_and_counted(tmp_path: Path) -> None:
     assert len(lines) < MOST_BYTES
 
 
-def test_line_without_an_end_is_told_in_pieces(tmp_path: Path) -> None:
+def test_line_without_an_end_is_shown_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"z" * (LONGEST_LINE + 1))
     tail = LogTail(path)
     assert [len(line) for line in tail.lines()] == [LONGEST_LINE]
     assert tail.lines(ended=True) == ["z"]
-
-
-@pytest.mark.parametrize(
-    ("message", "worker"),
-    [
-        ("job-a-10 failed (exit code 1)", "job-a-10"),
-        ("job-a-1: out of memory; then job-a-10 lost it", "job-a-1"),
-        ("all workers failed alike", "job-a-10"),
-    ],
-)
-def test_the_worker_to_blame_is_the_one_that_the_message_names(message: str, worker: str) -> None:
-    assert failing_worker(message, ["job-a-10", "job-a-1"]) == worker
-
-
-def test_nobody_is_to_blame_where_nobody_failed() -> None:
-    assert failing_worker("did not start in time", []) is None
 
 
 @pytest.mark.parametrize("option", ["--trial", "--arm"])

@@ -3,29 +3,17 @@
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from heterotrain_operator.api import load_manifest, to_core
 from heterotrain_operator.cli.local.checks import prepare
 from heterotrain_operator.cli.local.introduction import ignored_fields
 from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.core.model import Group, Job, Seen
-from heterotrain_operator.experiments import checkpoints
-from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.folder import MARKER
-from heterotrain_operator.experiments.trials.profiling import endless, measured
-from heterotrain_operator.experiments.trials.result import TrialResult, least_batches
-from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.experiments.trials.trial import Trial, trials_of
-from heterotrain_operator.experiments.trials.workers import bounds_of, worker_names
 from unit.cli.commands import manifest, write_manifest
-from unit.cli.test_journal_and_live import JOB as TWO
-from unit.cli.test_journal_and_live import MOVED, QUIET, seen
 
 
 def test_run_needs_neither_torch_nor_kubernetes():
@@ -151,16 +139,6 @@ def test_checkpoints_are_not_continued_or_lost_by_accident(
     assert "holds a checkpoint of 120 steps; go on with --resume or start with --fresh" in said
 
 
-def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path):
-    for step in (100, 200):
-        (tmp_path / f"step-{step:010d}.pt").touch()
-    (tmp_path / ".step-0000000300.pt.partial").touch()
-    assert checkpoints.newest_step(tmp_path) == 200
-    aside = checkpoints.set_aside(tmp_path)
-    assert checkpoints.newest_step(tmp_path) is None
-    assert list(checkpoints.steps_in(aside)) == [100, 200]
-
-
 def test_invalid_manifest_is_refused_by_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump({"kind": "Pod"}), "utf-8")
@@ -168,7 +146,7 @@ def test_invalid_manifest_is_refused_by_validate(tmp_path: Path, capsys: pytest.
     assert "kind: must be HeteroTrainingJob" in capsys.readouterr().err
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]):
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]):
     assert main(["version"]) == 0
     assert capsys.readouterr().out.startswith("heterotrain ")
 
@@ -180,99 +158,11 @@ def test_unknown_usage_exits_with_2(arguments: list[str]):
     assert ended.value.code == 2
 
 
-def test_order_of_trials_is_reversed_between_rounds():
-    slugs = [trial.slug for trial in trials_of(("Optimal", "Uniform", "Static"), 2, profile=True)]
-    assert slugs == [
-        "profile-0",
-        "optimal-1",
-        "uniform-1",
-        "static-1",
-        "static-2",
-        "uniform-2",
-        "optimal-2",
-        "profile-1",
-    ]
-
-
-def test_single_arm_needs_no_profile():
-    assert [trial.slug for trial in trials_of(("Optimal",), 1, profile=False)] == ["optimal-1"]
-
-
-def test_workers_and_bounds_follow_the_groups():
-    job = Job("j", (Group("a", 2, batch_min=2, batch_max=8), Group("b", 1)), global_batch=32)
-    assert worker_names(job) == ("j-a-0", "j-a-1", "j-b-0")
-    assert bounds_of(job) == {"j-a-0": (2, 8), "j-a-1": (2, 8), "j-b-0": (1, 32)}
-
-
-def test_what_workers_reported_to_need_is_taken_from_all_trials_and_cut_to_what_they_may_compute():
-    job = Job("j", (Group("a", 1, batch_max=4), Group("b", 2)), global_batch=32)
-    reports: list[dict[str, int]] = [{}, {"j-a-0": 8, "j-b-0": 8, "gone": 8}, {"j-b-0": 0}]
-    trial = Trial("Optimal", 1)
-    history = TrialHistory("Optimal", 1, (), 0, "Succeeded")
-    results = [TrialResult(trial, history, (), {}, None, report) for report in reports]
-    assert least_batches(job, results) == {"j-a-0": 4, "j-b-0": 8, "j-b-1": 0}
-    assert least_batches(job, []) == dict.fromkeys(worker_names(job), 0)
-
-
-def test_profile_has_no_target_and_shows_scripts_the_jobs_own_end(tmp_path: Path):
-    training = {"globalBatchSize": 32, "epochs": 1, "target": {"value": 0.1}}
-    job = endless(load_manifest(write_manifest(tmp_path, manifest(training=training))))
-    assert job.spec.training.target is None
-    assert job.spec.training.epochs == 1
-    assert to_core(job).global_batch == 32
-
-
-def test_profile_ends_once_the_policy_has_nothing_more_to_try():
-    assert measured(TWO)(seen(40), QUIET)
-    assert not measured(TWO)(seen(40), MOVED)
-
-
-def test_profile_goes_on_until_everybody_is_measured():
-    assert not measured(Job("digits", TWO.groups, 96, interval=11))(seen(40), QUIET)
-
-
-def test_profile_does_not_wait_for_ever_for_steps_that_nothing_measures(caplog: pytest.LogCaptureFixture):
-    def unmeasured(step: int) -> Seen:
-        now = seen(step)
-        return replace(
-            now,
-            workers=tuple(
-                replace(worker, metrics=replace(worker.metrics, steps=0.0)) for worker in now.workers if worker.metrics
-            ),
-        )
-
-    done = measured(TWO)
-    assert not done(unmeasured(40), QUIET)
-    assert not done(unmeasured(40 + 5 * TWO.interval - 1), QUIET)
-    assert done(unmeasured(40 + 5 * TWO.interval), QUIET)
-    assert "of 50 steps with batches 80 / 16 none was fit for measuring" in caplog.text
-
-
 def test_the_command_that_resumes_repeats_the_options_of_the_run():
     options = Options(Path("my job.yaml"), policy="Static", schedule=Path("s.yaml"))
     assert shlex.join(options.words_to_resume()) == (
         "heterotrain run 'my job.yaml' --resume --policy Static --schedule s.yaml"
     )
-
-
-def test_first_signal_asks_and_second_insists():
-    stop = StopSignals()
-    stop.check()
-    stop.handle(15)
-    with pytest.raises(Interrupted) as asked:
-        stop.check()
-    assert asked.value.exit_code == 143
-    with pytest.raises(Insisted), stop.insistable():
-        stop.handle(15)
-
-
-def test_signals_that_came_before_count():
-    stop = StopSignals()
-    stop.handle(2)
-    stop.handle(2)
-    with pytest.raises(Insisted) as insisted, stop.insistable():
-        pytest.fail("was let in")
-    assert insisted.value.exit_code == 130
 
 
 def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]):
@@ -332,3 +222,13 @@ def test_bash_completes_commands_options_and_files(words: list[str], offered: se
 def test_other_shells_get_a_script_too(shell: str, capsys: pytest.CaptureFixture[str]):
     assert main(["completion", shell]) == 0
     assert "validate" in capsys.readouterr().out
+
+
+def test_faults_of_schedule_and_manifest_are_named_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    schedule = tmp_path / "schedule.yaml"
+    schedule.write_text("changes: [{atStep: 1, cpuLimits: {gpu: 1}}]", "utf-8")
+    job = write_manifest(tmp_path, manifest())
+    assert main(["run", str(job), "--schedule", str(schedule), "--compare", "Best"]) == 2
+    said = capsys.readouterr().err
+    assert "changes[0].cpuLimits.gpu" in said
+    assert "--compare: 'Best'" in said

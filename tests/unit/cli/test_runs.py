@@ -120,7 +120,7 @@ def test_interrupted_run_resumes_where_it_stopped(tmp_path: Path):
     assert not processes_that_mention(str(tmp_path))
 
 
-def test_scheduled_limits_are_imposed_and_told(tmp_path: Path):
+def test_scheduled_limits_are_imposed_and_reported(tmp_path: Path):
     job = manifest(TRAIN, training={"globalBatchSize": 32, "steps": 120}, batching={"policy": "Uniform"})
     path = write_manifest(tmp_path, job)
     schedule = tmp_path / "schedule.yaml"

@@ -20,9 +20,10 @@ from heterotrain_operator.cli.local.tables import print_summary
 from heterotrain_operator.core.model import Group, Job, Seen
 from heterotrain_operator.experiments.figures.summary import summarize
 from unit.cli.cluster_jobs import trained
-from unit.cli.histories import FAST, SLOW
-from unit.cli.test_journal_and_live import QUIET, Clock, seen
-from unit.cli.test_summary import BOUNDS, adjusted_trial, profile_steps, uniform_trial
+from unit.cli.test_live import Clock
+from unit.experiments.histories import FAST, SLOW
+from unit.experiments.observed import QUIET, seen
+from unit.experiments.test_summary import BOUNDS, adjusted_trial, profile_steps, uniform_trial
 
 WIDTHS = (80, 100, 120)
 JOB = Job("resnet", (Group("large", 1, cpu_limit=1.0), Group("small", 1, cpu_limit=0.25)), global_batch=96)

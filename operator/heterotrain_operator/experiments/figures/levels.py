@@ -27,7 +27,7 @@ class LevelSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Measurements:
     """What ceilings are measured on: the trials, the profiles before and after them, and each worker's least and most
     samples per step. `least` are the fewest samples that workers reported to need; they raise the lower bounds of
     ceilings as they do those of plans.
@@ -50,19 +50,19 @@ class Evidence:
 
 
 def summarize_level(
-    index: int, level: Level, names: Sequence[str], evidence: Evidence
+    index: int, level: Level, names: Sequence[str], measurements: Measurements
 ) -> tuple[LevelSummary, tuple[str, ...]]:
     """What was possible under the level of this index, with a ceiling for each global batch in the order of their
     sizes, and what is doubtful about it.
     """
-    profiles = [each.steps for each in evidence.profiled if each.level == index]
+    profiles = [each.steps for each in measurements.profiled if each.level == index]
     if not profiles:
         return LevelSummary(level.label, level.limits, None, ()), ()
-    trained = evidence.steps_under(index)
+    trained = measurements.steps_under(index)
     try:
         profile = profile_of(names, profiles[0], profiles[1] if len(profiles) > 1 else (), trained)
         sizes = sorted({sum(step.batches.values()) for step in trained if len(step.records) == len(names)})
-        ceilings = tuple(ceiling_of(profile, size, evidence.bounds_for(size)) for size in sizes)
+        ceilings = tuple(ceiling_of(profile, size, measurements.bounds_for(size)) for size in sizes)
     except ValueError as error:
         return LevelSummary(level.label, level.limits, None, ()), (f"no ceiling: {error}",)
     return LevelSummary(level.label, level.limits, profile, ceilings), profile.warnings

@@ -13,7 +13,7 @@ from typing import Any
 
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling
 from heterotrain_operator.experiments.figures.history import WELL, Target, TrialHistory
-from heterotrain_operator.experiments.figures.levels import Evidence, LevelSummary, summarize_level
+from heterotrain_operator.experiments.figures.levels import LevelSummary, Measurements, summarize_level
 from heterotrain_operator.experiments.figures.limits import DECLARED, Level
 from heterotrain_operator.experiments.figures.profile import Profile
 from heterotrain_operator.experiments.figures.speedup import Speedup, speedups
@@ -74,8 +74,8 @@ def summarize(
     imposed, `levels` what they were in the run's course; `least` are the fewest samples that workers reported to need.
     """
     known = tuple(levels) or (Level(DECLARED, {}),)
-    evidence = Evidence(trials, profiled, bounds, least or {})
-    found, doubts = zip(*(summarize_level(*each, names, evidence) for each in enumerate(known)), strict=True)
+    measurements = Measurements(trials, profiled, bounds, least or {})
+    found, doubts = zip(*(summarize_level(*each, names, measurements) for each in enumerate(known)), strict=True)
     by_level = [{ceiling.global_batch: ceiling for ceiling in level.ceilings} for level in found]
     summaries = tuple(summarize_trial(trial, names, by_level, target, known[trial.level].label) for trial in trials)
     ended = [trial for trial in (*profiled, *trials) if trial.phase not in WELL]

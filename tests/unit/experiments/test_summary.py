@@ -1,21 +1,18 @@
 """The figures of a run, from records small enough to calculate by hand."""
 
-import io
 import json
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.cli.local.tables import trials_table
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, ceiling_of
 from heterotrain_operator.experiments.figures.history import Target, TrialHistory
 from heterotrain_operator.experiments.figures.limits import LimitChange
 from heterotrain_operator.experiments.figures.profile import AllReduce, allreduce_of, profile_of
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.figures.trial_summary import summarize_trial
-from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, trial
+from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 NAMES = (FAST, SLOW)
 BOUNDS = {FAST: (1, 64), SLOW: (1, 64)}
@@ -50,7 +47,7 @@ def uniform_trial(number: int = 1) -> TrialHistory:
     return trial("Uniform", joined(history(20, (32, 32), (0.32, 2.0))), number)
 
 
-def test_arm_in_numbers():
+def test_trial_in_numbers():
     found = summarize_trial(adjusted_trial(), NAMES, ())
     assert found.steps == 20
     assert found.samples == 20 * 64
@@ -77,12 +74,12 @@ def test_final_loss_is_the_mean_of_the_last_ten_steps():
     assert summarize_trial(trial("Uniform", steps), NAMES, ()).final_loss == pytest.approx(2.0)
 
 
-def test_seconds_to_target_are_told():
+def test_seconds_to_target_are_in_the_summary():
     found = summarize_trial(adjusted_trial(), NAMES, (), Target(value=0.5, every_steps=5))
     assert found.target_seconds == 29.0  # steps 10 to 14
 
 
-def test_arm_without_a_step_has_no_figures():
+def test_trial_without_a_step_has_no_figures():
     found = summarize_trial(TrialHistory("Optimal", 1, (), 0, "Failed", "no worker started"), NAMES, ())
     assert (found.steps, found.samples, found.seconds) == (0, 0, 0.0)
     assert (found.samples_per_second, found.final_loss, found.iteration_seconds) == (None, None, None)
@@ -228,7 +225,7 @@ def test_speedup_over_rounds_is_the_median_with_its_spread():
     )
 
 
-def test_failed_arm_fails_the_run():
+def test_failed_trial_fails_the_run():
     found = whole(adjusted_trial(), TrialHistory("Uniform", 1, (), 0, "Failed", "job-slow-0 exited with 1"))
     assert (found.phase, found.message) == ("Failed", "job-slow-0 exited with 1")
 
@@ -281,15 +278,3 @@ def test_evaluations_are_in_the_summary():
         {"step": 8, "seconds": 20.0 - began, "metrics": {"accuracy": 0.5, "f1": 0.25}},
         {"step": 20, "seconds": 40.0 - began, "metrics": {"accuracy": 0.97531, "f1": None}},
     ]
-
-
-def test_table_has_what_was_evaluated_last():
-    found = summarize("j", (evaluated_trial(), uniform_trial()), NAMES, bounds=BOUNDS)
-    console = Console(file=io.StringIO(), width=120)
-    console.print(trials_table(found, 120))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    heading = [cell.strip() for cell in next(line for line in lines if "accuracy" in line).strip("┃").split("┃")]
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    accuracy, f1 = heading.index("accuracy"), heading.index("f1")
-    assert [(row[accuracy], row[f1]) for row in rows] == [("0.9753", "nan"), ("-", "-")]

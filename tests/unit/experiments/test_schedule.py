@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from heterotrain_operator.api import ManifestError
-from heterotrain_operator.cli.main import main
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling
 from heterotrain_operator.experiments.figures.history import TrialHistory
@@ -16,8 +15,7 @@ from heterotrain_operator.experiments.schedules.schedule_file import load_schedu
 from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
 from heterotrain_operator.experiments.trials.trial import trials_of
 from heterotrain_operator.experiments.trials.workers import limits_of
-from unit.cli.commands import manifest, write_manifest
-from unit.cli.histories import BEGAN, FAST, SLOW, history, joined
+from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined
 
 JOB = Job("job", (Group("fast", 2, cpu_limit=1.0), Group("slow", 1, cpu_limit=0.5)), 96)
 DECLARED_LIMITS = limits_of(JOB)
@@ -87,23 +85,13 @@ def test_faults_of_a_file_are_named_by_their_paths(tmp_path: Path, text: str, pr
     assert problem in str(refused.value)
 
 
-def test_faults_of_schedule_and_manifest_are_told_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    schedule = tmp_path / "schedule.yaml"
-    schedule.write_text("changes: [{atStep: 1, cpuLimits: {gpu: 1}}]", "utf-8")
-    job = write_manifest(tmp_path, manifest())
-    assert main(["run", str(job), "--schedule", str(schedule), "--compare", "Best"]) == 2
-    said = capsys.readouterr().err
-    assert "changes[0].cpuLimits.gpu" in said
-    assert "--compare: 'Best'" in said
-
-
 def test_changes_are_due_in_order_and_none_is_taken_back(tmp_path: Path):
     schedule = load(tmp_path, UP_AND_BACK)
     assert [schedule.due(0, step, None) for step in (9, 10, 29, 30)] == [0, 1, 2, 3]
     assert schedule.due(2, 5, None) == 2  # the job was restarted from a checkpoint
 
 
-class World:
+class Workers:
     """Remembers what was asked of it."""
 
     def __init__(self) -> None:
@@ -134,33 +122,33 @@ def seen(step: int, **uids: str) -> Seen:
 
 
 def test_only_workers_whose_limit_differs_are_changed(tmp_path: Path):
-    world = World()
-    limits = ScheduledLimits(load(tmp_path, UP_AND_BACK), world, [{}] * 3, lambda: BEGAN, DECLARED_LIMITS)
+    workers = Workers()
+    limits = ScheduledLimits(load(tmp_path, UP_AND_BACK), workers, [{}] * 3, lambda: BEGAN, DECLARED_LIMITS)
     assert limits.look(seen(9)) == ()
     (event,) = limits.look(seen(11))
     assert event.message == "CPU limits uneven: 0.25 / 2 / 0.5"
-    assert world.asked == [("job-fast-0", 0.25), ("job-fast-1", 2.0)]
+    assert workers.asked == [("job-fast-0", 0.25), ("job-fast-1", 2.0)]
     assert limits.missed() == ("change 2", "back")
     (change,) = limits.changes
     assert (change.seconds, change.step, change.label) == (BEGAN, 11, "uneven")
 
 
-def test_a_worker_that_is_started_again_gets_the_limits_in_force(tmp_path: Path):
-    world = World()
+def test_a_worker_that_is_started_again_gets_the_active_limits(tmp_path: Path):
+    workers = Workers()
     limits = ScheduledLimits(
-        load(tmp_path, UP_AND_BACK), world, [{}, {"job-fast-0": 3}, {}], lambda: BEGAN, DECLARED_LIMITS
+        load(tmp_path, UP_AND_BACK), workers, [{}, {"job-fast-0": 3}, {}], lambda: BEGAN, DECLARED_LIMITS
     )
     limits.look(seen(10))
-    world.asked.clear()
+    workers.asked.clear()
     limits.look(seen(2, job_fast_0="another"))
-    assert world.asked == [("job-fast-0", 0.25), ("job-fast-0", -3)]
+    assert workers.asked == [("job-fast-0", 0.25), ("job-fast-0", -3)]
     assert len(limits.changes) == 1
 
 
 def test_seconds_count_from_the_first_step(tmp_path: Path):
     clock = [100.0]
     schedule = load(tmp_path, "changes: [{atSeconds: 5, cpuLimits: {slow: 1}}]")
-    limits = ScheduledLimits(schedule, World(), [{}, {}], lambda: clock[0], DECLARED_LIMITS)
+    limits = ScheduledLimits(schedule, Workers(), [{}, {}], lambda: clock[0], DECLARED_LIMITS)
     limits.look(seen(0))
     assert limits.seconds_left() is None  # nobody knows how long the start takes
     clock[0] = 110.0
@@ -176,7 +164,7 @@ def test_seconds_count_from_the_first_step(tmp_path: Path):
 
 def test_the_next_look_comes_when_the_step_is_due(tmp_path: Path):
     clock = [100.0]
-    limits = ScheduledLimits(load(tmp_path, UP_AND_BACK), World(), [{}] * 3, lambda: clock[0], DECLARED_LIMITS)
+    limits = ScheduledLimits(load(tmp_path, UP_AND_BACK), Workers(), [{}] * 3, lambda: clock[0], DECLARED_LIMITS)
     limits.look(seen(1))
     assert limits.seconds_left() is None
     clock[0] = 101.0

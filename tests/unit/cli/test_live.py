@@ -3,74 +3,13 @@
 import io
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
-from heterotrain.contract import Member, Plan
 from heterotrain_operator.cli.local.live import View, plain_line, progress
-from heterotrain_operator.core.model import Decision, Event, Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.experiments.progress import Pace, committed_steps, reached_steps
+from heterotrain_operator.core.model import Seen
+from heterotrain_operator.experiments.progress import Pace
 from heterotrain_operator.experiments.trials.journal import entry_of
-
-JOB = Job("digits", (Group("large", 1, cpu_limit=1.0), Group("small", 1, cpu_limit=0.25)), global_batch=96)
-PLAN = Plan(
-    3, 1, "step", (Member("digits-large-0", "a", "h:1", "large", 80), Member("digits-small-0", "b", "h:2", "small", 16))
-)
-QUIET = Decision("Running", "within the dead-band")
-MOVED = Decision(
-    "Running", "moving 8 samples", plan=PLAN, events=(Event("Normal", "BatchRebalanced", "moving 8 samples to large"),)
-)
-
-
-def seen(step: int, total: int = 400) -> Seen:
-    """Both workers trained to a step: the large one works 60 of 80 ms, the small one all of them."""
-    metrics = WorkerMetrics(
-        3, batch_size=80, step=step, total_steps=total, phase="training", steps=10, own_seconds=0.6, wait_seconds=0.2
-    )
-    large = WorkerSeen("digits-large-0", "a", "large", 0, "Running", cpu_limit=1.0, metrics=metrics)
-    small = replace(
-        large,
-        name="digits-small-0",
-        uid="b",
-        group="small",
-        cpu_limit=0.25,
-        metrics=replace(
-            metrics,
-            batch_size=16,
-            own_seconds=0.8,
-            wait_seconds=0.0,
-            memory_peak_bytes=700 * 2**20,
-            memory_limit_bytes=2**30,
-        ),
-    )
-    return Seen((small, large), PLAN)
-
-
-def test_quiet_decision_is_not_kept():
-    assert entry_of(1.0, 5, QUIET) is None
-
-
-def test_decision_is_kept_with_its_reason():
-    entry = entry_of(2.5, 40, MOVED)
-    assert entry is not None
-    assert (entry.seconds, entry.step, entry.version, entry.batches) == (2.5, 40, 3, (80, 16))
-    assert entry.events[0].message == "moving 8 samples to large"
-
-
-def test_pace_is_measured_over_the_last_seconds():
-    pace = Pace()
-    assert pace.steps_per_second is None
-    for second in range(60):
-        pace.note(float(second), second if second < 30 else 30 + (second - 30) * 5)
-    assert pace.steps_per_second == pytest.approx(5.0)
-
-
-def test_pace_begins_anew_after_a_restart():
-    pace = Pace()
-    pace.note(0.0, 100)
-    pace.note(10.0, 200)
-    pace.note(20.0, 150)
-    assert pace.steps_per_second is None
+from unit.experiments.observed import JOB, MOVED, QUIET, ended, seen
 
 
 def test_time_left_follows_from_the_pace():
@@ -88,7 +27,7 @@ def test_endless_job_has_no_time_left():
     assert progress(seen(200), pace, endless=True).seconds_left is None
 
 
-def test_plain_line_tells_all_that_matters_by_rank():
+def test_plain_line_has_all_that_matters_by_rank():
     pace = Pace()
     pace.note(0.0, 100)
     pace.note(10.0, 200)
@@ -101,26 +40,7 @@ def test_plain_line_gives_the_reason_before_the_first_step():
     assert plain_line("Optimal", JOB, Seen(), Pace(), reason="creating 2 workers") == "Optimal: creating 2 workers"
 
 
-def test_steps_are_none_without_metrics():
-    assert committed_steps(Seen()) == 0
-
-
-def ended(step: int) -> Seen:
-    """Both workers have ended, and their metrics with them."""
-    now = seen(step)
-    workers = tuple(
-        replace(worker, metrics=None, phase="Succeeded", exit_code=0, finished=True, step=step)
-        for worker in now.workers
-    )
-    return replace(now, workers=workers)
-
-
-def test_steps_of_workers_that_ended_are_those_of_their_last_words():
-    assert reached_steps(ended(400)) == 400
-    assert reached_steps(seen(391)) == 391
-
-
-def test_last_table_of_a_job_tells_how_it_went():
+def test_last_table_of_a_job_shows_how_it_went():
     text, clock = io.StringIO(), Clock()
     with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
         view.begin("Optimal", JOB)

@@ -19,7 +19,7 @@ from heterotrain_operator.experiments.figures.steps import (
     seconds_to_target,
     since_last_adjustment,
 )
-from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, record
+from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, record
 
 
 def test_last_record_of_a_replayed_step_counts():

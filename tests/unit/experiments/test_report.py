@@ -16,7 +16,7 @@ from heterotrain_operator.experiments.report.files import write
 from heterotrain_operator.experiments.trials.journal import Entry
 from heterotrain_operator.experiments.trials.result import TrialResult
 from heterotrain_operator.experiments.trials.trial import Trial
-from unit.cli.histories import BEGAN, FAST, SLOW, history, joined, trial
+from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
 
