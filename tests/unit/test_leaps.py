@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from heterotrain_operator.leaps import Leaps
 from heterotrain_operator.loop import run_job
@@ -53,11 +54,11 @@ def test_all_moments_move_and_nothing_else() -> None:
         **{f.name: 100.0 for f in fields(Memory) if f.name.endswith("_at")},
         restarts=3,
         slow_step_seconds=2.0,
-        workers=(WorkerMemory(silent_since=50.0, speed=2.0), WorkerMemory()),
+        workers=(WorkerMemory(silent_since=50.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory()),
     )
     moved = memory.moved(7)
     assert {getattr(moved, f.name) for f in fields(Memory) if f.name.endswith("_at")} == {107.0}
-    assert moved.workers == (WorkerMemory(silent_since=57.0, speed=2.0), WorkerMemory())
+    assert moved.workers == (WorkerMemory(silent_since=57.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory())
     assert moved.moved(-7) == memory
     assert Memory.initial().moved(7) == Memory.initial()
 

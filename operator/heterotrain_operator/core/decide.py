@@ -12,6 +12,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
+from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, listed, resized, stuck, survey
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.failures import after_departures, after_failures, after_fatal, are_replaced
@@ -22,7 +23,7 @@ from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
-from heterotrain_operator.core.prediction.memory_limit import bounds_at_once, safe_batch
+from heterotrain_operator.core.prediction.memory_limit import safe_batch
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 
@@ -47,7 +48,7 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
 def _safe_batches(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
     if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
         return ()
-    known = ((m.name, safe_batch(worker)) for m, worker in zip(plan.members, memory.workers, strict=True))
+    known = ((m.name, safe_batch(worker.memory_use)) for m, worker in zip(plan.members, memory.workers, strict=True))
     return tuple((name, batch) for name, batch in known if batch is not None)
 
 
@@ -148,7 +149,7 @@ def _carried_out(
     after = rebalanced_plan(memory, plan, version, job.apply_at, adjustment.batches)
     after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
     memory = adjusted(
-        memory, plan, after, now, stage=adjustment.stage, promise=adjustment.promise, foretold=adjustment.predicted
+        memory, plan, after, now, stage=adjustment.stage, promise=adjustment.promise, predicted=adjustment.predicted
     )
     code = "PlanPublished" if stranded else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")

@@ -16,7 +16,7 @@ from heterotrain_operator.core.batching.repair import repaired
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.batch_cost import line_of
-from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION
+from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
 from heterotrain_operator.core.split.levels import feasibility
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.state import Memory, WorkerMemory
@@ -87,7 +87,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     seats = seats_of(job, plan, workers, windows)
     repair = repaired(job, plan, memory.workers)
     proposal = Proposal(*repair) if repair is not None else ask_policy(job, plan, memory, windows)
-    lines = [line_of(seat.memory, seat.batch, seat.estimate) for seat in seats]
+    lines = [line_of(seat.memory.batch_cost, seat.batch, seat.estimate) for seat in seats]
     best, ceiling, why_not = _ceiling(plan, seats, lines)
     proposed = proposal.batches or plan.batch_sizes
     return Outlook(
@@ -102,10 +102,10 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
 
 
 def _with_report(job: Job, known: WorkerMemory, seconds: float | None) -> WorkerMemory:
-    if known.estimate_steps > 0 or seconds is None or seconds <= 0:
+    if known.step_time.steps > 0 or seconds is None or seconds <= 0:
         return known
-    variance = (ASSUMED_VARIATION * seconds) ** 2
-    return replace(known, mean_seconds=seconds, variance=variance, estimate_steps=float(max(job.interval, 1)))
+    estimate = Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, float(max(job.interval, 1)))
+    return replace(known, step_time=known.step_time.with_estimate(estimate))
 
 
 def _ceiling(plan: Plan, seats: list[Seat], lines: list[Line | None]) -> tuple[tuple[int, ...], Ceiling | None, str]:

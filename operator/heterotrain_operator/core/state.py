@@ -1,16 +1,26 @@
 """All that is remembered between two decisions; one small JSON value, so the operator may die at any time.
 
-It is stored beside the plan under the same precondition. Workers are remembered by their rank in the plan
-that `plan_version` names, not by name: names and UIDs are in the plan already, and would double the size.
+It is stored beside the plan under the same precondition. What is remembered of one worker is composed of values that
+belong to the modules which declare them, and each says beside its fields in which columns of a row they are stored.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
-from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole, parse_object, shown
+from heterotrain.contract import Plan
+from heterotrain.foreign import is_text, is_whole, parse_object, shown
+from heterotrain_operator.core.columns import BASELINE_DIGITS, checked, column, columns_of, cut, decoded
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.step_time import StepTime
+from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 
 SCHEMA = 1
 """Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
@@ -18,111 +28,116 @@ SCHEMA = 1
 MAX_BYTES = 2**23
 """The longest value that is read: far above what any job's workers take."""
 
-LONGEST_TEXT = 4096
-"""Characters of a text that is read; those that are written are far shorter."""
+KEY_LENGTH = 6
+"""Characters of a worker's key: 36 bits, so that two of 1,000 workers are alike in one job of 100,000. The UIDs are in
+the plan at their full length already; here they would add a quarter to the bytes of a worker.
+"""
 
-SIGNIFICANT_DIGITS = 8
-"""Kept of every number of a worker: far below any measurement's noise, and 200 bytes hold a worker then."""
+NO_KEY = "." * KEY_LENGTH
+"""Stands where a worker's key is not known; no key has such characters."""
 
-BASELINE_DIGITS = 11
-"""Kept of the counters' baselines, since a window is a small difference of two large counters."""
+
+@lru_cache(maxsize=2**15)
+def key_of(uid: str) -> str:
+    """What a worker's memory is kept under: a digest of its UID."""
+    digest = hashlib.blake2s(uid.encode(errors="replace"), digest_size=KEY_LENGTH).digest()
+    return urlsafe_b64encode(digest).decode()[:KEY_LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
     """What is remembered of one worker; zeros mean "nothing yet".
 
-    The counters as they were when the last window ended (`counted_*`); the running estimate of its own time
-    under the plan in force (`mean_seconds`, the variance of one step in s^2, the steps behind it); its speed
-    and the sums of the least-squares fit of its shape (`batch_cost.py`); the learned bound (`throughput_cap.py`) and
-    the safe one (`memory_limit.py`); its batch before the plan in force (`rollback.py`); its peak memory at the
-    smallest and the greatest batch seen, and its limit (`memory_model.py`); whether its speed is what a new CPU limit
-    lets expect, and not yet measured (`foretold`, 1 if so); the fewest samples that its model trains well with
-    (`least_batch.py`); where it runs (`prior.py`); and small bookkeeping.
+    Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
+    (`memory_model.py`), the batch at which its throughput fell (`throughput_cap.py`) and the fewest samples that its
+    model trains well with (`least_batch.py`). Of single numbers: its batch before the active plan
+    (`batching/rollback.py`) and in a profile's second plan (`batching/policies/profile.py`), since when its metrics
+    cannot be read (`lifecycle/progress.py`) and where it runs (`lifecycle/prior.py`).
+
+    `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
+    members by rank.
     """
 
-    counted_steps: float = 0.0
-    counted_seconds: float = 0.0
-    counted_squares: float = 0.0
-    mean_seconds: float = 0.0
-    variance: float = 0.0
-    estimate_steps: float = 0.0
-    cpu_limit: float = 0.0
-    speed: float = 0.0
-    sum_w: float = 0.0
-    sum_wb: float = 0.0
-    sum_wbb: float = 0.0
-    sum_wy: float = 0.0
-    sum_wby: float = 0.0
-    raised_from: int = 0
-    raised_throughput: float = 0.0
-    falls: int = 0
-    learned_max: int = 0
-    learned_max_intervals: int = 0
-    reference_batch: int = 0
-    silent_since: float = 0.0
-    safe_max: int = 0
-    replaced_batch: int = 0
-    memory_limit_mib: int = 0
-    memory_low_batch: int = 0
-    memory_low_mib: int = 0
-    memory_high_batch: int = 0
-    memory_high_mib: int = 0
-    failed_batch: int = 0
-    foretold: int = 0
-    least_batch: int = 0
-    place: int = 0
-
-    @property
-    def learned_bounds(self) -> tuple[int, int]:
-        """What failures have taught, and only another one would teach again."""
-        return self.learned_max, self.safe_max
+    step_time: StepTime = field(default_factory=StepTime)
+    batch_cost: BatchCost = field(default_factory=BatchCost)
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
+    throughput_cap: ThroughputCap = field(default_factory=ThroughputCap)
+    reference_batch: int = column(18, 0)
+    silent_since: float = column(19, 0.0)
+    replaced_batch: int = column(21, 0)
+    least_batch: int = column(29, 0)
+    place: int = column(30, 0)
+    key: str = ""
 
     def unmeasured(self) -> WorkerMemory:
-        """The same worker at the start of another plan: counters and estimate begin anew, knowledge stays."""
-        return replace(
-            self,
-            counted_steps=0.0,
-            counted_seconds=0.0,
-            counted_squares=0.0,
-            mean_seconds=0.0,
-            variance=0.0,
-            estimate_steps=0.0,
-            silent_since=0.0,
-        )
+        """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
+        return replace(self, step_time=self.step_time.unmeasured(), silent_since=0.0)
 
     def rounded(self) -> WorkerMemory:
         """Numbers cut to the digits that are kept; so a memory read back equals the one written."""
-        values: dict[str, Any] = {}
-        for name in _WORKER_FLOATS:
-            value = getattr(self, name)
-            if value:
-                digits = BASELINE_DIGITS if name.startswith("counted") or name == "silent_since" else SIGNIFICANT_DIGITS
-                values[name] = _cut(value, digits)
-        return replace(self, **values)
+        return replace(
+            self,
+            step_time=self.step_time.rounded(),
+            batch_cost=self.batch_cost.rounded(),
+            throughput_cap=self.throughput_cap.rounded(),
+            silent_since=cut(self.silent_since, BASELINE_DIGITS),
+        )
+
+    def row(self) -> list[Any]:
+        """Its columns, without the empty ones at the end; whole numbers are written as such."""
+        row = _EMPTY_ROW.copy()
+        for part, columns in _PARTS:
+            owner = getattr(self, part) if part else self
+            for number, name, _ in columns:
+                row[number] = getattr(owner, name)
+        while row and not row[-1]:
+            row.pop()
+        return [int(value) if isinstance(value, float) and value.is_integer() else value for value in row]
+
+    @classmethod
+    def from_row(cls, row: Any, key: str = "") -> WorkerMemory:
+        """What a row holds of the worker with this key; a longer one is of a newer operator, and a malformed one of a
+        worker of whom nothing is known.
+        """
+        if not isinstance(row, list):
+            return cls(key=key)
+        try:
+            values: dict[str, Any] = {part: decoded(kind, row) for part, kind in _VALUES.items()}
+            for number, name, default in _OWN_COLUMNS:
+                if number < len(row):
+                    values[name] = checked(row[number], default, name)
+            return cls(key=key, **values)
+        except ValueError:
+            return cls(key=key)
 
 
-_EXACT = frozenset({"counted_seconds", "counted_squares", "silent_since"})
-_WORKER_FIELDS = fields(WorkerMemory)
-_WORKER_FLOATS = tuple(field.name for field in _WORKER_FIELDS if isinstance(field.default, float))
+_VALUES: dict[str, type[Any]] = {
+    "step_time": StepTime,
+    "batch_cost": BatchCost,
+    "memory_use": MemoryUse,
+    "throughput_cap": ThroughputCap,
+}
+_OWN_COLUMNS = columns_of(WorkerMemory)
+_PARTS = (("", _OWN_COLUMNS), *((part, columns_of(kind)) for part, kind in _VALUES.items()))
+_EMPTY_ROW: list[Any] = [0] * sum(len(columns) for _, columns in _PARTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What is remembered of one job. Moments are Unix seconds; None: has not happened.
 
-    `workers` are the members of plan `plan_version`, by rank. `interruptions` are the restarts that did not count, one
-    soon after the other, and `generation_at` is when the present workers got their first plan; `unexplained_at`: since
-    then workers have ended who say that they were asked to stop, and nobody else does. `placements` are the tries to
-    place all workers that were given up; since `half_placed_at` only some have places, at most `most_placed`.
-    `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is final;
-    `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had come
-    so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
-    committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches only.
-    Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did not), whose UID was
-    `resumed_from`. What the plan in force promised, what the one before it took, and what one took that was taken back
-    by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after `missed_promises`
-    of them are those of `rollback.py`.
+    `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. `interruptions` are the
+    restarts that did not count, one soon after the other, and `generation_at` is when the present workers got their
+    first plan; `unexplained_at`: since then workers have ended who say that they were asked to stop, and nobody else
+    does. `placements` are the tries to place all workers that were given up; since `half_placed_at` only some have
+    places, at most `most_placed`. `draining`: all pods are being deleted, and none is created before `restart_at`.
+    `outcome`, once set, is final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script
+    raised, and training had come so far by then (-1: it has not, or training has got past it since). `stepped`: this
+    generation of workers has committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans
+    that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
+    not), whose UID was `resumed_from`. What the plan in force promised, what the one before it took, and what one took
+    that was taken back by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after
+    `missed_promises` of them are those of `rollback.py`.
     """
 
     plan_version: int = 0
@@ -185,38 +200,41 @@ class Memory:
 
         Memory at another batch than the present one cannot: that batch may not come again.
         """
-        if [worker.learned_bounds for worker in self.workers] != [worker.learned_bounds for worker in other.workers]:
-            return False
-        return self._batches_seen == other._batches_seen and all(
-            getattr(self, field.name) == getattr(other, field.name)
-            for field in _JOB_FIELDS
-            if field.name not in _MEASURED
+        return self._learned == other._learned and all(
+            getattr(self, each.name) == getattr(other, each.name) for each in _JOB_FIELDS if each.name not in _MEASURED
         )
 
     @property
-    def _batches_seen(self) -> tuple[tuple[int, int, int], ...]:
-        seen = tuple((w.memory_low_batch, w.memory_high_batch, w.failed_batch) for w in self.workers)
-        return seen if any(map(any, seen)) else ()
+    def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+        """What failures have taught, and only another one would teach again; and at which batches memory was seen."""
+        uses = [worker.memory_use for worker in self.workers]
+        bounds = [
+            (worker.throughput_cap.cap, use.guessed_batch) for worker, use in zip(self.workers, uses, strict=True)
+        ]
+        seen = [(use.low_batch, use.high_batch, use.failed_batch) for use in uses]
+        return bounds, seen if any(map(any, seen)) else []
 
     def rounded(self) -> Memory:
         """With every worker's numbers cut to the digits that are kept."""
         return replace(
             self,
-            promised_seconds=_cut(self.promised_seconds, SIGNIFICANT_DIGITS),
-            replaced_seconds=_cut(self.replaced_seconds, SIGNIFICANT_DIGITS),
-            retreated_seconds=_cut(self.retreated_seconds, SIGNIFICANT_DIGITS),
-            doubt=_cut(self.doubt, SIGNIFICANT_DIGITS),
+            promised_seconds=cut(self.promised_seconds),
+            replaced_seconds=cut(self.replaced_seconds),
+            retreated_seconds=cut(self.retreated_seconds),
+            doubt=cut(self.doubt),
             workers=tuple(worker.rounded() for worker in self.workers),
         )
 
     def to_json(self) -> str:
         """The value as it is stored; what equals its default is left out."""
         document: dict[str, Any] = {"schema": SCHEMA}
-        for field in _JOB_FIELDS:
-            value = getattr(self, field.name)
-            if value != field.default:
-                document[field.name] = value
-        document["workers"] = [_row(worker) for worker in self.workers]
+        for each in _JOB_FIELDS:
+            value = getattr(self, each.name)
+            if value != each.default:
+                document[each.name] = value
+        if any(worker.key for worker in self.workers):
+            document[_KEYS] = "".join(worker.key or NO_KEY for worker in self.workers)
+        document["workers"] = [worker.row() for worker in self.workers]
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -224,7 +242,7 @@ class Memory:
         """Read what `to_json` wrote.
 
         An operator one version older or newer may have written it: fields that are not known here are passed over, and
-        a worker of whom something malformed is told is one of whom nothing is known. Raises ValueError, saying what is
+        a worker with a malformed row is one of whom nothing is known. Raises ValueError, saying what is
         wrong, if anything else is malformed; a caller starts from `initial()` then.
         """
         try:
@@ -238,11 +256,12 @@ class Memory:
         if not isinstance(rows, list):
             raise ValueError(f"memory.workers: expected a list, found {shown(rows)}")
         values = {
-            field.name: _checked(document[field.name], field.default, f"memory.{field.name}")
-            for field in _JOB_FIELDS
-            if field.name in document
+            each.name: checked(document[each.name], each.default, f"memory.{each.name}")
+            for each in _JOB_FIELDS
+            if each.name in document
         }
-        return cls(workers=tuple(map(_worker, rows)), **values)
+        workers = map(WorkerMemory.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
+        return cls(workers=tuple(workers), **values)
 
 
 _MEASURED = frozenset(
@@ -261,51 +280,35 @@ _MEASURED = frozenset(
         "doubt",
     }
 )
-_MOMENTS = tuple(field.name for field in fields(Memory) if field.name.endswith("_at"))
-_JOB_FIELDS = tuple(field for field in fields(Memory) if field.name != "workers")
+_MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
+_KEYS = "worker_keys"
+_JOB_FIELDS = tuple(each for each in fields(Memory) if each.name != "workers")
 
 
-def _cut(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
+def _keys_in(text: Any, workers: int) -> Iterable[str]:
+    """The keys of so many workers; none in what is not that many keys, as an older or a damaged memory has it."""
+    if not is_text(text, MAX_BYTES) or len(text) != KEY_LENGTH * workers:
+        return [""] * workers
+    keys = (text[start : start + KEY_LENGTH] for start in range(0, len(text), KEY_LENGTH))
+    return ["" if key == NO_KEY else key for key in keys]
 
 
-def _row(worker: WorkerMemory) -> list[float]:
-    row = [getattr(worker, field.name) for field in _WORKER_FIELDS]
-    while row and not row[-1]:
-        row.pop()
-    return [int(value) if isinstance(value, float) and value.is_integer() else value for value in row]
+def members_memory(memory: Memory, plan: Plan) -> tuple[WorkerMemory, ...]:
+    """What is remembered of each member of a plan, by rank and with its key; nothing of a worker that is another one.
+
+    A memory of a version that did not know keys is that of the members by rank, if it is of a plan of the same
+    generation and as many members.
+    """
+    keys = [key_of(member.uid) for member in plan.members]
+    by_rank = memory.generation == plan.generation and len(memory.workers) == len(keys)
+    if memory.plan_version == plan.version and len(memory.workers) == len(keys):
+        return tuple(_keyed(worker, key) for worker, key in zip(memory.workers, keys, strict=True))
+    known = {worker.key: worker for worker in memory.workers}
+    nobody = WorkerMemory()
+    if by_rank and "" in known:
+        return tuple(_keyed(worker, key) for worker, key in zip(memory.workers, keys, strict=True))
+    return tuple(_keyed(known.get(key, nobody), key) for key in keys)
 
 
-def _worker(row: Any) -> WorkerMemory:
-    """What a row tells; a longer one is of a newer operator."""
-    if not isinstance(row, list):
-        return WorkerMemory()
-    try:
-        told = {
-            field.name: _checked(value, field.default, field.name)
-            for field, value in zip(_WORKER_FIELDS, row, strict=False)
-        }
-    except ValueError:
-        return WorkerMemory()
-    return WorkerMemory(**told)
-
-
-def _checked(value: Any, default: Any, where: str) -> Any:
-    """The value in the type of the field's default; None stands for a moment, a float that may be missing."""
-    if default is None and value is None:
-        return None
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise ValueError(f"{where}: expected bool, found {shown(value)}")
-        return value
-    if isinstance(default, str):
-        if not is_text(value, LONGEST_TEXT):
-            raise ValueError(f"{where}: expected at most {LONGEST_TEXT} characters, found {shown(value)}")
-        return value
-    if isinstance(default, int):
-        if not is_whole(value, low=-MAX_WHOLE):
-            raise ValueError(f"{where}: expected a whole number of at most 2**53, found {shown(value)}")
-        return value
-    if not is_number(value):
-        raise ValueError(f"{where}: expected a number, found {shown(value)}")
-    return float(value)
+def _keyed(worker: WorkerMemory, key: str) -> WorkerMemory:
+    return worker if worker.key == key else replace(worker, key=key)

@@ -11,6 +11,7 @@ import pytest
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
@@ -81,14 +82,8 @@ def test_workers_are_shown_with_speed_shape_and_best_batch(api: ApiServer, told:
 def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, told: Told) -> None:
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
-    first = replace(
-        memory.workers[0],
-        memory_limit_mib=1024,
-        memory_low_batch=64,
-        memory_low_mib=500,
-        memory_high_batch=110,
-        memory_high_mib=600,
-    )
+    use = MemoryUse(limit_mib=1024, low_batch=64, low_mib=500, high_batch=110, high_mib=600)
+    first = replace(memory.workers[0], memory_use=use)
     job.plan_map[MEMORY_KEY] = replace(memory, workers=(first, *memory.workers[1:])).to_json()
     job.put(api)
     said = told()

@@ -9,6 +9,7 @@ import pytest
 
 from heterotrain_operator.core.batching.balance import BALANCE_TOLERANCE, balance
 from heterotrain_operator.core.model import Condition, Decision
+from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.core.traces import hetero_world
 
@@ -42,7 +43,7 @@ def test_nothing_is_told_before_all_that_have_samples_are_measured() -> None:
     assert world.tick().imbalance is None
     plan = world.plan
     assert plan is not None
-    half = (WorkerMemory(mean_seconds=1.0, estimate_steps=10.0), WorkerMemory(), WorkerMemory())
+    half = (WorkerMemory(StepTime(mean_seconds=1.0, steps=10.0)), WorkerMemory(), WorkerMemory())
     memory = Memory(plan_version=plan.version, workers=half)
     told = balance(plan, memory)
     assert told == (None, f"no own time of job-g1-0, job-g2-0 is measured under plan {plan.version}", None)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heterotrain_operator.core.batching.bounds import safe_bounds, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.model import Job, WorkerMetrics
-from heterotrain_operator.core.prediction.least_batch import bounded_below, why_no_fewer, with_least_batch
-from heterotrain_operator.core.prediction.memory_limit import safe_bounds
+from heterotrain_operator.core.prediction.least_batch import bounded_below, why_no_fewer
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.state import WorkerMemory
 from unit.core.traces import World, hetero_job
@@ -89,7 +90,8 @@ def test_users_maximum_wins() -> None:
 
 def test_what_memory_holds_wins() -> None:
     job = hetero_job("Optimal", SCALES, global_batch=60)
-    known = [WorkerMemory(least_batch=8), WorkerMemory(least_batch=8, failed_batch=6), WorkerMemory(least_batch=8)]
+    known = [WorkerMemory(least_batch=8)] * 3
+    known[1] = replace(known[1], memory_use=MemoryUse(failed_batch=6))
     assert safe_bounds(job, ["g0", "g1", "g2"], known) == [(8, 60), (5, 5), (8, 60)]
 
 
@@ -147,6 +149,6 @@ def test_raised_bounds_hold_whatever_held_before(
 
 @pytest.mark.parametrize(("users", "low", "said"), [(1, 8, True), (12, 12, False), (1, 1, False), (1, 5, True)])
 def test_bound_is_explained_only_where_it_rests_on_the_report(users: int, low: int, said: bool) -> None:
-    why = why_no_fewer(WorkerMemory(least_batch=8), users, low)
+    why = why_no_fewer(8, users, low)
     assert why.startswith(f"at least {low} samples, since it reports") is said
     assert bool(why) is said

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
-from heterotrain_operator.core.state import MAX_BYTES, Memory, WorkerMemory
+from heterotrain_operator.core.columns import columns_of
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.step_time import StepTime
+from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.state import KEY_LENGTH, MAX_BYTES, Memory, WorkerMemory, key_of, members_memory
 from hostile import spoilt_text
 from unit.core.traces import MemoryWorld, World, hetero_job
 
@@ -18,9 +25,26 @@ BYTES_PER_WORKER = 200
 
 FINITE = st.floats(-MAX_NUMBER, MAX_NUMBER)
 WHOLE = st.integers(-MAX_WHOLE, MAX_WHOLE)
-WORKER = st.builds(
-    WorkerMemory, **{f.name: FINITE if isinstance(f.default, float) else WHOLE for f in fields(WorkerMemory)}
+KEY = st.just("") | st.text("abcXYZ-_0", min_size=KEY_LENGTH, max_size=KEY_LENGTH)
+
+
+def any_of(kind: type[Any], **more: Any) -> st.SearchStrategy[Any]:
+    """A value with anything in its columns."""
+    drawn = {float: FINITE, int: WHOLE}
+    return st.builds(kind, **{name: drawn[type(default)] for _, name, default in columns_of(kind)}, **more)
+
+
+WORKER = any_of(
+    WorkerMemory,
+    step_time=any_of(StepTime),
+    batch_cost=any_of(BatchCost),
+    memory_use=any_of(MemoryUse),
+    throughput_cap=any_of(ThroughputCap),
+    key=KEY,
 )
+COLUMNS = 31
+SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
+FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 
 
 @settings(max_examples=30)
@@ -61,11 +85,17 @@ def test_foreign_memory_is_refused_with_the_reason(text: str, said: str) -> None
 @pytest.mark.parametrize("row", [["a"], {}, None, [1e999], [1, 2, 10**400], "x", [[]]])
 def test_worker_of_whom_nonsense_is_told_is_one_of_whom_nothing_is_known(row: object) -> None:
     text = json.dumps({"schema": 1, "restarts": 3, "workers": [row, [5.0]]})
-    assert Memory.from_json(text) == Memory(restarts=3, workers=(WorkerMemory(), WorkerMemory(counted_steps=5.0)))
+    assert Memory.from_json(text) == Memory(
+        restarts=3, workers=(WorkerMemory(), WorkerMemory(StepTime(counted_steps=5.0)))
+    )
 
 
 @settings(max_examples=200)
-@given(spoilt_text(json.loads(Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(1, 2),)).to_json())))
+@given(
+    spoilt_text(
+        json.loads(Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2)),)).to_json())
+    )
+)
 def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
     try:
         memory = Memory.from_json(text)
@@ -76,9 +106,7 @@ def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
 
 
 def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
-    text = json.dumps(
-        {"schema": 2, "restarts": 2, "colour": {"red": 1}, "workers": [[1.0] * (len(fields(WorkerMemory)) + 3)]}
-    )
+    text = json.dumps({"schema": 2, "restarts": 2, "colour": {"red": 1}, "workers": [[*[1.0] * COLUMNS, 3, "x"]]})
     memory = Memory.from_json(text.replace("1.0", "1"))
     assert memory.restarts == 2
     assert memory.workers[0].least_batch == 1
@@ -91,12 +119,11 @@ def test_memory_of_an_operator_that_knew_less_is_read() -> None:
 
 
 def test_worker_of_an_operator_that_did_not_know_least_batches_is_read() -> None:
-    text = Memory(workers=(WorkerMemory(speed=2.0, foretold=1),)).to_json()
+    text = Memory(workers=(FAST,)).to_json()
     row = json.loads(text)["workers"][0]
-    assert len(row) == [f.name for f in fields(WorkerMemory)].index("least_batch"), (
-        "what it knows nothing of is left out"
-    )
-    assert Memory.from_json(text).workers == (WorkerMemory(speed=2.0, foretold=1),)
+    [least_batch] = [number for number, name, _ in columns_of(WorkerMemory) if name == "least_batch"]
+    assert len(row) == least_batch, "what it knows nothing of is left out"
+    assert Memory.from_json(text).workers == (FAST,)
 
 
 def test_initial_memory_is_empty() -> None:
@@ -172,3 +199,51 @@ def test_decisions_are_the_same_with_the_memory_written_and_read_between_them(
     assert whole.decisions == torn.decisions
     assert whole.memory == torn.memory
     assert len(whole.decisions) == len(actions)
+
+
+def of(*uids: str, version: int = 2, generation: int = 1) -> Plan:
+    members = tuple(Member(f"job-a-{rank}", uid, f"h:{rank}", "a", 8) for rank, uid in enumerate(uids))
+    return Plan(version, generation, "step", members)
+
+
+def speeds(memory: Memory, plan: Plan) -> list[float]:
+    return [worker.batch_cost.speed for worker in members_memory(memory, plan)]
+
+
+def known(*uids: str) -> Memory:
+    """Of plan 1, whose workers have the speeds 1, 2, ..."""
+    costs = [BatchCost(speed=1.0 + rank) for rank in range(len(uids))]
+    workers = tuple(WorkerMemory(batch_cost=cost, key=key_of(uid)) for cost, uid in zip(costs, uids, strict=True))
+    return Memory(plan_version=1, generation=1, workers=workers)
+
+
+def test_memory_follows_a_workers_uid_whatever_its_rank_and_however_many_there_are() -> None:
+    memory = known("x", "y", "z")
+    assert speeds(memory, of("z", "x")) == [3, 1]
+    assert speeds(memory, of("z", "new", "x", "y", generation=2)) == [3, 0, 1, 2]
+
+
+def test_worker_of_the_same_name_and_another_uid_is_one_of_whom_nothing_is_known() -> None:
+    assert speeds(known("x", "y"), of("x", "other")) == [1, 0]
+
+
+def test_memory_without_keys_is_that_of_the_members_by_rank_and_gets_their_keys() -> None:
+    memory = known("x", "y")
+    unkeyed = replace(memory, workers=tuple(replace(worker, key="") for worker in memory.workers))
+    assert members_memory(unkeyed, of("x", "y", version=1)) == memory.workers
+    assert members_memory(unkeyed, of("x", "y", version=2)) == memory.workers
+    assert speeds(unkeyed, of("x", "y", version=2, generation=2)) == [0, 0]
+    assert speeds(unkeyed, of("x", "y", "z")) == [0, 0, 0]
+
+
+def test_keys_cost_few_bytes_and_none_where_they_are_not_known() -> None:
+    memory = known(*(f"{number:036d}" for number in range(100)))
+    unkeyed = replace(memory, workers=tuple(replace(worker, key="") for worker in memory.workers))
+    assert (len(memory.to_json()) - len(unkeyed.to_json())) / 100 < 7
+    assert "worker_keys" not in json.loads(unkeyed.to_json())
+
+
+@pytest.mark.parametrize("keys", ["", "abc", 7, None, ["abcdef"], "abcdefghijkl"])
+def test_keys_that_are_not_as_many_as_workers_are_none(keys: object) -> None:
+    text = json.dumps({"schema": 1, "workers": [[5.0]], "worker_keys": keys})
+    assert Memory.from_json(text).workers == (WorkerMemory(StepTime(counted_steps=5.0)),)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from heterotrain_operator.core.batching.bounds import safe_bounds
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.core.prediction.memory_limit import safe_bounds, why_no_more
-from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, measured
+from heterotrain_operator.core.prediction.memory_limit import why_no_more
+from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, measured
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.state import WorkerMemory
@@ -64,7 +65,7 @@ def test_bound_is_told_once_and_shown_with_every_decision() -> None:
 
 
 def test_batch_that_took_more_than_is_usable_and_is_the_fewest_seen_is_called_so() -> None:
-    known = measured(measured(WorkerMemory(), 64, 1000 * MEBIBYTE, 1024 * MEBIBYTE), 80, 1020 * MEBIBYTE)
+    known = measured(measured(MemoryUse(), 64, 1000 * MEBIBYTE, 1024 * MEBIBYTE), 80, 1020 * MEBIBYTE)
     assert why_no_more(known) == "at most 64 samples, the fewest seen, with which it took 1000 of 1024 MiB"
 
 
@@ -125,9 +126,10 @@ def test_shrunk_limit_moves_samples_away_and_says_why() -> None:
     ids=["unknown: the even share", "one batch", "two batches", "two batches and ample memory"],
 )
 def test_growth_in_one_plan_is_bounded_by_what_is_known_of_memory(peaks: list[tuple[int, float]], most: int) -> None:
-    known = WorkerMemory()
+    use = MemoryUse()
     for batch, mib in peaks:
-        known = measured(known, batch, mib * MEBIBYTE, 1024 * MEBIBYTE)
+        use = measured(use, batch, mib * MEBIBYTE, 1024 * MEBIBYTE)
+    known = WorkerMemory(memory_use=use)
     job = hetero_job("Optimal", (1, 1), global_batch=1000)
     (low, high) = safe_bounds(job, ["g0", "g1"], [known, WorkerMemory()])[0]
     fast = Seat("fast", job.groups[0], 100, (low, high), Estimate(0.1, 0.0, 50), memory=known)

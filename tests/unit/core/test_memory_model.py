@@ -10,22 +10,19 @@ from hypothesis import strategies as st
 
 from heterotrain_operator.core.prediction.memory_model import (
     MEBIBYTE,
+    MemoryUse,
     failed,
     fitting_batch,
-    greatest_batch,
-    greatest_growth,
-    line_of,
     measured,
 )
-from heterotrain_operator.core.state import WorkerMemory
 
 GIBIBYTE = 1024 * MEBIBYTE
 NOISE = 0.01
 
 
-def learned(*points: tuple[int, float], limit_mib: float | None = 1024) -> WorkerMemory:
+def learned(*points: tuple[int, float], limit_mib: float | None = 1024) -> MemoryUse:
     """What is remembered after peaks, in MiB, at these batches."""
-    memory = WorkerMemory()
+    memory = MemoryUse()
     for batch, mib in points:
         memory = measured(memory, batch, mib * MEBIBYTE, None if limit_mib is None else limit_mib * MEBIBYTE)
     return memory
@@ -33,20 +30,20 @@ def learned(*points: tuple[int, float], limit_mib: float | None = 1024) -> Worke
 
 @pytest.mark.parametrize("points", [[], [(64, 500)], [(64, 500), (64, 510), (64, 490)]])
 def test_fewer_than_two_batches_give_no_bound(points: list[tuple[int, float]]) -> None:
-    assert greatest_batch(learned(*points)) is None
+    assert learned(*points).greatest_batch is None
 
 
 def test_no_limit_gives_no_bound() -> None:
     memory = learned((64, 500), (96, 600), limit_mib=None)
-    assert greatest_batch(memory) is None
-    line = line_of(memory)
+    assert memory.greatest_batch is None
+    line = memory.line
     assert line is not None
     assert (line.fixed_mib, line.slope_mib) == (300, 3.125)
 
 
 def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() -> None:
     ideal = 0.95 * 1024 / 4 - 300 / 4
-    near, far = (greatest_batch(learned((8, 332), (batch, 300 + 4 * batch))) for batch in (32, 128))
+    near, far = (learned((8, 332), (batch, 300 + 4 * batch)).greatest_batch for batch in (32, 128))
     assert near is not None
     assert far is not None
     assert 32 < near < far
@@ -54,20 +51,20 @@ def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() ->
 
 
 def test_batch_that_takes_more_than_is_usable_is_cut() -> None:
-    bound = greatest_batch(learned((64, 500), (200, 1010)))
+    bound = learned((64, 500), (200, 1010)).greatest_batch
     assert bound is not None
     assert 64 < bound < 200
 
 
 def test_batches_that_have_run_within_the_limit_stay_allowed() -> None:
-    assert greatest_batch(learned((64, 600), (128, 970))) == 128
-    assert greatest_batch(learned((64, 990), (128, 1020))) == 64, "nothing below it was seen to need less"
+    assert learned((64, 600), (128, 970)).greatest_batch == 128
+    assert learned((64, 990), (128, 1020)).greatest_batch == 64, "nothing below it was seen to need less"
 
 
 def test_grown_fixed_part_lowers_the_bound() -> None:
     memory = learned((64, 500), (128, 600))
     grown = measured(memory, 96, 750 * MEBIBYTE)
-    before, after = greatest_batch(memory), greatest_batch(grown)
+    before, after = memory.greatest_batch, grown.greatest_batch
     assert before is not None
     assert after is not None
     assert after < before
@@ -76,27 +73,27 @@ def test_grown_fixed_part_lowers_the_bound() -> None:
 def test_single_spike_is_forgotten_slowly() -> None:
     memory = learned((64, 500), (128, 600))
     spiked = measured(memory, 128, 900 * MEBIBYTE)
-    bounds = [greatest_batch(memory), greatest_batch(spiked)]
+    bounds = [memory.greatest_batch, spiked.greatest_batch]
     for _ in range(30):
         spiked = measured(spiked, 128, 600 * MEBIBYTE)
-        bounds.append(greatest_batch(spiked))
+        bounds.append(spiked.greatest_batch)
     assert bounds[1:] == sorted(bounds[1:], key=lambda bound: bound or 0)
     assert all(bound is not None and bounds[0] is not None and bound <= bounds[0] for bound in bounds)
 
 
 def test_one_batch_allows_growth_in_proportion_to_its_memory() -> None:
-    assert greatest_growth(learned((64, 500))) == 64 * 972 // 525
-    assert greatest_growth(learned((64, 1020))) == 64, "it has run"
-    assert greatest_growth(learned((64, 500), limit_mib=None)) is None
-    assert greatest_growth(learned((64, 500), (65, 501))) is None, "the line says more"
+    assert learned((64, 500)).greatest_growth == 64 * 972 // 525
+    assert learned((64, 1020)).greatest_growth == 64, "it has run"
+    assert learned((64, 500), limit_mib=None).greatest_growth is None
+    assert learned((64, 500), (65, 501)).greatest_growth is None, "the line says more"
 
 
 def test_failure_bends_a_line_that_promised_otherwise() -> None:
     memory = learned((64, 400), (128, 420))
-    promised = greatest_batch(memory)
+    promised = memory.greatest_batch
     assert promised is not None
     assert promised > 200
-    bound = greatest_batch(failed(memory, 200))
+    bound = failed(memory, 200).greatest_batch
     assert bound is not None
     assert 64 < bound < 200
 
@@ -107,13 +104,13 @@ def test_failure_that_the_line_foretold_changes_nothing() -> None:
 
 
 def test_failure_says_nothing_of_a_slope_that_was_not_seen() -> None:
-    assert greatest_batch(failed(learned((64, 500)), 128)) is None
+    assert failed(learned((64, 500)), 128).greatest_batch is None
 
 
 @pytest.mark.parametrize("points", [[(128, 500)], [(128, 500), (200, 600)]])
 def test_failure_of_what_had_fitted_ends_what_was_known(points: list[tuple[int, float]]) -> None:
-    assert line_of(failed(learned(*points), 100)) is None
-    assert greatest_batch(failed(learned(*points), 100)) is None
+    assert failed(learned(*points), 100).line is None
+    assert failed(learned(*points), 100).greatest_batch is None
 
 
 def test_greatest_batch_known_to_fit_is_below_the_one_asked_about() -> None:
@@ -123,9 +120,9 @@ def test_greatest_batch_known_to_fit_is_below_the_one_asked_about() -> None:
 
 
 def test_larger_limit_ends_what_was_learned_by_failing() -> None:
-    memory = replace(learned((64, 500)), safe_max=32)
-    assert measured(memory, 64, 500 * MEBIBYTE, GIBIBYTE).safe_max == 32
-    assert measured(memory, 64, 500 * MEBIBYTE, 2 * GIBIBYTE).safe_max == 0
+    memory = replace(learned((64, 500)), guessed_batch=32)
+    assert measured(memory, 64, 500 * MEBIBYTE, GIBIBYTE).guessed_batch == 32
+    assert measured(memory, 64, 500 * MEBIBYTE, 2 * GIBIBYTE).guessed_batch == 0
 
 
 FIXED = st.floats(50, 4000)
@@ -140,12 +137,12 @@ def test_bound_never_takes_more_than_the_limit_on_affine_worlds_with_noise(
     def peak(batch: int) -> float:
         return fixed + slope * batch
 
-    memory = WorkerMemory()
+    memory = MemoryUse()
     for batch, noise in travel:
         if peak(batch) * (1 + NOISE) > limit:
             continue
         memory = measured(memory, batch, peak(batch) * (1 + noise) * MEBIBYTE, limit * MEBIBYTE)
-        bound = greatest_batch(memory)
+        bound = memory.greatest_batch
         assert bound is None or peak(bound) <= limit
 
 
@@ -155,16 +152,16 @@ def test_bound_rises_with_the_limit_and_falls_with_the_peak(
 ) -> None:
     points = [(batch, (fixed + slope * batch) * (1 + noise)) for batch, noise in travel]
     memory = learned(*points, limit_mib=limit)
-    bound = greatest_batch(memory)
+    bound = memory.greatest_batch
     assume(bound is not None)
     assert bound is not None
-    more = greatest_batch(replace(memory, memory_limit_mib=int(memory.memory_limit_mib * factor)))
+    more = replace(memory, limit_mib=int(memory.limit_mib * factor)).greatest_batch
     assert more is not None
     assert more >= bound
-    heavier = greatest_batch(replace(memory, memory_high_mib=int(memory.memory_high_mib * factor)))
+    heavier = replace(memory, high_mib=int(memory.high_mib * factor)).greatest_batch
     assert heavier is not None
     assert heavier <= bound
-    assert bound >= memory.memory_low_batch
+    assert bound >= memory.low_batch
 
 
 NUMBERS = st.integers() | st.integers(-5, 300)
@@ -173,21 +170,21 @@ FIGURES = st.none() | st.floats() | st.floats(0, 2**36)
 
 @given(
     st.builds(
-        WorkerMemory,
-        memory_limit_mib=NUMBERS,
-        memory_low_batch=NUMBERS,
-        memory_low_mib=NUMBERS,
-        memory_high_batch=NUMBERS,
-        memory_high_mib=NUMBERS,
+        MemoryUse,
+        limit_mib=NUMBERS,
+        low_batch=NUMBERS,
+        low_mib=NUMBERS,
+        high_batch=NUMBERS,
+        high_mib=NUMBERS,
     ),
     NUMBERS,
     FIGURES,
     FIGURES,
 )
-def test_nonsense_has_an_answer(memory: WorkerMemory, batch: int, peak: float | None, limit: float | None) -> None:
+def test_nonsense_has_an_answer(memory: MemoryUse, batch: int, peak: float | None, limit: float | None) -> None:
     for known in (memory, measured(memory, batch, peak, limit), failed(memory, batch)):
-        bound = greatest_batch(known)
-        assert bound is None or bound >= known.memory_low_batch >= 1
-        growth = greatest_growth(known)
-        assert growth is None or growth >= known.memory_low_batch >= 1
+        bound = known.greatest_batch
+        assert bound is None or bound >= known.low_batch >= 1
+        growth = known.greatest_growth
+        assert growth is None or growth >= known.low_batch >= 1
         assert fitting_batch(known, batch) < max(batch, 1)

@@ -8,8 +8,9 @@ import pytest
 
 from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Proposal, Seat
 from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.prediction.throughput_cap import EXPIRES_INTERVALS, raised, watched
+from heterotrain_operator.core.prediction.throughput_cap import EXPIRES_INTERVALS, ThroughputCap, raised, watched
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.state import WorkerMemory
 
@@ -104,32 +105,32 @@ def test_proportional_raises_a_worker_without_samples() -> None:
 
 
 def test_throughput_that_falls_in_two_intervals_after_a_raise_bounds_the_batch() -> None:
-    memory = raised(WorkerMemory(), 64, 100, Estimate(0.064, 0.0, 10))
+    memory = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
     slow = Estimate(0.2, 0.0, 10)
     memory = watched(memory, 100, slow)
-    assert memory.learned_max == 0, "one interval may be a spike"
+    assert memory.cap == 0, "one interval may be a spike"
     memory = watched(memory, 100, slow)
-    assert memory.learned_max == 64
+    assert memory.cap == 64
 
 
 def test_one_spike_of_interference_bounds_nothing() -> None:
-    memory = raised(WorkerMemory(), 64, 100, Estimate(0.064, 0.0, 10))
+    memory = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
     for seconds in (0.2, 0.1, 0.2, 0.1):
         memory = watched(memory, 100, Estimate(seconds, 0.0, 10))
-    assert memory.learned_max == 0
+    assert memory.cap == 0
 
 
 def test_learned_bound_holds_and_expires() -> None:
-    memory = WorkerMemory(learned_max=64, learned_max_intervals=EXPIRES_INTERVALS)
-    seats = [seat(0.1, 64, memory=memory), seat(0.4, 64)]
+    cap = ThroughputCap(cap=64, intervals=EXPIRES_INTERVALS)
+    seats = [seat(0.1, 64, memory=WorkerMemory(throughput_cap=cap)), seat(0.4, 64)]
     assert propose("Proportional", seats).batches == (64, 64) or propose("Proportional", seats).batches is None
     for _ in range(EXPIRES_INTERVALS):
-        memory = watched(memory, 64, None)
-    assert memory.learned_max == 0
+        cap = watched(cap, 64, None)
+    assert cap.cap == 0
 
 
 def test_learned_bounds_that_cannot_hold_the_global_batch_are_set_aside() -> None:
-    memory = WorkerMemory(learned_max=10, learned_max_intervals=5)
+    memory = WorkerMemory(throughput_cap=ThroughputCap(cap=10, intervals=5))
     proposal = propose("Proportional", [seat(0.1, 64, memory=memory), seat(0.4, 64, memory=memory)])
     assert proposal.batches is not None
     assert sum(proposal.batches) == 128
@@ -182,7 +183,8 @@ def test_optimal_leaves_a_worker_of_which_nothing_is_known() -> None:
 
 
 def test_optimal_gives_samples_again_to_a_worker_that_became_fast() -> None:
-    known = WorkerMemory(speed=0.1, sum_w=100, sum_wb=6400, sum_wbb=6400 * 64, sum_wy=100, sum_wby=6400)
+    cost = BatchCost(speed=0.1, sum_w=100, sum_wb=6400, sum_wbb=6400 * 64, sum_wy=100, sum_wby=6400)
+    known = WorkerMemory(batch_cost=cost)
     proposal = propose("Optimal", [seat(0.2, 128, (0, 192)), seat(None, 0, (0, 192), memory=known)])
     assert proposal.batches == (64, 64)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from unit.core.traces import World, hetero_world
 
 FAST, SLOW = "job-a-0", "job-a-1"
@@ -129,3 +130,32 @@ def test_what_is_known_of_places_survives_the_operator() -> None:
         world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
         ends.append(restarted(world))
     assert ends[0] == ends[1]
+
+
+def test_re_created_worker_inherits_what_is_known_of_its_place_as_a_prediction_and_not_its_predecessors_speed() -> None:
+    world = two_nodes()
+    ended = [worker.batch_cost for worker in world.memory.workers]
+    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
+    restarted(world)
+    there = [worker.batch_cost for worker in world.memory.workers]
+    assert [cost.speed for cost in there] == pytest.approx([cost.speed for cost in reversed(ended)], rel=0.05)
+    assert [cost.predicted for cost in there] == [1, 1]
+
+
+def test_re_created_worker_at_its_predecessors_place_inherits_its_measured_speed() -> None:
+    world = two_nodes()
+    ended = [worker.batch_cost for worker in world.memory.workers]
+    restarted(world)
+    there = [worker.batch_cost for worker in world.memory.workers]
+    assert [cost.speed for cost in there] == pytest.approx([cost.speed for cost in ended], rel=0.05)
+    assert [cost.predicted for cost in there] == [0, 0]
+
+
+def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None:
+    world = two_nodes()
+    small = MemoryUse(guessed_batch=40, failed_batch=80)
+    first, second = world.memory.workers
+    world.memory = replace(world.memory, workers=(replace(first, memory_use=small), second))
+    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
+    restarted(world)
+    assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
@@ -40,7 +41,8 @@ def test_restored_plan_keeps_what_each_worker_computes_at_once(forgotten: bool) 
     world = MemoryWorld(hetero_job(), {"job-g1-0": 2.0, "job-g2-0": 4.0}).start()
     world.run(2)
     # Workers that hold 30 samples at once hold 90 of 192 together.
-    known = tuple(replace(worker, safe_max=30, failed_batch=60) for worker in world.memory.workers)
+    small = MemoryUse(guessed_batch=30, failed_batch=60)
+    known = tuple(replace(worker, memory_use=small) for worker in world.memory.workers)
     world.memory = replace(world.memory, workers=known)
     world.run(3)
     world.tick(30)

@@ -324,7 +324,7 @@ def test_shape_is_not_bent_by_a_limit_that_does_not_bind() -> None:
 
 def fixed_share(known: WorkerMemory) -> float:
     """Of a worker's time at 100 samples."""
-    line = line_of(known, 0, None)
+    line = line_of(known.batch_cost, 0, None)
     assert line is not None
     return line.fixed_seconds / line.at(100)
 
@@ -342,7 +342,7 @@ def test_a_speed_that_was_only_expected_bounds_no_batch() -> None:
     world.run(20)
     assert world.plan is not None
     assert world.plan.batch_sizes[0] > 120
-    assert world.memory.workers[0].learned_max == 0
+    assert world.memory.workers[0].throughput_cap.cap == 0
 
 
 def test_memory_that_shrank_with_the_same_resize_bounds_what_is_foretold() -> None:

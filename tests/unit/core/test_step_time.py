@@ -12,14 +12,13 @@ from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.step_time import (
     ASSUMED_VARIATION,
     Estimate,
+    StepTime,
     counted,
-    estimate_of,
     feed_forward,
     follow,
     steps_since,
     window_of,
 )
-from heterotrain_operator.core.state import WorkerMemory
 
 
 def metrics(steps: float, seconds: float, squares: float = 0.0) -> WorkerMetrics:
@@ -34,35 +33,36 @@ def windows(random_source: random.Random, count: int, mean: float, variation: fl
     return result
 
 
-def followed(memory: WorkerMemory, *series: Estimate, smoothing: float = 0.2) -> tuple[WorkerMemory, int]:
+def followed(known: StepTime, *series: Estimate, smoothing: float = 0.2) -> tuple[StepTime, int]:
     jumps = 0
     for window in series:
-        memory, jumped = follow(memory, window, smoothing)
+        estimate, jumped = follow(known.estimate, window, smoothing)
+        known = known.with_estimate(estimate)
         jumps += jumped
-    return memory, jumps
+    return known, jumps
 
 
 def test_window_is_what_was_counted_since_the_last_one() -> None:
-    memory = counted(WorkerMemory(), metrics(10, 1.0, 0.1))
-    window = window_of(memory, metrics(12, 1.4, 0.1 + 0.01 + 0.09))
+    known = counted(StepTime(), metrics(10, 1.0, 0.1))
+    window = window_of(known, metrics(12, 1.4, 0.1 + 0.01 + 0.09))
     assert isinstance(window, Estimate)
     assert window.mean_seconds == pytest.approx(0.2)
     assert window.variance == pytest.approx(0.02, rel=1e-3)
     assert window.steps == 2
 
 
-def test_counters_that_began_anew_count_from_zero() -> None:
-    memory = counted(WorkerMemory(), metrics(100, 10.0, 1.0))
+def test_counters_that_began_again_count_from_zero() -> None:
+    known = counted(StepTime(), metrics(100, 10.0, 1.0))
     fresh = metrics(10, 2.0, 0.4)
-    assert steps_since(memory, fresh) == 10
-    window = window_of(memory, fresh)
+    assert steps_since(known, fresh) == 10
+    window = window_of(known, fresh)
     assert isinstance(window, Estimate)
     assert window.mean_seconds == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("squares", [0.0, -1.0])
 def test_impossible_squares_give_the_assumed_noise(squares: float) -> None:
-    window = window_of(WorkerMemory(), metrics(10, 1.0, squares))
+    window = window_of(StepTime(), metrics(10, 1.0, squares))
     assert isinstance(window, Estimate)
     assert math.sqrt(window.variance) / window.mean_seconds == pytest.approx(ASSUMED_VARIATION)
 
@@ -82,77 +82,77 @@ def test_impossible_squares_give_the_assumed_noise(squares: float) -> None:
     ],
 )
 def test_figures_that_cannot_be_are_ignored_with_a_reason(counters: WorkerMetrics) -> None:
-    assert isinstance(window_of(WorkerMemory(), counters), str)
+    assert isinstance(window_of(StepTime(), counters), str)
 
 
 @pytest.mark.parametrize("variation", [0.05, 0.10, 0.15])
 def test_noise_is_averaged_away_and_never_taken_for_a_jump(variation: float) -> None:
     jumps = 0
     for seed in range(20):
-        memory, jumped = followed(WorkerMemory(), *windows(random.Random(seed), 25, 0.1, variation))
+        known, jumped = followed(StepTime(), *windows(random.Random(seed), 25, 0.1, variation))
         jumps += jumped
-        assert memory.mean_seconds == pytest.approx(0.1, rel=5 * variation / math.sqrt(250))
+        assert known.mean_seconds == pytest.approx(0.1, rel=5 * variation / math.sqrt(250))
     assert jumps == 0
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_changed_speed_shows_in_the_next_window(factor: float) -> None:
     source = random.Random(1)
-    memory, _ = followed(WorkerMemory(), *windows(source, 10, 0.1, 0.12))
-    memory, jumps = followed(memory, *windows(source, 1, 0.1 * factor, 0.12))
+    known, _ = followed(StepTime(), *windows(source, 10, 0.1, 0.12))
+    known, jumps = followed(known, *windows(source, 1, 0.1 * factor, 0.12))
     assert jumps == 1
-    assert memory.mean_seconds == pytest.approx(0.1 * factor, rel=0.25)
+    assert known.mean_seconds == pytest.approx(0.1 * factor, rel=0.25)
 
 
 def test_change_inside_a_window_is_followed_within_two() -> None:
     mixed = [0.1] * 5 + [0.2] * 5
-    memory, _ = followed(WorkerMemory(), *windows(random.Random(2), 10, 0.1, 0.12))
-    memory, jumps = followed(
-        memory,
+    known, _ = followed(StepTime(), *windows(random.Random(2), 10, 0.1, 0.12))
+    known, jumps = followed(
+        known,
         Estimate(statistics.fmean(mixed), statistics.variance(mixed), 10),
         *windows(random.Random(3), 1, 0.2, 0.12),
     )
     assert jumps >= 1
-    assert memory.mean_seconds == pytest.approx(0.2, rel=0.15)
+    assert known.mean_seconds == pytest.approx(0.2, rel=0.15)
 
 
 @pytest.mark.parametrize(("smoothing", "expected"), [(1.0, 0.2), (0.2, 0.1 + 0.1 * (1 - 0.8**10)), (0.0, 0.1)])
 def test_after_a_jump_the_newest_window_weighs_as_in_an_exponential_average(smoothing: float, expected: float) -> None:
-    memory, jumps = followed(WorkerMemory(), Estimate(0.1, 1e-6, 10), Estimate(0.2, 1e-6, 10), smoothing=smoothing)
+    known, jumps = followed(StepTime(), Estimate(0.1, 1e-6, 10), Estimate(0.2, 1e-6, 10), smoothing=smoothing)
     assert jumps == 1
-    assert memory.mean_seconds == pytest.approx(expected)
+    assert known.mean_seconds == pytest.approx(expected)
 
 
 def test_window_with_a_stall_counts_less() -> None:
     calm = Estimate(0.1, 1e-6, 10)
     stalled = Estimate(0.2, 0.1, 10)
     for order in ([stalled, calm, calm], [calm, stalled, calm]):
-        memory, _ = followed(WorkerMemory(), *order)
-        assert memory.mean_seconds == pytest.approx(0.1, rel=0.02)
+        known, _ = followed(StepTime(), *order)
+        assert known.mean_seconds == pytest.approx(0.1, rel=0.02)
 
 
 def test_known_change_of_the_cpu_limit_is_expected_before_it_is_measured() -> None:
-    memory, _ = followed(WorkerMemory(cpu_limit=1.0, speed=0.1), *[Estimate(0.1, 1e-4, 10)] * 5)
-    memory = feed_forward(memory, 0.5, metrics(57, 5.7), 10)
-    assert memory.mean_seconds == pytest.approx(0.2)
-    assert memory.speed == pytest.approx(0.2)
-    assert memory.counted_steps == 57, "steps before the change do not mix with those after it"
-    assert memory.estimate_steps == 10
+    known, _ = followed(StepTime(cpu_limit=1.0), *[Estimate(0.1, 1e-4, 10)] * 5)
+    known, factor = feed_forward(known, 0.5, metrics(57, 5.7), 10)
+    assert known.mean_seconds == pytest.approx(0.2)
+    assert factor == 2, "which the speed of the fitted line is scaled by, too"
+    assert known.counted_steps == 57, "steps before the change do not mix with those after it"
+    assert known.steps == 10
 
 
 def test_limit_that_does_not_bind_is_corrected_by_the_next_window() -> None:
-    memory, _ = followed(WorkerMemory(cpu_limit=2.0), *[Estimate(0.1, 1e-6, 10)] * 5)
-    memory = feed_forward(memory, 4.0, metrics(50, 5.0), 10)
-    memory, jumps = followed(memory, Estimate(0.1, 1e-6, 10))
+    known, _ = followed(StepTime(cpu_limit=2.0), *[Estimate(0.1, 1e-6, 10)] * 5)
+    known, _ = feed_forward(known, 4.0, metrics(50, 5.0), 10)
+    known, jumps = followed(known, Estimate(0.1, 1e-6, 10))
     assert jumps == 1
-    assert memory.mean_seconds == pytest.approx(0.1, rel=0.06)
+    assert known.mean_seconds == pytest.approx(0.1, rel=0.06)
 
 
 @pytest.mark.parametrize("limit", [None, 0.0, -1.0, math.nan, math.inf])
 def test_limit_that_is_none_changes_nothing(limit: float | None) -> None:
-    memory = WorkerMemory(cpu_limit=1.0, mean_seconds=0.1, estimate_steps=10)
-    assert feed_forward(memory, limit, metrics(1, 1.0), 10) == memory
+    known = StepTime(cpu_limit=1.0, mean_seconds=0.1, steps=10)
+    assert feed_forward(known, limit, metrics(1, 1.0), 10) == (known, 1.0)
 
 
 def test_nothing_measured_is_no_estimate() -> None:
-    assert estimate_of(WorkerMemory()) is None
+    assert StepTime().estimate is None

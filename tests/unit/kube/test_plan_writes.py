@@ -10,6 +10,7 @@ from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.model import Decision
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import NAMES, World, owner, rebalance, refusing, stored, written
@@ -81,7 +82,9 @@ def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, 
     world.train()
     decision = world.round()
     memory = Memory.from_json(stored(api, MEMORY_KEY))
-    world.cluster.act(decision, replace(memory, workers=tuple(replace(each, safe_max=7) for each in memory.workers)))
+    small = MemoryUse(guessed_batch=7)
+    workers = tuple(replace(each, memory_use=small) for each in memory.workers)
+    world.cluster.act(decision, replace(memory, workers=workers))
     assert len(written(api, "configmaps")) == 1
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -16,10 +17,16 @@ from heterotrain_operator.clusters.kube.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY
 from heterotrain_operator.clusters.kube.objects.plan_map import PLAIN_BYTES, build_plan_map, bytes_in, read_plan_map
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
-from heterotrain_operator.core.state import MAX_BYTES, Memory, WorkerMemory
+from heterotrain_operator.core.columns import columns_of
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.step_time import StepTime
+from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.state import MAX_BYTES, Memory, WorkerMemory, key_of
 from kube_server.api_server import ApiServer
 from unit.kube.documents import JOB_UID, groups, job
 
+V = TypeVar("V")
 NAMES = [("digits", "cpu"), ("a" * 30, "b" * 27)]
 
 
@@ -51,11 +58,19 @@ def memory_of(workers: int, plan_version: int = 7) -> Memory:
     draw = random.Random(3)
 
     def known() -> WorkerMemory:
-        floats = {
-            field.name: draw.uniform(0.01, 1000) for field in fields(WorkerMemory) if isinstance(field.default, float)
-        }
-        bounds = {name: draw.randrange(500) for name in ("safe_max", "memory_low_batch", "memory_high_batch")}
-        return WorkerMemory(**floats, **bounds, memory_low_mib=draw.randrange(80000), least_batch=8)
+        def floats(kind: type[V]) -> V:
+            return kind(**{name: draw.uniform(0.01, 1000) for _, name, each in columns_of(kind) if type(each) is float})
+
+        bounds = {name: draw.randrange(500) for name in ("guessed_batch", "low_batch", "high_batch")}
+        return WorkerMemory(
+            floats(StepTime),
+            floats(BatchCost),
+            MemoryUse(**bounds, low_mib=draw.randrange(80000)),
+            floats(ThroughputCap),
+            silent_since=draw.uniform(0.01, 1000),
+            least_batch=8,
+            key=key_of(str(draw.random())),
+        )
 
     return Memory(plan_version=plan_version, restarts=3, workers=tuple(known() for _ in range(workers))).rounded()
 

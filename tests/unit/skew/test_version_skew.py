@@ -7,7 +7,7 @@ that are not known here in every object.
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ from heterotrain.contract import (
 from heterotrain_operator.api import ManifestError, parse_manifest, parse_stored, training_config
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.clusters.kube.status.schema import tolerated
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.columns import columns_of
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.step_time import StepTime
+from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.state import Memory, WorkerMemory, key_of, members_memory
 from unit.kube.documents import job
 
 PREVIOUS = Path(__file__).parent / "previous"
@@ -62,7 +67,7 @@ def test_plan_of_the_previous_operator_is_followed() -> None:
 def test_memory_of_the_previous_operator_keeps_budgets_and_measurements() -> None:
     memory = Memory.from_json(previous("memory"))
     assert (memory.restarts, memory.plan_version, memory.adjustments) == (2, 3, 2)
-    assert [round(worker.mean_seconds, 3) for worker in memory.workers] == [0.138, 0.138, 0.144]
+    assert [round(worker.step_time.mean_seconds, 3) for worker in memory.workers] == [0.138, 0.138, 0.144]
     assert [worker.least_batch for worker in memory.workers] == [8, 8, 8]
 
 
@@ -161,21 +166,33 @@ def test_trainer_of_the_previous_version_finds_in_a_plan_all_that_it_asks_for() 
     assert ours == theirs, "field by field, in the schema that it reads"
 
 
+def test_rows_of_the_previous_operator_get_keys_with_which_it_reads_them_as_before() -> None:
+    """It takes rows for those of the plan's members by rank, and passes over the keys beside them."""
+    memory, plan = Memory.from_json(previous("memory")), previous_plan()
+    keyed = replace(memory, workers=members_memory(memory, plan))
+    assert [worker.key for worker in keyed.workers] == [key_of(member.uid) for member in plan.members]
+    ours = json.loads(keyed.to_json())
+    del ours["worker_keys"]
+    assert ours == json.loads(previous("memory"))
+
+
 def test_operator_of_the_previous_version_knows_all_that_its_own_memory_holds() -> None:
     """It refuses a memory with a field or a column that it does not know."""
     ours, theirs = json.loads(Memory.from_json(previous("memory")).to_json()), json.loads(previous("memory"))
     assert ours == theirs
 
 
-def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
+COLUMNS = [
+    *("counted_steps", "counted_seconds", "counted_squares", "mean_seconds", "variance", "steps", "cpu_limit"),
+    *("speed", "sum_w", "sum_wb", "sum_wbb", "sum_wy", "sum_wby"),
+    *("raised_from", "raised_throughput", "falls", "cap", "intervals", "reference_batch", "silent_since"),
+    *("guessed_batch", "replaced_batch", "limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"),
+    *("failed_batch", "predicted", "least_batch", "place"),
+]
 
-    names = [field.name for field in fields(WorkerMemory)]
-    assert names[:6] == [
-        "counted_steps",
-        "counted_seconds",
-        "counted_squares",
-        "mean_seconds",
-        "variance",
-        "estimate_steps",
-    ]
-    assert names.index("least_batch") == 29
+
+def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
+    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap)
+    columns = sorted((number, name) for kind in kinds for number, name, _ in columns_of(kind))
+    assert [number for number, _ in columns] == list(range(len(columns)))
+    assert [name for _, name in columns] == COLUMNS

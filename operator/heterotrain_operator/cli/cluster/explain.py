@@ -180,14 +180,14 @@ def _outlook(evidence: Evidence, now: datetime) -> list[RenderableType]:
     if any(worker.reported for worker in ahead.workers):
         note = "Own times are those of the status: of two digits, and with the noise that steps usually have."
         parts.append(Text(note, style="dim"))
-    memory = [f"{w.seat.name}: {why}" for w in ahead.workers if (why := why_no_more(w.seat.memory))]
+    memory = [f"{w.seat.name}: {why}" for w in ahead.workers if (why := why_no_more(w.seat.memory.memory_use))]
     if memory:
         parts += _section("What their memory holds", memory)
     seats = [worker.seat for worker in ahead.workers]
     needed = [
         f"{seat.name}: {why}"
         for seat in seats
-        if (why := why_no_fewer(seat.memory, seat.group.batch_min, seat.bounds[0]))
+        if (why := why_no_fewer(seat.memory.least_batch, seat.group.batch_min, seat.bounds[0]))
     ]
     if needed:
         parts += _section("What their models need", needed)
@@ -212,7 +212,7 @@ def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> Fitted
     rows: list[dict[str, Cell]] = []
     for worker in ahead.workers:
         seat = worker.seat
-        limit = limits.get(seat.name) or seat.memory.cpu_limit or seat.group.cpu_limit
+        limit = limits.get(seat.name) or seat.memory.step_time.cpu_limit or seat.group.cpu_limit
         row: dict[str, Cell] = {
             "WORKER": seat.name,
             "BATCH": str(seat.batch),

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
+from heterotrain_operator.core.batching.bounds import with_least_batch
 from heterotrain_operator.core.batching.feed_forward import at_new_limits
 from heterotrain_operator.core.batching.rebalance import rebalanced
 from heterotrain_operator.core.batching.repair import beyond_followed, repaired
 from heterotrain_operator.core.facts import SETTLE_SECONDS, listed
 from heterotrain_operator.core.model import Job, WorkerSeen
-from heterotrain_operator.core.prediction.least_batch import with_least_batch
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.state import Memory, members_memory
 
 
 def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Adjustment:
@@ -38,15 +38,12 @@ def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, 
 
 
 def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
-    """The memory of exactly the plan in force: of another version the measurements do not hold, of another
-    membership nothing does.
+    """The memory of exactly the active plan's members: under another version the measurements do not hold, and of
+    another worker nothing does.
     """
     if memory.plan_version == plan.version and len(memory.workers) == len(plan.members):
         return memory
-    if memory.generation == plan.generation and len(memory.workers) == len(plan.members):
-        workers = tuple(worker.unmeasured() for worker in memory.workers)
-    else:
-        workers = (WorkerMemory(),) * len(plan.members)
+    workers = tuple(worker.unmeasured() for worker in members_memory(memory, plan))
     return replace(memory, plan_version=plan.version, generation=plan.generation, published_at=now, workers=workers)
 
 

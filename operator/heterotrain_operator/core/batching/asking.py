@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.bounds import safe_bounds
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.facts import group_of, listed
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction.memory_limit import safe_bounds
-from heterotrain_operator.core.prediction.step_time import Estimate, estimate_of
+from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
 
@@ -39,6 +39,6 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
     bounds = safe_bounds(job, [member.group for member in plan.members], workers)
     for member, known, window, pair in zip(plan.members, workers, windows, bounds, strict=True):
         group = group_of(job, member.group)
-        estimate = estimate_of(known) if member.batch_size > 0 else None
+        estimate = known.step_time.estimate if member.batch_size > 0 else None
         seats.append(Seat(member.name, group, member.batch_size, pair, estimate, window, known))
     return seats

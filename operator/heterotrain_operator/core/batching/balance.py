@@ -21,11 +21,11 @@ def balance(plan: Plan, memory: Memory) -> tuple[bool | None, str, float | None]
     if memory.plan_version != plan.version or len(memory.workers) != len(plan.members):
         return None, unmeasured, None
     working = [
-        (known, member.name)
+        (known.step_time, member.name)
         for member, known in zip(plan.members, memory.workers, strict=True)
         if member.batch_size > 0
     ]
-    lacking = [name for known, name in working if not (known.estimate_steps > 0 and known.mean_seconds > 0)]
+    lacking = [name for known, name in working if not (known.steps > 0 and known.mean_seconds > 0)]
     if lacking:
         some = len(lacking) < len(working)
         return (

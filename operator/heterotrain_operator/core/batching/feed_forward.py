@@ -8,14 +8,14 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy
+from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.rollback import trusted_anew
 from heterotrain_operator.core.facts import group_of
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.batch_cost import expected_of
-from heterotrain_operator.core.prediction.memory_limit import bounded_anew, with_peak
-from heterotrain_operator.core.prediction.step_time import estimate_of, feed_forward, with_estimate
-from heterotrain_operator.core.prediction.throughput_cap import forgotten
+from heterotrain_operator.core.prediction.memory_limit import with_peak
+from heterotrain_operator.core.prediction.step_time import feed_forward
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
 
@@ -31,7 +31,10 @@ def at_new_limits(
         for known, worker, counters in zip(remembered, members, metrics, strict=True)
     )
     memory = replace(memory, workers=workers)
-    if not any(fed.cpu_limit != known.cpu_limit > 0 for fed, known in zip(workers, remembered, strict=True)):
+    resized = any(
+        fed.step_time.cpu_limit != known.step_time.cpu_limit > 0 for fed, known in zip(workers, remembered, strict=True)
+    )
+    if not resized:
         return memory, None
     memory = trusted_anew(memory)
     return memory, _by_prediction(job, plan, metrics, memory, remembered)
@@ -50,26 +53,31 @@ def _by_prediction(
     policy = POLICIES.get(job.policy)
     if policy is None or policy.internal:
         return None
-    workers = [with_peak(fed, counters) for fed, counters in zip(memory.workers, metrics, strict=True)]
+    workers = [
+        replace(fed, memory_use=with_peak(fed.memory_use, counters))
+        for fed, counters in zip(memory.workers, metrics, strict=True)
+    ]
     expected = []
     for member, fed, known in zip(plan.members, workers, remembered, strict=True):
-        estimate = estimate_of(replace(fed, estimate_steps=known.estimate_steps))
+        estimate = replace(fed.step_time, steps=known.step_time.steps).estimate
         if estimate is None:  # limits may change one by one, each soon after the plan that followed the one before
-            estimate = expected_of(fed, member.batch_size, max(job.interval, 1))
+            estimate = expected_of(fed.batch_cost, member.batch_size, max(job.interval, 1))
         if estimate is None and member.batch_size > 0:
             return None
-        expected.append(fed if estimate is None else with_estimate(fed, estimate))
+        expected.append(fed if estimate is None else replace(fed, step_time=fed.step_time.with_estimate(estimate)))
     proposal = ask_policy(job, plan, replace(memory, workers=tuple(expected)), (None,) * len(plan.members))
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
-    found = tuple(bounded_anew(job, plan, remembered, workers))
+    found = tuple(newly_bounded(job, plan, remembered, workers))
     memory = replace(memory, workers=tuple(workers))
     return Adjustment(
         proposal.batches,
         f"by the CPU limits that changed, {proposal.reason}",
         memory,
         decided=True,
-        predicted=tuple(fed.cpu_limit != known.cpu_limit for fed, known in zip(workers, remembered, strict=True)),
+        predicted=tuple(
+            fed.step_time.cpu_limit != known.step_time.cpu_limit for fed, known in zip(workers, remembered, strict=True)
+        ),
         events=found,
     )
 
@@ -78,6 +86,11 @@ def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: Wor
     if group_of(job, worker.group).device != "cpu":
         return known  # a GPU's time is not that of the cores beside it
     limit = worker.cpu_limit if worker.cpu_limit is not None else metrics.cpu_limit
-    fed = feed_forward(known, limit, metrics, job.interval)
+    fed, ratio = feed_forward(known.step_time, limit, metrics, job.interval)
+    if fed is known.step_time:
+        return known
+    if known.step_time.cpu_limit <= 0:
+        return replace(known, step_time=fed)
     # A speed that changes with the limit says nothing about the batch.
-    return forgotten(fed) if known.cpu_limit > 0 and fed.cpu_limit != known.cpu_limit else fed
+    cap = known.throughput_cap.unwatched()
+    return replace(known, step_time=fed, batch_cost=known.batch_cost.scaled(ratio), throughput_cap=cap)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
+from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.rollback import reviewed, trusted_anew
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.model import Job, WorkerMetrics
-from heterotrain_operator.core.prediction.memory_limit import bounded_anew, with_peak
+from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.step_time import Estimate, counted, follow, steps_since, window_of
-from heterotrain_operator.core.prediction.throughput_cap import forgotten
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
 
@@ -26,7 +26,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: M
         return Adjustment(None, waiting, memory)
     before = memory.workers
     memory, windows, remarks = _measured(job, plan, metrics, memory)
-    found = tuple(bounded_anew(job, plan, before, memory.workers))
+    found = tuple(newly_bounded(job, plan, before, memory.workers))
     proposal = ask_policy(job, plan, memory, windows)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
@@ -45,7 +45,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: M
 def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory) -> str:
     """Whose steps are too few for a decision, in words; empty if enough. Workers without samples need none."""
     counts = [
-        (steps_since(known, counters), member.name)
+        (steps_since(known.step_time, counters), member.name)
         for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
         if member.batch_size > 0
     ]
@@ -66,20 +66,30 @@ def _measured(
     remarks: list[str] = []
     changed = False
     for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
-        known = with_peak(remembered, counters)
+        known, jumped = remembered.step_time, False
+        cost, cap = remembered.batch_cost, remembered.throughput_cap
         window = window_of(known, counters) if member.batch_size > 0 else None
         if isinstance(window, str):
             remarks.append(f"ignored the window of {member.name}: {window}")
-        if not isinstance(window, Estimate):
-            workers.append(counted(known, counters))
-            windows.append(None)
-            continue
-        followed, jumped = follow(known, window, job.smoothing)
-        if jumped:
-            remarks.append(f"{member.name} went from {duration(known.mean_seconds)} to {duration(window.mean_seconds)}")
-            followed = forgotten(followed)
-            changed = True
-        workers.append(counted(followed, counters))
+            window = None
+        if window is not None:
+            before = known.estimate
+            estimate, jumped = follow(before, window, job.smoothing)
+            known = known.with_estimate(estimate)
+            if jumped and before is not None:
+                was, now = duration(before.mean_seconds), duration(window.mean_seconds)
+                remarks.append(f"{member.name} went from {was} to {now}")
+                cost, cap = cost.scaled(estimate.mean_seconds / before.mean_seconds), cap.unwatched()
+        changed = changed or jumped
+        workers.append(
+            replace(
+                remembered,
+                step_time=counted(known, counters),
+                batch_cost=cost,
+                memory_use=with_peak(remembered.memory_use, counters),
+                throughput_cap=cap,
+            )
+        )
         windows.append(window)
     if changed:
         memory = trusted_anew(memory)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.bounds import bounds_at_once, safe_bounds
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.facts import bounds_of, group_of, listed
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction.least_batch import why_no_fewer
-from heterotrain_operator.core.prediction.memory_limit import bounds_at_once, safe_bounds, why_no_more
+from heterotrain_operator.core.prediction.memory_limit import why_no_more
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import feasibility
 from heterotrain_operator.core.split.passes import at_once
@@ -29,8 +30,8 @@ def repaired(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple
     for member, (low, high), worker in zip(plan.members, bounds, known, strict=True):
         if not low <= member.batch_size <= high:
             users_low, users_high = bounds_of(job, group_of(job, member.group))
-            why = why_no_fewer(worker, users_low, low) if member.batch_size < low else ""
-            why = why_no_more(worker) if member.batch_size > high < users_high else why
+            why = why_no_fewer(worker.least_batch, users_low, low) if member.batch_size < low else ""
+            why = why_no_more(worker.memory_use) if member.batch_size > high < users_high else why
             why = f" ({why})" if why else ""
             broken.append(f"{member.name} has {member.batch_size} samples, bounds are [{low}, {high}]{why}")
     for member, (_, most) in zip(plan.members, bounds_at_once(job, groups, known), strict=True):

@@ -82,7 +82,7 @@ def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence
     """The memory at the publication of a plan that promises something, in place of batches whose step was measured."""
     if promise is None:
         return unpromised(memory)
-    measured = max((worker.mean_seconds for worker in memory.workers), default=0.0)
+    measured = max((worker.step_time.mean_seconds for worker in memory.workers), default=0.0)
     if promise.goes_back:
         return replace(memory, retreated_seconds=measured)
     return replace(

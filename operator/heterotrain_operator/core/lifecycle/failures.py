@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heterotrain_operator.core.batching.bounds import after_out_of_memory
 from heterotrain_operator.core.facts import Facts, failed, rejected, vanished
 from heterotrain_operator.core.lifecycle import hopeless
 from heterotrain_operator.core.lifecycle.ends import (
@@ -20,7 +21,6 @@ from heterotrain_operator.core.lifecycle.ends import (
 )
 from heterotrain_operator.core.lifecycle.responses import Incident, Response, respond, respond_to_lasting, rule_of
 from heterotrain_operator.core.model import Decision, Job, WorkerSeen
-from heterotrain_operator.core.prediction.memory_limit import after_out_of_memory
 from heterotrain_operator.core.state import Memory
 
 

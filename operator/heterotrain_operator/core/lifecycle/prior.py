@@ -15,9 +15,9 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerSeen
-from heterotrain_operator.core.prediction.batch_cost import expected_of
-from heterotrain_operator.core.prediction.step_time import GREATEST_FEED_FORWARD
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.prediction.batch_cost import BatchCost, expected_of
+from heterotrain_operator.core.prediction.step_time import factor_of_limits
+from heterotrain_operator.core.state import WorkerMemory, key_of
 
 PLACES = 2**24 - 1
 """Numbers of places: a job has few, and two with the same number cost a worse first split."""
@@ -34,35 +34,117 @@ def place_of(worker: WorkerSeen) -> int:
     return 1 + zlib.crc32(name.encode(errors="replace")) % PLACES
 
 
+class Prior:
+    """What is known of the members of the plan before, by name, for those that come after them.
+
+    A worker of whom something is known can be asked for by its group and place, or by its group alone.
+    """
+
+    def __init__(self, before: Plan | None, known: Mapping[str, WorkerMemory]) -> None:
+        self._known = known
+        self._peers: dict[str, list[str]] = {}
+        self._at_place: dict[tuple[str, int], str] = {}
+        for member in before.members if before is not None else ():
+            if member.name in known and known[member.name].batch_cost.sum_w > 0:
+                self._peers.setdefault(member.group, []).append(member.name)
+                self._at_place.setdefault((member.group, known[member.name].place), member.name)
+
+    def of(self, worker: WorkerSeen) -> WorkerMemory | None:
+        """What is known of a worker of this name: of itself, if it has that UID, or of its predecessor."""
+        return self._known.get(worker.name)
+
+    def known(self, name: str) -> WorkerMemory:
+        """What is known of a member of the plan before; it must be one that `source` or `at_place` has named."""
+        return self._known[name]
+
+    def stayed(self, worker: WorkerSeen) -> bool:
+        """Whether a worker of this name is known, at the place that this one has as far as that is known."""
+        known = self._known.get(worker.name)
+        return known is not None and (0 in (known.place, place_of(worker)) or known.place == place_of(worker))
+
+    def at_place(self, worker: WorkerSeen) -> str | None:
+        """Who of the worker's group was at its place, and was measured there; None if nobody was, or it is unknown."""
+        place = place_of(worker)
+        return self._at_place.get((worker.group, place)) if place > 0 else None
+
+    def source(self, worker: WorkerSeen) -> str | None:
+        """Whose knowledge says most of this worker: that of its name where it stayed, of who was at its place, of one
+        with its group and limit, or of its group, rather that of its name each time; None if nobody's does.
+        """
+        own, limit = self._known.get(worker.name), worker.cpu_limit or 0.0
+        if own is not None and own.batch_cost.sum_w > 0 and self.stayed(worker):
+            return worker.name
+        there = self.at_place(worker)
+        if there is not None:
+            return there
+        others = self._peers.get(worker.group, ())
+        mine = own is not None and own.batch_cost.sum_w > 0 and bool(others)
+        candidates = (worker.name, *others[:LOOKED_AT]) if mine else others[:LOOKED_AT]
+        alike = (
+            name for name in candidates if math.isclose(self._known[name].step_time.cpu_limit, limit, rel_tol=1e-6)
+        )
+        return next(alike, next(iter(candidates), None))
+
+    def cost_of(self, name: str, cpu_limit: float | None) -> BatchCost:
+        """The cost of a batch that was known of a worker, as expected under this CPU limit."""
+        known = self._known[name]
+        old = known.step_time.cpu_limit
+        if cpu_limit is None or old <= 0 or not 0 < cpu_limit < math.inf:
+            return known.batch_cost
+        return known.batch_cost.scaled(factor_of_limits(old, cpu_limit))
+
+
+def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
+    """What is remembered of a worker that begins a generation.
+
+    One that was a member already, by its UID, keeps what is known of it. A new one inherits what its predecessor of
+    the same name has left, if that was at the same place, as far as places are known. At another place its memory is
+    as large, but its speed is that of the worker that was there, or else its predecessor's: a prediction, until it is
+    measured.
+    """
+    place, key = place_of(worker), key_of(worker.uid)
+    known = prior.of(worker)
+    there = prior.at_place(worker)
+    if known is not None and prior.stayed(worker):
+        return replace(known, place=place, key=key)
+    if there is not None and (known is None or known.key != key):
+        source = prior.known(there)
+        return replace(
+            known or WorkerMemory(memory_use=source.memory_use, throughput_cap=source.throughput_cap.unwatched()),
+            step_time=source.step_time,
+            batch_cost=source.batch_cost.with_predicted(1),
+            place=place,
+            key=key,
+        )
+    if known is None:
+        return WorkerMemory(place=place, key=key)
+    return replace(known, batch_cost=known.batch_cost.with_predicted(1), place=place, key=key)
+
+
 def first_split(
-    job: Job, before: Plan | None, workers: Sequence[WorkerSeen], known: Mapping[str, WorkerMemory], seats: list[Seat]
+    job: Job, before: Plan | None, workers: Sequence[WorkerSeen], prior: Prior, seats: list[Seat]
 ) -> Split | None:
     """The batches that the job's policy chooses by what is known of every worker's place; None where the workers and
     their places are as they were, the policy has a first split of its own, or nothing is known of some worker.
 
-    `known` is what is remembered of the members of the plan `before`, by name; `seats` are those of `workers`, with
-    the batches that the first plan would have otherwise.
+    `prior` is of the members of the plan `before`; `seats` are those of `workers`, with the batches that the first plan
+    would have otherwise.
     """
     policy = POLICIES.get(job.policy)
     if before is None or policy is None or policy.first is not None or policy.internal or job.dry_run:
         return None
-    if len(before.members) == len(workers) and all(_stayed(worker, known.get(worker.name)) for worker in workers):
+    if len(before.members) == len(workers) and all(map(prior.stayed, workers)):
         return None
-    peers: dict[str, list[str]] = {}
-    at_place: dict[tuple[str, int], str] = {}
-    for member in before.members:
-        if member.name in known and known[member.name].sum_w > 0:
-            peers.setdefault(member.group, []).append(member.name)
-            at_place.setdefault((member.group, known[member.name].place), member.name)
     informed, told = [], []
     for worker, seat in zip(workers, seats, strict=True):
-        source = _source(worker, known, peers, at_place)
+        source = prior.source(worker)
         if source is None:
             return None
-        memory = _at_limit(known[source], worker.cpu_limit)
-        estimate = expected_of(memory, seat.batch, float(max(job.interval, 1)))
+        cost = prior.cost_of(source, worker.cpu_limit)
+        estimate = expected_of(cost, seat.batch, float(max(job.interval, 1)))
         if estimate is None:
             return None
+        memory = replace(prior.known(source), batch_cost=cost)
         informed.append(replace(seat, estimate=estimate, memory=memory))
         told += [f"{worker.name} as {source} was"] if source != worker.name else []
     try:
@@ -71,46 +153,3 @@ def first_split(
         return None
     batches = proposal.batches or tuple(seat.batch for seat in seats)
     return Split(batches, f"by what is known of their places ({listed(told) or 'their own'}): {proposal.reason}")
-
-
-def placed_anew(known: WorkerMemory, worker: WorkerSeen) -> WorkerMemory:
-    """What is remembered of a worker, at the place that it has now; at another one its speed is not measured yet."""
-    place = place_of(worker)
-    moved = known.place > 0 and place != known.place
-    return replace(known, place=place, foretold=1 if moved else known.foretold)
-
-
-def _stayed(worker: WorkerSeen, known: WorkerMemory | None) -> bool:
-    return known is not None and (0 in (known.place, place_of(worker)) or known.place == place_of(worker))
-
-
-def _source(
-    worker: WorkerSeen,
-    known: Mapping[str, WorkerMemory],
-    peers: Mapping[str, Sequence[str]],
-    at_place: Mapping[tuple[str, int], str],
-) -> str | None:
-    """Whose knowledge says most of this worker: its own where it stayed, of who was at its place, of one with its group
-    and limit, or of its group, rather its own each time; None if nobody's does.
-
-    `peers` are those of whom something is known, by group, and `at_place` the first of them by group and place.
-    """
-    place, limit = place_of(worker), worker.cpu_limit or 0.0
-    own = known.get(worker.name)
-    if own is not None and own.sum_w > 0 and _stayed(worker, own):
-        return worker.name
-    if place > 0 and (worker.group, place) in at_place:
-        return at_place[worker.group, place]
-    others = peers.get(worker.group, ())
-    mine = own is not None and own.sum_w > 0 and bool(others)
-    candidates = (worker.name, *others[:LOOKED_AT]) if mine else others[:LOOKED_AT]
-    alike = (name for name in candidates if math.isclose(known[name].cpu_limit, limit, rel_tol=1e-6))
-    return next(alike, next(iter(candidates), None))
-
-
-def _at_limit(known: WorkerMemory, cpu_limit: float | None) -> WorkerMemory:
-    """What another CPU limit than the one that was measured lets expect."""
-    if cpu_limit is None or known.cpu_limit <= 0 or not 0 < cpu_limit < math.inf:
-        return known
-    ratio = min(max(known.cpu_limit / cpu_limit, 1 / GREATEST_FEED_FORWARD), GREATEST_FEED_FORWARD)
-    return replace(known, speed=known.speed * ratio)

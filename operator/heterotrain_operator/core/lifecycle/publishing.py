@@ -11,9 +11,8 @@ from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.rollback import promised, trusted_anew
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.prediction.batch_cost import remember
-from heterotrain_operator.core.prediction.step_time import estimate_of
-from heterotrain_operator.core.prediction.throughput_cap import forgotten, raised
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.prediction.throughput_cap import raised
+from heterotrain_operator.core.state import Memory, WorkerMemory, members_memory
 
 
 def next_version(facts: Facts, memory: Memory) -> int:
@@ -46,16 +45,17 @@ def adjusted(
     *,
     stage: int | None,
     promise: Promise | None = None,
-    foretold: Sequence[bool] = (),
+    predicted: Sequence[bool] = (),
 ) -> Memory:
     """Memory once `after` replaces `before` with the same members: what was measured becomes a point of the
-    shapes, and what `after` promises, and on whose `foretold` speed it rests (by rank), is remembered.
+    shapes, and what `after` promises, and on whose `predicted` speed it rests (by rank), is remembered.
     """
     memory = promised(memory, promise, before.batch_sizes)
-    foretold = foretold or (False,) * len(after.members)
+    predicted = predicted or (False,) * len(after.members)
+    memory = replace(memory, workers=members_memory(memory, before))
     workers = tuple(
-        replace(_ended_plan(known, old.batch_size, new.batch_size, is_measured=not expected), foretold=int(expected))
-        for known, old, new, expected in zip(memory.workers, before.members, after.members, foretold, strict=True)
+        _ended_plan(known, old.batch_size, new.batch_size, predicted=expected)
+        for known, old, new, expected in zip(memory.workers, before.members, after.members, predicted, strict=True)
     )
     return replace(
         memory,
@@ -69,16 +69,14 @@ def adjusted(
 
 
 def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
-    """Memory once a lost plan is published anew: of the same workers the knowledge stays."""
-    same = memory.generation == after.generation and len(memory.workers) == len(after.members)
-    workers = memory.workers if same else (WorkerMemory(),) * len(after.members)
+    """Memory once a lost plan is published again: of the same workers the knowledge stays."""
     return replace(
         memory,
         plan_version=after.version,
         generation=after.generation,
         started_at=now if memory.started_at is None else memory.started_at,
         published_at=now,
-        workers=tuple(worker.unmeasured() for worker in workers),
+        workers=tuple(worker.unmeasured() for worker in members_memory(memory, after)),
     )
 
 
@@ -88,7 +86,7 @@ def known_workers(memory: Memory, plan: Plan | None) -> dict[str, WorkerMemory]:
         return {}
     return {
         member.name: _ended_plan(worker, member.batch_size, member.batch_size)
-        for member, worker in zip(plan.members, memory.workers, strict=True)
+        for member, worker in zip(plan.members, members_memory(memory, plan), strict=True)
     }
 
 
@@ -121,9 +119,20 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
     )
 
 
-def _ended_plan(known: WorkerMemory, old_batch: int, new_batch: int, *, is_measured: bool = True) -> WorkerMemory:
-    estimate = estimate_of(known) if old_batch > 0 else None
-    remembered = remember(known, old_batch, estimate)
+def _ended_plan(known: WorkerMemory, old_batch: int, new_batch: int, *, predicted: bool | None = None) -> WorkerMemory:
+    """What is known of a worker once its plan has ended: what was measured is a point of its line, and no estimate.
+
+    `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already.
+    """
+    estimate = known.step_time.estimate if old_batch > 0 else None
+    cost = remember(known.batch_cost, old_batch, estimate)
     # A throughput that is only expected is none that a raise could be held to.
-    watched = raised(remembered, old_batch, new_batch, estimate) if is_measured else forgotten(remembered)
-    return watched.unmeasured()
+    cap = known.throughput_cap
+    cap = cap.unwatched() if predicted else raised(cap, old_batch, new_batch, estimate)
+    return replace(
+        known,
+        step_time=known.step_time.unmeasured(),
+        batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),
+        throughput_cap=cap,
+        silent_since=0.0,
+    )

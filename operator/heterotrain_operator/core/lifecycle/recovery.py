@@ -7,12 +7,12 @@ followed at once, whoever destroyed the old one.
 from __future__ import annotations
 
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Member, Plan
+from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import decision
-from heterotrain_operator.core.prediction.memory_limit import bounds_at_once
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Member, Plan
+from heterotrain_operator.core.batching.bounds import bounds_at_once, safe_bounds, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policies import static as static_policy
 from heterotrain_operator.core.batching.policies import uniform as uniform_policy
@@ -24,17 +25,15 @@ from heterotrain_operator.core.facts import (
     surplus,
 )
 from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
-from heterotrain_operator.core.lifecycle.prior import first_split, placed_anew
+from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
-from heterotrain_operator.core.prediction.least_batch import with_least_batch
-from heterotrain_operator.core.prediction.memory_limit import bounds_at_once, safe_bounds
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import feasibility
 from heterotrain_operator.core.split.passes import in_passes, with_passes
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.state import Memory
 
 
 def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
@@ -134,11 +133,8 @@ def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
 
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
-    known = known_workers(memory, facts.plan)
-    knowledge = [
-        placed_anew(with_least_batch(known.get(worker.name, WorkerMemory()), worker.metrics), worker)
-        for worker in workers
-    ]
+    prior = Prior(facts.plan, known_workers(memory, facts.plan))
+    knowledge = [with_least_batch(inherited(worker, prior), worker.metrics) for worker in workers]
     groups = [worker.group for worker in workers]
     bounds = safe_bounds(job, groups, knowledge)
     seats = [
@@ -146,7 +142,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     ]
     split = _first_split(job, facts.plan, seats)
     seats = [replace(seat, batch=batch) for seat, batch in zip(seats, split.batches, strict=True)]
-    split = first_split(job, facts.plan, workers, known, seats) or split
+    split = first_split(job, facts.plan, workers, prior, seats) or split
     generations = [memory.generation, *(w.metrics.generation for w in workers if w.metrics is not None)]
     if facts.plan is not None:
         generations.append(facts.plan.generation)

@@ -9,11 +9,11 @@ point per plan, weighted by its certainty; that equals the recursive form and ha
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from heterotrain_operator.core.columns import column, cut
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
 from heterotrain_operator.core.split.waterfill import Line
-from heterotrain_operator.core.state import WorkerMemory
 
 FORGETTING = 0.98
 """Weight of the past, per point taken in. Source: mechanisms, affine water-filling."""
@@ -34,7 +34,44 @@ GREATEST_SHARE = 0.9
 """
 
 
-def remember(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> WorkerMemory:
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """What is remembered of how a worker's own time depends on its batch: its speed (seconds) and the sums of the fit.
+
+    `predicted` is 1 while the speed is an expectation (of a new CPU limit, or of another worker at this place) that was
+    not measured yet.
+    """
+
+    speed: float = column(7, 0.0)
+    sum_w: float = column(8, 0.0)
+    sum_wb: float = column(9, 0.0)
+    sum_wbb: float = column(10, 0.0)
+    sum_wy: float = column(11, 0.0)
+    sum_wby: float = column(12, 0.0)
+    predicted: int = column(28, 0)
+
+    def scaled(self, ratio: float) -> BatchCost:
+        """Of a worker whose steps take so many times as long at every batch."""
+        return replace(self, speed=self.speed * ratio)
+
+    def with_predicted(self, predicted: int) -> BatchCost:
+        """The same, predicted or not."""
+        return self if predicted == self.predicted else replace(self, predicted=predicted)
+
+    def rounded(self) -> BatchCost:
+        """With its numbers cut to the digits that are kept."""
+        return BatchCost(
+            cut(self.speed),
+            cut(self.sum_w),
+            cut(self.sum_wb),
+            cut(self.sum_wbb),
+            cut(self.sum_wy),
+            cut(self.sum_wby),
+            self.predicted,
+        )
+
+
+def remember(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
     """Take the estimate under a plan that ends as one point of the fit.
 
     A point at a batch that the fit knows already (within the least span of its mean) adds nothing once the
@@ -42,100 +79,100 @@ def remember(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> Wor
     without samples says nothing of its shape.
     """
     if batch <= 0 or estimate is None:
-        return memory
-    memory = _at_measured_speed(memory, batch, estimate)
-    if memory.speed <= 0:
-        memory = replace(memory, speed=estimate.mean_seconds)
-    elif _spans(memory) and abs(batch - memory.sum_wb / memory.sum_w) < LEAST_SPAN * batch:
-        return memory
-    return _with_point(memory, batch, estimate, FORGETTING)
+        return known
+    known = _at_measured_speed(known, batch, estimate)
+    if known.speed <= 0:
+        known = replace(known, speed=estimate.mean_seconds)
+    elif _spans(known) and abs(batch - known.sum_wb / known.sum_w) < LEAST_SPAN * batch:
+        return known
+    return _with_point(known, batch, estimate, FORGETTING)
 
 
-def line_of(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> Line | None:
+def line_of(known: BatchCost, batch: int, estimate: Estimate | None) -> Line | None:
     """Own seconds by batch, through the present estimate, so that speed follows every window.
 
     With batches that do not span enough to tell, alpha is taken as 0. Without samples or estimate the line is
     what was last known; None if nothing is.
     """
     if batch <= 0 or estimate is None:
-        if memory.sum_w <= 0 or memory.speed <= 0:
+        if known.sum_w <= 0 or known.speed <= 0:
             return None
-        alpha, beta = _fit(memory)
-        return Line(memory.speed * alpha, memory.speed * beta)
-    memory = _at_measured_speed(memory, batch, estimate)
-    if memory.speed <= 0:
+        alpha, beta = _fit(known)
+        return Line(known.speed * alpha, known.speed * beta)
+    known = _at_measured_speed(known, batch, estimate)
+    if known.speed <= 0:
         return Line(0.0, estimate.mean_seconds / batch)
-    alpha, beta = _fit(_with_point(memory, batch, estimate, 1.0))
+    alpha, beta = _fit(_with_point(known, batch, estimate, 1.0))
     overhead_samples = min(alpha / beta, GREATEST_SHARE / (1 - GREATEST_SHARE) * batch)
     per_sample = estimate.mean_seconds / (overhead_samples + batch)
     return Line(per_sample * overhead_samples, per_sample)
 
 
-def expected_of(memory: WorkerMemory, batch: int, steps: float) -> Estimate | None:
+def expected_of(known: BatchCost, batch: int, steps: float) -> Estimate | None:
     """Own time at a batch that is not measured yet, by the line known, as sure as so many steps; None without one."""
-    line = line_of(memory, 0, None)
+    line = line_of(known, 0, None)
     if line is None or batch <= 0:
         return None
     seconds = line.at(batch)
     return Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, steps)
 
 
-def is_known(memory: WorkerMemory, batch: int, estimate: Estimate | None) -> bool:
+def is_known(known: BatchCost, batch: int, estimate: Estimate | None) -> bool:
     """Whether the batches seen, the present one included, span enough to tell alpha from beta."""
     if batch <= 0 or estimate is None:
-        return _spans(memory)
-    memory = _at_measured_speed(memory, batch, estimate)
-    return memory.speed > 0 and _spans(_with_point(memory, batch, estimate, 1.0))
+        return _spans(known)
+    known = _at_measured_speed(known, batch, estimate)
+    return known.speed > 0 and _spans(_with_point(known, batch, estimate, 1.0))
 
 
-def _at_measured_speed(memory: WorkerMemory, batch: int, estimate: Estimate) -> WorkerMemory:
-    """The memory of a worker whose speed was foretold, with the speed that it is measured at, at another batch.
+def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> BatchCost:
+    """What is known of a worker whose speed was predicted, with the speed that it is measured at, at another batch.
 
     What differs from the line is taken for speed: taken for shape, a limit that does not bind would bend the line for
     good. Without points enough to tell the two apart, the shape is learned anew.
     """
-    if not memory.foretold:
-        return memory
-    memory = replace(memory, foretold=0)
-    if memory.speed <= 0 or not _spans(memory):
-        return replace(memory, speed=0.0, sum_w=0.0, sum_wb=0.0, sum_wbb=0.0, sum_wy=0.0, sum_wby=0.0)
-    alpha, beta = _fit(memory)
-    return replace(memory, speed=estimate.mean_seconds / (alpha + beta * batch))
+    if not known.predicted:
+        return known
+    if known.speed <= 0 or not _spans(known):
+        return BatchCost()
+    alpha, beta = _fit(known)
+    return replace(known, predicted=0, speed=estimate.mean_seconds / (alpha + beta * batch))
 
 
-def _with_point(memory: WorkerMemory, batch: int, estimate: Estimate, keep: float) -> WorkerMemory:
-    y = estimate.mean_seconds / memory.speed
+def _with_point(known: BatchCost, batch: int, estimate: Estimate, keep: float) -> BatchCost:
+    y = estimate.mean_seconds / known.speed
     weight = 1 / ((estimate.relative_error**2 + MODEL_ERROR**2) * y**2)
-    return replace(
-        memory,
-        sum_w=keep * memory.sum_w + weight,
-        sum_wb=keep * memory.sum_wb + weight * batch,
-        sum_wbb=keep * memory.sum_wbb + weight * batch**2,
-        sum_wy=keep * memory.sum_wy + weight * y,
-        sum_wby=keep * memory.sum_wby + weight * batch * y,
+    return BatchCost(
+        known.speed,
+        keep * known.sum_w + weight,
+        keep * known.sum_wb + weight * batch,
+        keep * known.sum_wbb + weight * batch**2,
+        keep * known.sum_wy + weight * y,
+        keep * known.sum_wby + weight * batch * y,
+        known.predicted,
     )
 
 
-def _spans(memory: WorkerMemory) -> bool:
+def _spans(known: BatchCost) -> bool:
     """Two equally certain batches that span a fraction `f` have a standard deviation of `f/2`."""
-    if memory.sum_w <= 0:
+    if known.sum_w <= 0:
         return False
-    mean = memory.sum_wb / memory.sum_w
-    return math.sqrt(max(memory.sum_wbb / memory.sum_w - mean**2, 0.0)) >= LEAST_SPAN / 2 * mean
+    mean = known.sum_wb / known.sum_w
+    return math.sqrt(max(known.sum_wbb / known.sum_w - mean**2, 0.0)) >= LEAST_SPAN / 2 * mean
 
 
-def _fit(memory: WorkerMemory) -> tuple[float, float]:
+def _fit(known: BatchCost) -> tuple[float, float]:
     """Alpha >= 0 and beta > 0 of least squares, alpha held back by its prior; of one batch size alone, alpha
     is 0.
     """
-    if _spans(memory):
+    if _spans(known):
         prior = 1 / PRIOR_SHARE**2
-        w = memory.sum_w + prior
-        determinant = w * memory.sum_wbb - memory.sum_wb**2
-        alpha = (memory.sum_wy * memory.sum_wbb - memory.sum_wb * memory.sum_wby) / determinant
-        beta = (w * memory.sum_wby - memory.sum_wb * memory.sum_wy) / determinant
+        w = known.sum_w + prior
+        determinant = w * known.sum_wbb - known.sum_wb**2
+        alpha = (known.sum_wy * known.sum_wbb - known.sum_wb * known.sum_wby) / determinant
+        beta = (w * known.sum_wby - known.sum_wb * known.sum_wy) / determinant
         if alpha > 0:
-            mean_batch, mean_y = memory.sum_wb / memory.sum_w, memory.sum_wy / memory.sum_w
+            mean_batch, mean_y = known.sum_wb / known.sum_w, known.sum_wy / known.sum_w
             least = (1 - GREATEST_SHARE) * mean_y / mean_batch
             return (alpha, beta) if beta >= least else (mean_y - least * mean_batch, least)
-    return 0.0, memory.sum_wby / memory.sum_wbb
+    return 0.0, known.sum_wby / known.sum_wbb

@@ -8,19 +8,16 @@ also works with fewer, so upper bounds and the global batch take precedence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.state import WorkerMemory
 
 
-def with_least_batch(known: WorkerMemory, metrics: WorkerMetrics | None) -> WorkerMemory:
-    """Take in the fewest samples that a worker reports, if it reports at all; one sample is no bound, and kept as 0."""
+def reported_least(known: int, metrics: WorkerMetrics | None) -> int:
+    """The fewest samples that a worker reports, or else what is `known`; one sample is no bound, and kept as 0."""
     if metrics is None:
         return known
-    least = metrics.least_batch_size if metrics.least_batch_size > 1 else 0
-    return known if least == known.least_batch else replace(known, least_batch=least)
+    return metrics.least_batch_size if metrics.least_batch_size > 1 else 0
 
 
 def bounded_below(total: int, bounds: Sequence[Bounds], leasts: Sequence[int]) -> list[Bounds]:
@@ -32,8 +29,8 @@ def bounded_below(total: int, bounds: Sequence[Bounds], leasts: Sequence[int]) -
     return raised if sum(low for low, _ in raised) <= total else list(bounds)
 
 
-def why_no_fewer(known: WorkerMemory, users_low: int, low: int) -> str:
-    """What a worker's lower bound `low` rests on, in words; empty if it is the user's, or lower."""
-    if low <= users_low or known.least_batch <= users_low:
+def why_no_fewer(least: int, users_low: int, low: int) -> str:
+    """What a worker's lower bound `low` rests on, in words; empty if it is the user's, or lower. It reports `least`."""
+    if low <= users_low or least <= users_low:
         return ""
-    return f"at least {low} samples, since it reports that its model trains badly with fewer than {known.least_batch}"
+    return f"at least {low} samples, since it reports that its model trains badly with fewer than {least}"

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.columns import column
 
 MEBIBYTE = 1 << 20
 
@@ -60,26 +60,49 @@ class MemoryLine:
         return max(self.low_mib - self.slope_mib * self.low_batch, 0.0)
 
 
-def line_of(memory: WorkerMemory) -> MemoryLine | None:
-    """None with fewer than two batches: one batch tells no slope."""
-    line = MemoryLine(
-        memory.memory_low_batch,
-        memory.memory_low_mib,
-        memory.memory_high_batch,
-        memory.memory_high_mib,
-        memory.memory_limit_mib,
-    )
-    sound = 0 < line.low_batch < line.high_batch and 0 < line.low_mib <= line.high_mib
-    return line if sound else None
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What is remembered of a worker's memory: peaks (MiB) at the smallest and the greatest batch seen, and the limit.
 
-
-def greatest_batch(memory: WorkerMemory) -> int | None:
-    """The greatest batch whose peak stays within the usable part of the limit; None if that is not known.
-
-    Never less than the smallest batch seen, which has run, and not less than the greatest one while its peak fits.
+    `guessed_batch` is the batch that is thought to be safe since `failed_batch` did not fit; 0: it never ran out of
+    memory. What follows from these numbers is worked out once, for they change seldom and are read at every look.
     """
-    line = line_of(memory)
-    if line is None or line.limit_mib <= 0:
+
+    guessed_batch: int = column(20, 0)
+    limit_mib: int = column(22, 0)
+    low_batch: int = column(23, 0)
+    low_mib: int = column(24, 0)
+    high_batch: int = column(25, 0)
+    high_mib: int = column(26, 0)
+    failed_batch: int = column(27, 0)
+    line: MemoryLine | None = field(default=None, init=False, compare=False, repr=False)
+    """None with fewer than two batches: one batch tells no slope."""
+    greatest_batch: int | None = field(default=None, init=False, compare=False, repr=False)
+    """The greatest batch whose peak stays within the usable part of the limit; None if that is not known."""
+
+    def __post_init__(self) -> None:
+        if 0 < self.low_batch < self.high_batch and 0 < self.low_mib <= self.high_mib:
+            line = MemoryLine(self.low_batch, self.low_mib, self.high_batch, self.high_mib, self.limit_mib)
+            object.__setattr__(self, "line", line)
+            object.__setattr__(self, "greatest_batch", _greatest(line))
+
+    @property
+    def greatest_growth(self) -> int | None:
+        """The greatest batch to try when only one was seen; None if nothing is known.
+
+        The fixed part is not negative, so memory grows at most in proportion to the batch. That is no bound, for nearly
+        all of it may be fixed, but a size at which the next peak can be looked at without risk.
+        """
+        if self.low_batch <= 0 or self.low_mib <= 0 or self.limit_mib <= 0 or self.line is not None:
+            return None
+        return max(self.low_batch * _usable(self.limit_mib) // _raised(self.low_mib), self.low_batch)
+
+
+def _greatest(line: MemoryLine) -> int | None:
+    """Never less than the smallest batch seen, which has run, and not less than the greatest one while its peak
+    fits.
+    """
+    if line.limit_mib <= 0:
         return None
     usable = _usable(line.limit_mib)
     low, high, span = _raised(line.low_mib), _raised(line.high_mib), line.high_batch - line.low_batch
@@ -93,76 +116,62 @@ def greatest_batch(memory: WorkerMemory) -> int | None:
     return line.low_batch + (usable - low) * span // (high - low)
 
 
-def greatest_growth(memory: WorkerMemory) -> int | None:
-    """The greatest batch to try when only one was seen; None if nothing is known.
-
-    The fixed part is not negative, so memory grows at most in proportion to the batch. That is no bound, for nearly all
-    of it may be fixed, but a size at which the next peak can be looked at without risk.
-    """
-    batch, peak, limit = memory.memory_low_batch, memory.memory_low_mib, memory.memory_limit_mib
-    if batch <= 0 or peak <= 0 or limit <= 0 or line_of(memory) is not None:
-        return None
-    return max(batch * _usable(limit) // _raised(peak), batch)
-
-
-def measured(
-    memory: WorkerMemory, batch: int, peak_bytes: float | None, limit_bytes: float | None = None
-) -> WorkerMemory:
+def measured(known: MemoryUse, batch: int, peak_bytes: float | None, limit_bytes: float | None = None) -> MemoryUse:
     """Take in the peak at a batch, and the limit in force; what is no sound figure is ignored.
 
     A peak beyond what the line allows within its ends is a growth of the fixed part, and lifts both ends.
     """
-    memory = _under_limit(memory, _mebibytes(limit_bytes, math.floor))
+    known = _under_limit(known, _mebibytes(limit_bytes, math.floor))
     peak = _mebibytes(peak_bytes, math.ceil)
     if batch <= 0 or peak is None or peak <= 0:
-        return memory
-    low, high = memory.memory_low_batch, memory.memory_high_batch
+        return known
+    low, high = known.low_batch, known.high_batch
     if low <= 0:
-        return _with_ends(memory, batch, peak, 0, 0)
-    line = line_of(memory)
+        return _with_ends(known, batch, peak, 0, 0)
+    line = known.line
     if line is None:
         if batch == low:
-            return replace(memory, memory_low_mib=_followed(memory.memory_low_mib, peak))
+            return replace(known, low_mib=_followed(known.low_mib, peak))
         if batch > low:
-            return _with_ends(memory, low, memory.memory_low_mib, batch, max(peak, memory.memory_low_mib))
-        return _with_ends(memory, batch, peak, low, max(peak, memory.memory_low_mib))
+            return _with_ends(known, low, known.low_mib, batch, max(peak, known.low_mib))
+        return _with_ends(known, batch, peak, low, max(peak, known.low_mib))
     if batch > high:
-        return _with_ends(memory, low, line.low_mib, batch, max(peak, line.high_mib))
+        return _with_ends(known, low, line.low_mib, batch, max(peak, line.high_mib))
     if batch < low:
         # More memory for fewer samples: it is the fixed part that has grown.
-        return _with_ends(memory, batch, peak, high, line.high_mib + max(peak - line.low_mib, 0))
-    return _within(memory, line, batch, peak)
+        return _with_ends(known, batch, peak, high, line.high_mib + max(peak - line.low_mib, 0))
+    return _within(known, line, batch, peak)
 
 
-def failed(memory: WorkerMemory, batch: int) -> WorkerMemory:
+def failed(known: MemoryUse, batch: int) -> MemoryUse:
     """The limit did not hold this batch: where the line says that it would, it is bent to what has happened."""
-    line, bound = line_of(memory), greatest_batch(memory)
-    if 0 < batch <= memory.memory_low_batch:
-        return _with_ends(memory, 0, 0, 0, 0)
+    line, bound = known.line, known.greatest_batch
+    if 0 < batch <= known.low_batch:
+        return _with_ends(known, 0, 0, 0, 0)
     if line is None or bound is None or bound < batch:
-        return memory
-    return _with_ends(memory, line.low_batch, line.low_mib, batch, max(line.limit_mib, line.high_mib))
+        return known
+    return _with_ends(known, line.low_batch, line.low_mib, batch, max(line.limit_mib, line.high_mib))
 
 
-def fitting_batch(memory: WorkerMemory, below: int) -> int:
+def fitting_batch(known: MemoryUse, below: int) -> int:
     """The greatest batch below `below` that is known to have run within the limit; 0 if none is."""
-    usable = _usable(memory.memory_limit_mib)
+    usable = _usable(known.limit_mib)
     ends = (
-        (memory.memory_high_batch, memory.memory_high_mib),
-        (memory.memory_low_batch, memory.memory_low_mib),
+        (known.high_batch, known.high_mib),
+        (known.low_batch, known.low_mib),
     )
     return max((batch for batch, peak in ends if 0 < batch < below and 0 < peak <= usable), default=0)
 
 
-def _under_limit(memory: WorkerMemory, limit: int | None) -> WorkerMemory:
-    if limit is None or limit == memory.memory_limit_mib:
-        return memory
-    if 0 < memory.memory_limit_mib * (100 + LIMIT_GROWTH_PERCENT) < limit * 100:
-        memory = replace(memory, safe_max=0, failed_batch=0)
-    return replace(memory, memory_limit_mib=limit)
+def _under_limit(known: MemoryUse, limit: int | None) -> MemoryUse:
+    if limit is None or limit == known.limit_mib:
+        return known
+    if 0 < known.limit_mib * (100 + LIMIT_GROWTH_PERCENT) < limit * 100:
+        known = replace(known, guessed_batch=0, failed_batch=0)
+    return replace(known, limit_mib=limit)
 
 
-def _within(memory: WorkerMemory, line: MemoryLine, batch: int, peak: int) -> WorkerMemory:
+def _within(known: MemoryUse, line: MemoryLine, batch: int, peak: int) -> MemoryUse:
     low, high = line.low_mib, line.high_mib
     span = line.high_batch - line.low_batch
     expected = low + (high - low) * (batch - line.low_batch) // span
@@ -174,16 +183,19 @@ def _within(memory: WorkerMemory, line: MemoryLine, batch: int, peak: int) -> Wo
         low, high = low + peak - expected, high + peak - expected
     elif batch == line.low_batch and peak < low:
         low = _followed(low, peak)
-    return _with_ends(memory, line.low_batch, max(low, 1), line.high_batch, max(high, 1))
+    return _with_ends(known, line.low_batch, max(low, 1), line.high_batch, max(high, 1))
 
 
-def _with_ends(memory: WorkerMemory, low_batch: int, low_mib: int, high_batch: int, high_mib: int) -> WorkerMemory:
+def _with_ends(known: MemoryUse, low_batch: int, low_mib: int, high_batch: int, high_mib: int) -> MemoryUse:
+    ends = (low_batch, low_mib, high_batch, high_mib)
+    if ends == (known.low_batch, known.low_mib, known.high_batch, known.high_mib):
+        return known
     return replace(
-        memory,
-        memory_low_batch=low_batch,
-        memory_low_mib=low_mib,
-        memory_high_batch=high_batch,
-        memory_high_mib=high_mib,
+        known,
+        low_batch=low_batch,
+        low_mib=low_mib,
+        high_batch=high_batch,
+        high_mib=high_mib,
     )
 
 

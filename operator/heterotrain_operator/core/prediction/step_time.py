@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from heterotrain_operator.core.columns import BASELINE_DIGITS, column, cut
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.state import WorkerMemory
 
 ASSUMED_VARIATION = 0.15
 """Coefficient of variation of a step where the counters cannot tell it."""
@@ -75,36 +75,75 @@ class Estimate:
         return math.sqrt(self.variance / self.steps) / self.mean_seconds
 
 
-def estimate_of(memory: WorkerMemory) -> Estimate | None:
-    """The estimate under the plan in force; None before the first window."""
-    if memory.estimate_steps <= 0 or memory.mean_seconds <= 0:
-        return None
-    return Estimate(memory.mean_seconds, memory.variance, memory.estimate_steps)
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What is remembered of a worker's own time under the active plan.
+
+    `counted_*` are its counters as they were when the last window ended. The running estimate is the mean (seconds),
+    the variance of one step (s^2) and the steps behind it; no steps: nothing was measured under this plan yet.
+    `cpu_limit`, in cores, is the one that its speed belongs to; 0 where none is known.
+    """
+
+    counted_steps: float = column(0, 0.0)
+    counted_seconds: float = column(1, 0.0)
+    counted_squares: float = column(2, 0.0)
+    mean_seconds: float = column(3, 0.0)
+    variance: float = column(4, 0.0)
+    steps: float = column(5, 0.0)
+    cpu_limit: float = column(6, 0.0)
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The estimate under the active plan; None before the first window."""
+        if self.steps <= 0 or self.mean_seconds <= 0:
+            return None
+        return Estimate(self.mean_seconds, self.variance, self.steps)
+
+    def unmeasured(self) -> StepTime:
+        """At the start of another plan, whose counters begin at 0; the limit stays."""
+        return StepTime(cpu_limit=self.cpu_limit)
+
+    def with_estimate(self, estimate: Estimate) -> StepTime:
+        """The same counters with another estimate."""
+        return StepTime(
+            self.counted_steps,
+            self.counted_seconds,
+            self.counted_squares,
+            estimate.mean_seconds,
+            estimate.variance,
+            estimate.steps,
+            self.cpu_limit,
+        )
+
+    def rounded(self) -> StepTime:
+        """With its numbers cut to the digits that are kept."""
+        return StepTime(
+            cut(self.counted_steps, BASELINE_DIGITS),
+            cut(self.counted_seconds, BASELINE_DIGITS),
+            cut(self.counted_squares, BASELINE_DIGITS),
+            cut(self.mean_seconds),
+            cut(self.variance),
+            cut(self.steps),
+            cut(self.cpu_limit),
+        )
 
 
-def with_estimate(memory: WorkerMemory, estimate: Estimate) -> WorkerMemory:
-    """The memory of a worker that is estimated so."""
-    return replace(
-        memory, mean_seconds=estimate.mean_seconds, variance=estimate.variance, estimate_steps=estimate.steps
-    )
-
-
-def steps_since(memory: WorkerMemory, metrics: WorkerMetrics) -> float:
+def steps_since(known: StepTime, metrics: WorkerMetrics) -> float:
     """Measured steps since the last window ended; 0 if the counter is no number."""
     if not math.isfinite(metrics.steps):
         return 0.0
-    return max(metrics.steps - _baseline(memory, metrics).counted_steps, 0.0)
+    return max(metrics.steps - _baseline(known, metrics)[0], 0.0)
 
 
-def window_of(memory: WorkerMemory, metrics: WorkerMetrics) -> Estimate | str:
+def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     """The steps since the last window as an estimate of their own; or why they are ignored, in words."""
     counters = (metrics.steps, metrics.own_seconds, metrics.own_seconds_squared)
     if not all(math.isfinite(counter) for counter in counters):
         return f"its counters are {metrics.steps:g} steps and {metrics.own_seconds:g} s"
-    base = _baseline(memory, metrics)
-    steps = metrics.steps - base.counted_steps
-    seconds = metrics.own_seconds - base.counted_seconds
-    squares = metrics.own_seconds_squared - base.counted_squares
+    base_steps, base_seconds, base_squares = _baseline(known, metrics)
+    steps = metrics.steps - base_steps
+    seconds = metrics.own_seconds - base_seconds
+    squares = metrics.own_seconds_squared - base_squares
     if not 1 <= steps <= ABSURD_STEPS:
         return f"it counted {steps:g} steps"
     mean = seconds / steps
@@ -118,20 +157,23 @@ def window_of(memory: WorkerMemory, metrics: WorkerMetrics) -> Estimate | str:
     return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps)
 
 
-def counted(memory: WorkerMemory, metrics: WorkerMetrics) -> WorkerMemory:
+def counted(known: StepTime, metrics: WorkerMetrics) -> StepTime:
     """The next window begins here; counters that are no numbers leave the baseline as it is."""
     if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
-        return memory
+        return known
     squares = metrics.own_seconds_squared
-    return replace(
-        memory,
-        counted_steps=metrics.steps,
-        counted_seconds=metrics.own_seconds,
-        counted_squares=squares if math.isfinite(squares) else 0.0,
+    return StepTime(
+        metrics.steps,
+        metrics.own_seconds,
+        squares if math.isfinite(squares) else 0.0,
+        known.mean_seconds,
+        known.variance,
+        known.steps,
+        known.cpu_limit,
     )
 
 
-def follow(memory: WorkerMemory, window: Estimate, smoothing: float) -> tuple[WorkerMemory, bool]:
+def follow(before: Estimate | None, window: Estimate, smoothing: float) -> tuple[Estimate, bool]:
     """Take a window into the estimate; the second value says whether the speed jumped.
 
     Without a jump, the window joins the average over the windows of this plan, weighted by steps; one that is
@@ -139,43 +181,44 @@ def follow(memory: WorkerMemory, window: Estimate, smoothing: float) -> tuple[Wo
     smoothing)^steps`, what an exponential average of that weight per iteration would give it (Taming III-C1),
     and the past keeps no other.
     """
-    before = estimate_of(memory)
     if before is None:
-        estimate, jumped = window, False
-    elif _differs(window, before):
+        return window, False
+    if _differs(window, before):
         newest = 1 - (1 - min(max(smoothing, 0.0), 1.0)) ** window.steps
         mean = newest * window.mean_seconds + (1 - newest) * before.mean_seconds
-        estimate, jumped = Estimate(mean, window.variance, window.steps), True
-    else:
-        estimate, jumped = _pooled(before, window), False
-    speed = memory.speed
-    if jumped and before is not None:
-        speed *= estimate.mean_seconds / before.mean_seconds
-    return replace(with_estimate(memory, estimate), speed=speed), jumped
+        return Estimate(mean, window.variance, window.steps), True
+    return _pooled(before, window), False
 
 
-def feed_forward(memory: WorkerMemory, cpu_limit: float | None, metrics: WorkerMetrics, interval: int) -> WorkerMemory:
+def feed_forward(
+    known: StepTime, cpu_limit: float | None, metrics: WorkerMetrics, interval: int
+) -> tuple[StepTime, float]:
     """Expect own time to scale with the inverse of the CPU limit, before it is measured; a new window begins.
 
-    The expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
+    The second value is the factor by which a step is expected to take longer; 1 where the limit is the known one. The
+    expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
     jump. Source: mechanisms, speed prediction (the limit is what helps to predict).
     """
     if cpu_limit is None or not 0 < cpu_limit < math.inf:
-        return memory
-    if memory.cpu_limit <= 0:
-        return replace(memory, cpu_limit=cpu_limit)
-    if math.isclose(cpu_limit, memory.cpu_limit, rel_tol=1e-6):
-        return memory
-    ratio = min(max(memory.cpu_limit / cpu_limit, 1 / GREATEST_FEED_FORWARD), GREATEST_FEED_FORWARD)
+        return known, 1.0
+    if known.cpu_limit <= 0:
+        return replace(known, cpu_limit=cpu_limit), 1.0
+    if cpu_limit == known.cpu_limit or math.isclose(cpu_limit, known.cpu_limit, rel_tol=1e-6):
+        return known, 1.0
+    ratio = factor_of_limits(known.cpu_limit, cpu_limit)
     scaled = replace(
-        memory,
+        known,
         cpu_limit=cpu_limit,
-        mean_seconds=memory.mean_seconds * ratio,
-        variance=memory.variance * ratio**2,
-        estimate_steps=min(memory.estimate_steps, float(interval)),
-        speed=memory.speed * ratio,
+        mean_seconds=known.mean_seconds * ratio,
+        variance=known.variance * ratio**2,
+        steps=min(known.steps, float(interval)),
     )
-    return counted(scaled, metrics)
+    return counted(scaled, metrics), ratio
+
+
+def factor_of_limits(old: float, new: float) -> float:
+    """By how much longer a step is expected to take under the new CPU limit than under the old one."""
+    return min(max(old / new, 1 / GREATEST_FEED_FORWARD), GREATEST_FEED_FORWARD)
 
 
 def sure_deviations(workers: int) -> float:
@@ -205,11 +248,13 @@ class Noise:
         return min(CAUTION * noise, max(noise, LARGE))
 
 
-def _baseline(memory: WorkerMemory, metrics: WorkerMetrics) -> WorkerMemory:
-    """Counters below their baseline began anew (a worker may lose them): then all of them count."""
-    if metrics.steps < memory.counted_steps or metrics.own_seconds < memory.counted_seconds * (1 - 1e-9):
-        return replace(memory, counted_steps=0.0, counted_seconds=0.0, counted_squares=0.0)
-    return memory
+def _baseline(known: StepTime, metrics: WorkerMetrics) -> tuple[float, float, float]:
+    """Where the window begins. Counters below their baseline began again (a worker may lose them): all of them count
+    then.
+    """
+    if metrics.steps < known.counted_steps or metrics.own_seconds < known.counted_seconds * (1 - 1e-9):
+        return 0.0, 0.0, 0.0
+    return known.counted_steps, known.counted_seconds, known.counted_squares
 
 
 def _floored_variance(estimate: Estimate) -> float:

@@ -13,7 +13,6 @@ from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal,
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.batch_cost import is_known, line_of
-from heterotrain_operator.core.prediction.memory_model import greatest_batch, greatest_growth
 from heterotrain_operator.core.prediction.step_time import Noise
 from heterotrain_operator.core.split.levels import Bounds, feasibility
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
@@ -38,13 +37,13 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     probing = False
     bounds: list[Bounds] = []
     for seat in seats:
-        line = line_of(seat.memory, seat.batch, seat.estimate)
+        line = line_of(seat.memory.batch_cost, seat.batch, seat.estimate)
         if line is None:
             lines.append(Line(0.0, 1.0))
             bounds.append((seat.batch, seat.batch))
         else:
             lines.append(line)
-            probing = probing or not is_known(seat.memory, seat.batch, seat.estimate)
+            probing = probing or not is_known(seat.memory.batch_cost, seat.batch, seat.estimate)
             bounds.append(_reachable(seat, job.global_batch / len(seats)))
     if feasibility(job.global_batch, bounds) is not None:
         bounds = [pair if pair[0] == pair[1] else seat.bounds for seat, pair in zip(seats, bounds, strict=True)]
@@ -89,10 +88,10 @@ def _reachable(seat: Seat, uniform_share: float) -> Bounds:
     more as is no leap into the dark.
     """
     low, high = seat.bounds
-    if greatest_batch(seat.memory) is not None:
+    if seat.memory.memory_use.greatest_batch is not None:
         return low, high
     grown = max(GREATEST_GROWTH * seat.batch, round(uniform_share))
-    tried = greatest_growth(seat.memory)
+    tried = seat.memory.memory_use.greatest_growth
     if tried is not None:
         grown = min(grown, max(tried, seat.batch))
     return low, max(low, min(high, grown))

@@ -26,14 +26,17 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     the rule could never raise again, is given one if its bounds allow. Source: Taming III-C (T2 to T5),
     OmniLearn Alg. 1 and eq. 8; the order is mechanisms', traps.
     """
-    seats = [replace(seat, memory=watched(seat.memory, seat.batch, seat.window)) for seat in seats]
-    memories = tuple(seat.memory for seat in seats)
+    caps = [watched(seat.memory.throughput_cap, seat.batch, seat.window) for seat in seats]
+    memories = tuple(
+        seat.memory if cap is seat.memory.throughput_cap else replace(seat.memory, throughput_cap=cap)
+        for seat, cap in zip(seats, caps, strict=True)
+    )
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
     if not estimates:
         return Proposal(None, "Proportional keeps the batches: nothing is measured", memories)
     mean = math.fsum(estimate.mean_seconds for estimate in estimates) / len(estimates)
     noise = Noise(estimates)
-    bounds = _bounds(job, seats)
+    bounds = _bounds(job, [seat.bounds for seat in seats], [cap.cap for cap in caps])
     wanted: list[float] = []
     surest = -math.inf
     for seat, (low, high) in zip(seats, bounds, strict=True):
@@ -58,14 +61,12 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     return Proposal(batches, moved(seats, batches, _saving(seats, batches)), memories)
 
 
-def _bounds(job: Job, seats: Sequence[Seat]) -> list[Bounds]:
-    """The user's bounds, narrowed to the learned ones and to at least one sample, unless infeasible then."""
-    users = [seat.bounds for seat in seats]
+def _bounds(job: Job, users: list[Bounds], caps: Sequence[int]) -> list[Bounds]:
+    """The user's bounds, narrowed to the learned caps (0: none) and to at least one sample, unless infeasible then."""
     narrowed = []
-    for seat, (low, high) in zip(seats, users, strict=True):
+    for (low, high), cap in zip(users, caps, strict=True):
         least = max(low, min(1, high))
-        learned = seat.memory.learned_max
-        narrowed.append((least, min(high, max(learned, least)) if learned > 0 else high))
+        narrowed.append((least, min(high, max(cap, least)) if cap > 0 else high))
     if job.fixed_global_batch and feasibility(job.global_batch, narrowed) is not None:
         return users
     return narrowed

@@ -1,0 +1,68 @@
+"""Bounds of the workers' batches: the user's, cut to what memory holds, and raised to what a model trains well with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
+from heterotrain_operator.core.model import Event, Job, WorkerMetrics
+from heterotrain_operator.core.prediction.least_batch import bounded_below, reported_least
+from heterotrain_operator.core.prediction.memory_limit import after_failure, safe_batch, why_no_more
+from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.passes import at_once, in_passes
+from heterotrain_operator.core.state import Memory, WorkerMemory
+
+
+def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+    """The user's bounds of workers of these groups, cut to what is safe, and with as many samples at least as their
+    models train well with, where the global batch allows it. `known` are the same workers.
+    """
+    users = [bounds_of(job, group_of(job, name)) for name in groups]
+    safe = []
+    for (low, high), worker in zip(users, known, strict=True):
+        most = safe_batch(worker.memory_use)
+        safe.append((low, high if most is None else max(low, min(high, most))))
+    return bounded_below(job.global_batch, safe, [worker.least_batch for worker in known])
+
+
+def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+    """Bounds of those workers' parts of a step: what is safe at once, or in several passes if that is too little."""
+    return in_passes(job.global_batch, bounds_at_once(job, groups, known))
+
+
+def with_least_batch(known: WorkerMemory, metrics: WorkerMetrics | None) -> WorkerMemory:
+    """Take in the fewest samples that a worker reports."""
+    least = reported_least(known.least_batch, metrics)
+    return known if least == known.least_batch else replace(known, least_batch=least)
+
+
+def newly_bounded(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: Iterable[WorkerMemory]) -> list[Event]:
+    """Tells of workers whose memory was just found to allow less than the job does."""
+    told = []
+    for member, old, new in zip(plan.members, before, after, strict=True):
+        _, high = bounds_of(job, group_of(job, member.group))
+        most = new.memory_use.greatest_batch
+        if most is not None and most < high and old.memory_use.greatest_batch is None:
+            told.append(Event("Normal", "MemoryBoundFound", f"{member.name}: {why_no_more(new.memory_use)}"))
+    return told
+
+
+def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory, str]:
+    """Memory in which members that ran out of memory have a lower safe batch, and whose it is, in words."""
+    if facts.plan is None or memory.plan_version != facts.plan.version or len(memory.workers) != len(facts.members):
+        return memory, ""
+    workers = list(memory.workers)
+    told = []
+    for rank, (member, worker) in enumerate(zip(facts.plan.members, facts.members, strict=True)):
+        if worker is None or not worker.out_of_memory or member.batch_size <= 0:
+            continue
+        low, _ = bounds_of(job, group_of(job, member.group))
+        batch = at_once(member)
+        smaller = after_failure(workers[rank].memory_use, batch, max(low, 1))
+        workers[rank] = replace(workers[rank], memory_use=smaller)
+        most = safe_batch(smaller)
+        if most is not None and most < batch:
+            told.append(f"{member.name} gets at most {most} samples instead of {batch}")
+    return replace(memory, workers=tuple(workers)), listed(told)
