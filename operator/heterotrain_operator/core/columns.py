@@ -47,7 +47,9 @@ def decoded(kind: type[V], row: Sequence[Any]) -> V:
 
 def cut(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
     """The number cut to its first digits, so that a memory read back equals the one written."""
-    return float(f"{value:.{digits}g}") if value else value
+    if -1e8 < value < 1e8 and value == int(value):
+        return value  # of so few digits anyway; most counters are whole
+    return float(f"{value:.{digits}g}")
 
 
 def checked(value: Any, default: Any, where: str) -> Any:

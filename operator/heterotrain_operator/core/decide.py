@@ -34,7 +34,7 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     Acting on the decision and storing the memory are one act: with the memory that it returns, the same
     observation publishes no second plan and creates nothing twice.
     """
-    facts = survey(job, seen)
+    facts, stored = survey(job, seen), memory
     if memory.created_at is None:
         memory = replace(memory, created_at=now)
     memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
@@ -42,7 +42,7 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if news is not None:
         decided = replace(decided, events=(news, *decided.events))
     safe = _safe_batches(decided.plan or seen.plan, memory)
-    return replace(decided, force_delete=stuck(seen, now), safe_batches=safe), memory.rounded()
+    return replace(decided, force_delete=stuck(seen, now), safe_batches=safe), memory.rounded(stored)
 
 
 def _safe_batches(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:

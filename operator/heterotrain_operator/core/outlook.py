@@ -86,7 +86,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     windows = [None] * len(workers)
     seats = seats_of(job, plan, workers, windows)
     repair = repaired(job, plan, memory.workers)
-    proposal = Proposal(*repair) if repair is not None else ask_policy(job, plan, memory, windows)
+    proposal = Proposal(*repair) if repair is not None else ask_policy(job, seats, memory.stage)
     lines = [line_of(seat.memory.batch_cost, seat.batch, seat.estimate) for seat in seats]
     best, ceiling, why_not = _ceiling(plan, seats, lines)
     proposed = proposal.batches or plan.batch_sizes

@@ -12,6 +12,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 from heterotrain.contract import Plan
@@ -73,14 +74,41 @@ class WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
         return replace(self, step_time=self.step_time.unmeasured(), silent_since=0.0)
 
-    def rounded(self) -> WorkerMemory:
-        """Numbers cut to the digits that are kept; so a memory read back equals the one written."""
-        return replace(
-            self,
-            step_time=self.step_time.rounded(),
-            batch_cost=self.batch_cost.rounded(),
-            throughput_cap=self.throughput_cap.rounded(),
-            silent_since=cut(self.silent_since, BASELINE_DIGITS),
+    def rounded(self, before: WorkerMemory) -> WorkerMemory:
+        """Numbers cut to the digits that are kept; so a memory read back equals the one written. What is still the very
+        value of the rounded memory `before` is left alone, for most of a worker's values seldom change.
+        """
+        if self is before:
+            return self
+        step_time, cost, cap = self.step_time, self.batch_cost, self.throughput_cap
+        return WorkerMemory(
+            step_time if step_time is before.step_time else step_time.rounded(),
+            cost if cost is before.batch_cost else cost.rounded(),
+            self.memory_use,
+            cap if cap is before.throughput_cap else cap.rounded(),
+            self.reference_batch,
+            cut(self.silent_since, BASELINE_DIGITS),
+            self.replaced_batch,
+            self.least_batch,
+            self.place,
+            self.key,
+        )
+
+    def measured(
+        self, step_time: StepTime, batch_cost: BatchCost, memory_use: MemoryUse, throughput_cap: ThroughputCap
+    ) -> WorkerMemory:
+        """The same worker after a window of steps."""
+        return WorkerMemory(
+            step_time,
+            batch_cost,
+            memory_use,
+            throughput_cap,
+            self.reference_batch,
+            self.silent_since,
+            self.replaced_batch,
+            self.least_batch,
+            self.place,
+            self.key,
         )
 
     def row(self) -> list[Any]:
@@ -118,6 +146,7 @@ _VALUES: dict[str, type[Any]] = {
     "throughput_cap": ThroughputCap,
 }
 _OWN_COLUMNS = columns_of(WorkerMemory)
+_NOBODY = WorkerMemory()
 _PARTS = (("", _OWN_COLUMNS), *((part, columns_of(kind)) for part, kind in _VALUES.items()))
 _EMPTY_ROW: list[Any] = [0] * sum(len(columns) for _, columns in _PARTS)
 
@@ -214,15 +243,18 @@ class Memory:
         seen = [(use.low_batch, use.high_batch, use.failed_batch) for use in uses]
         return bounds, seen if any(map(any, seen)) else []
 
-    def rounded(self) -> Memory:
-        """With every worker's numbers cut to the digits that are kept."""
+    def rounded(self, before: Memory | None = None) -> Memory:
+        """With every worker's numbers cut to the digits that are kept; `before` is the memory that this one follows."""
+        known = before.workers if before is not None and len(before.workers) == len(self.workers) else ()
         return replace(
             self,
             promised_seconds=cut(self.promised_seconds),
             replaced_seconds=cut(self.replaced_seconds),
             retreated_seconds=cut(self.retreated_seconds),
             doubt=cut(self.doubt),
-            workers=tuple(worker.rounded() for worker in self.workers),
+            workers=tuple(
+                worker.rounded(old) for worker, old in zip(self.workers, known or repeat(_NOBODY), strict=False)
+            ),
         )
 
     def to_json(self) -> str:
@@ -304,10 +336,9 @@ def members_memory(memory: Memory, plan: Plan) -> tuple[WorkerMemory, ...]:
     if memory.plan_version == plan.version and len(memory.workers) == len(keys):
         return tuple(_keyed(worker, key) for worker, key in zip(memory.workers, keys, strict=True))
     known = {worker.key: worker for worker in memory.workers}
-    nobody = WorkerMemory()
     if by_rank and "" in known:
         return tuple(_keyed(worker, key) for worker, key in zip(memory.workers, keys, strict=True))
-    return tuple(_keyed(known.get(key, nobody), key) for key in keys)
+    return tuple(_keyed(known.get(key, _NOBODY), key) for key in keys)
 
 
 def _keyed(worker: WorkerMemory, key: str) -> WorkerMemory:

@@ -15,15 +15,21 @@ from heterotrain_operator.core.split.passes import at_once, in_passes
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
 
+def users_bounds(job: Job) -> dict[str, Bounds]:
+    """The bounds that the user gives to workers, by group."""
+    return {group.name: bounds_of(job, group) for group in job.groups}
+
+
 def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
     """The user's bounds of workers of these groups, cut to what is safe, and with as many samples at least as their
     models train well with, where the global batch allows it. `known` are the same workers.
     """
-    users = [bounds_of(job, group_of(job, name)) for name in groups]
+    users = users_bounds(job)
     safe = []
-    for (low, high), worker in zip(users, known, strict=True):
+    for name, worker in zip(groups, known, strict=True):
+        pair = users[name]
         most = safe_batch(worker.memory_use)
-        safe.append((low, high if most is None else max(low, min(high, most))))
+        safe.append(pair if most is None or most >= pair[1] else (pair[0], max(pair[0], most)))
     return bounded_below(job.global_batch, safe, [worker.least_batch for worker in known])
 
 
@@ -40,11 +46,12 @@ def with_least_batch(known: WorkerMemory, metrics: WorkerMetrics | None) -> Work
 
 def newly_bounded(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: Iterable[WorkerMemory]) -> list[Event]:
     """Tells of workers whose memory was just found to allow less than the job does."""
-    told = []
+    told, users = [], users_bounds(job)
     for member, old, new in zip(plan.members, before, after, strict=True):
-        _, high = bounds_of(job, group_of(job, member.group))
+        if new.memory_use is old.memory_use:
+            continue
         most = new.memory_use.greatest_batch
-        if most is not None and most < high and old.memory_use.greatest_batch is None:
+        if most is not None and most < users[member.group][1] and old.memory_use.greatest_batch is None:
             told.append(Event("Normal", "MemoryBoundFound", f"{member.name}: {why_no_more(new.memory_use)}"))
     return told
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
-from heterotrain_operator.core.batching.asking import ask_policy
+from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.rollback import trusted_anew
-from heterotrain_operator.core.facts import group_of
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.batch_cost import expected_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
@@ -26,14 +25,16 @@ def at_new_limits(
     no limit has changed, or nothing follows from it. All are by rank.
     """
     remembered = memory.workers
+    on_cpu = {group.name for group in job.groups if group.device == "cpu"}
     workers = tuple(
-        _fed_forward(job, known, worker, counters)
+        # A GPU's time is not that of the cores beside it.
+        _fed_forward(job, known, worker, counters) if worker.group in on_cpu else known
         for known, worker, counters in zip(remembered, members, metrics, strict=True)
     )
-    memory = replace(memory, workers=workers)
     resized = any(
         fed.step_time.cpu_limit != known.step_time.cpu_limit > 0 for fed, known in zip(workers, remembered, strict=True)
     )
+    memory = replace(memory, workers=workers)
     if not resized:
         return memory, None
     memory = trusted_anew(memory)
@@ -65,7 +66,7 @@ def _by_prediction(
         if estimate is None and member.batch_size > 0:
             return None
         expected.append(fed if estimate is None else replace(fed, step_time=fed.step_time.with_estimate(estimate)))
-    proposal = ask_policy(job, plan, replace(memory, workers=tuple(expected)), (None,) * len(plan.members))
+    proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.stage)
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
     found = tuple(newly_bounded(job, plan, remembered, workers))
@@ -83,8 +84,6 @@ def _by_prediction(
 
 
 def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:
-    if group_of(job, worker.group).device != "cpu":
-        return known  # a GPU's time is not that of the cores beside it
     limit = worker.cpu_limit if worker.cpu_limit is not None else metrics.cpu_limit
     fed, ratio = feed_forward(known.step_time, limit, metrics, job.interval)
     if fed is known.step_time:

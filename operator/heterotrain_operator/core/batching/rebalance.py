@@ -27,10 +27,11 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: M
     before = memory.workers
     memory, windows, remarks = _measured(job, plan, metrics, memory)
     found = tuple(newly_bounded(job, plan, before, memory.workers))
-    proposal = ask_policy(job, plan, memory, windows)
+    seats = seats_of(job, plan, memory.workers, windows)
+    proposal = ask_policy(job, seats, memory.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
-    memory, proposal = reviewed(memory, seats_of(job, plan, memory.workers, windows), proposal)
+    memory, proposal = reviewed(memory, seats, proposal)
     return Adjustment(
         proposal.batches if proposal.batches != plan.batch_sizes else None,
         "; ".join([proposal.reason, *remarks]),
@@ -82,13 +83,7 @@ def _measured(
                 cost, cap = cost.scaled(estimate.mean_seconds / before.mean_seconds), cap.unwatched()
         changed = changed or jumped
         workers.append(
-            replace(
-                remembered,
-                step_time=counted(known, counters),
-                batch_cost=cost,
-                memory_use=with_peak(remembered.memory_use, counters),
-                throughput_cap=cap,
-            )
+            remembered.measured(counted(known, counters), cost, with_peak(remembered.memory_use, counters), cap)
         )
         windows.append(window)
     if changed:

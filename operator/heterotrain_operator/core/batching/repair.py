@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.batching.bounds import bounds_at_once, safe_bounds
+from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.facts import bounds_of, group_of, listed
 from heterotrain_operator.core.model import Job, WorkerSeen
@@ -13,7 +13,7 @@ from heterotrain_operator.core.prediction.least_batch import why_no_fewer
 from heterotrain_operator.core.prediction.memory_limit import why_no_more
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import feasibility
-from heterotrain_operator.core.split.passes import at_once
+from heterotrain_operator.core.split.passes import at_once, in_passes
 from heterotrain_operator.core.state import WorkerMemory
 
 
@@ -21,7 +21,8 @@ def repaired(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple
     """Batches that repair what the plan violates since the job was edited, and why; no batches if none are
     feasible. None if it violates nothing."""
     groups = [member.group for member in plan.members]
-    bounds = safe_bounds(job, groups, known)
+    together = bounds_at_once(job, groups, known)
+    bounds = in_passes(job.global_batch, together)
     policy = POLICIES.get(job.policy)
     total = plan.global_batch_size
     if job.fixed_global_batch and (policy is None or policy.keeps_global_batch):
@@ -34,7 +35,7 @@ def repaired(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple
             why = why_no_more(worker.memory_use) if member.batch_size > high < users_high else why
             why = f" ({why})" if why else ""
             broken.append(f"{member.name} has {member.batch_size} samples, bounds are [{low}, {high}]{why}")
-    for member, (_, most) in zip(plan.members, bounds_at_once(job, groups, known), strict=True):
+    for member, (_, most) in zip(plan.members, together, strict=True):
         if at_once(member) > max(most, 1):
             broken.append(f"{member.name} computes {at_once(member)} samples at once, of which {most} fit")
     if total != plan.global_batch_size:

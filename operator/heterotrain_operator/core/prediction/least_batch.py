@@ -25,6 +25,8 @@ def bounded_below(total: int, bounds: Sequence[Bounds], leasts: Sequence[int]) -
 
     If the raised ends add up to more than `total` samples, the bounds stay as they are.
     """
+    if not any(leasts):
+        return list(bounds)
     raised = [(max(low, min(least, high)), high) for (low, high), least in zip(bounds, leasts, strict=True)]
     return raised if sum(low for low, _ in raised) <= total else list(bounds)
 
