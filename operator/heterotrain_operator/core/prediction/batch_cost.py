@@ -83,7 +83,10 @@ def remember(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCo
     known = _at_measured_speed(known, batch, estimate)
     if known.speed <= 0:
         known = replace(known, speed=estimate.mean_seconds)
-    elif _spans(known) and abs(batch - known.sum_wb / known.sum_w) < LEAST_SPAN * batch:
+    elif (
+        _spans(known.sum_w, known.sum_wb, known.sum_wbb)
+        and abs(batch - known.sum_wb / known.sum_w) < LEAST_SPAN * batch
+    ):
         return known
     return _with_point(known, batch, estimate, FORGETTING)
 
@@ -94,18 +97,27 @@ def line_of(known: BatchCost, batch: int, estimate: Estimate | None) -> Line | N
     With batches that do not span enough to tell, alpha is taken as 0. Without samples or estimate the line is
     what was last known; None if nothing is.
     """
+    return fitted(known, batch, estimate)[0]
+
+
+def fitted(known: BatchCost, batch: int, estimate: Estimate | None) -> tuple[Line | None, bool]:
+    """The same line, and whether the batches seen, the present one included, span enough to tell alpha from beta."""
     if batch <= 0 or estimate is None:
+        spans = _spans(known.sum_w, known.sum_wb, known.sum_wbb)
         if known.sum_w <= 0 or known.speed <= 0:
-            return None
-        alpha, beta = _fit(known)
-        return Line(known.speed * alpha, known.speed * beta)
-    known = _at_measured_speed(known, batch, estimate)
+            return None, spans
+        alpha, beta = _fit(known.sum_w, known.sum_wb, known.sum_wbb, known.sum_wy, known.sum_wby, spans=spans)
+        return Line(known.speed * alpha, known.speed * beta), spans
+    if known.predicted:
+        known = _at_measured_speed(known, batch, estimate)
     if known.speed <= 0:
-        return Line(0.0, estimate.mean_seconds / batch)
-    alpha, beta = _fit(_with_point(known, batch, estimate, 1.0))
+        return Line(0.0, estimate.mean_seconds / batch), False
+    w, wb, wbb, wy, wby = _sums_with(known, batch, estimate, 1.0)
+    spans = _spans(w, wb, wbb)
+    alpha, beta = _fit(w, wb, wbb, wy, wby, spans=spans)
     overhead_samples = min(alpha / beta, GREATEST_SHARE / (1 - GREATEST_SHARE) * batch)
     per_sample = estimate.mean_seconds / (overhead_samples + batch)
-    return Line(per_sample * overhead_samples, per_sample)
+    return Line(per_sample * overhead_samples, per_sample), spans
 
 
 def expected_of(known: BatchCost, batch: int, steps: float) -> Estimate | None:
@@ -117,14 +129,6 @@ def expected_of(known: BatchCost, batch: int, steps: float) -> Estimate | None:
     return Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, steps)
 
 
-def is_known(known: BatchCost, batch: int, estimate: Estimate | None) -> bool:
-    """Whether the batches seen, the present one included, span enough to tell alpha from beta."""
-    if batch <= 0 or estimate is None:
-        return _spans(known)
-    known = _at_measured_speed(known, batch, estimate)
-    return known.speed > 0 and _spans(_with_point(known, batch, estimate, 1.0))
-
-
 def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> BatchCost:
     """What is known of a worker whose speed was predicted, with the speed that it is measured at, at another batch.
 
@@ -133,46 +137,50 @@ def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> Batc
     """
     if not known.predicted:
         return known
-    if known.speed <= 0 or not _spans(known):
+    if known.speed <= 0 or not _spans(known.sum_w, known.sum_wb, known.sum_wbb):
         return BatchCost()
-    alpha, beta = _fit(known)
+    alpha, beta = _fit(known.sum_w, known.sum_wb, known.sum_wbb, known.sum_wy, known.sum_wby, spans=True)
     return replace(known, predicted=0, speed=estimate.mean_seconds / (alpha + beta * batch))
 
 
 def _with_point(known: BatchCost, batch: int, estimate: Estimate, keep: float) -> BatchCost:
+    return BatchCost(known.speed, *_sums_with(known, batch, estimate, keep), known.predicted)
+
+
+def _sums_with(
+    known: BatchCost, batch: int, estimate: Estimate, keep: float
+) -> tuple[float, float, float, float, float]:
+    """The five sums with one point more, the past weighing `keep` of what it did."""
     y = estimate.mean_seconds / known.speed
     weight = 1 / ((estimate.relative_error**2 + MODEL_ERROR**2) * y**2)
-    return BatchCost(
-        known.speed,
+    return (
         keep * known.sum_w + weight,
         keep * known.sum_wb + weight * batch,
         keep * known.sum_wbb + weight * batch**2,
         keep * known.sum_wy + weight * y,
         keep * known.sum_wby + weight * batch * y,
-        known.predicted,
     )
 
 
-def _spans(known: BatchCost) -> bool:
+def _spans(w: float, wb: float, wbb: float) -> bool:
     """Two equally certain batches that span a fraction `f` have a standard deviation of `f/2`."""
-    if known.sum_w <= 0:
+    if w <= 0:
         return False
-    mean = known.sum_wb / known.sum_w
-    return math.sqrt(max(known.sum_wbb / known.sum_w - mean**2, 0.0)) >= LEAST_SPAN / 2 * mean
+    mean = wb / w
+    return math.sqrt(max(wbb / w - mean**2, 0.0)) >= LEAST_SPAN / 2 * mean
 
 
-def _fit(known: BatchCost) -> tuple[float, float]:
+def _fit(w: float, wb: float, wbb: float, wy: float, wby: float, *, spans: bool) -> tuple[float, float]:
     """Alpha >= 0 and beta > 0 of least squares, alpha held back by its prior; of one batch size alone, alpha
     is 0.
     """
-    if _spans(known):
-        prior = 1 / PRIOR_SHARE**2
-        w = known.sum_w + prior
-        determinant = w * known.sum_wbb - known.sum_wb**2
-        alpha = (known.sum_wy * known.sum_wbb - known.sum_wb * known.sum_wby) / determinant
-        beta = (w * known.sum_wby - known.sum_wb * known.sum_wy) / determinant
+    if spans:
+        with_prior = w + 1 / PRIOR_SHARE**2
+        determinant = with_prior * wbb - wb**2
+        alpha = (wy * wbb - wb * wby) / determinant
+        beta = (with_prior * wby - wb * wy) / determinant
         if alpha > 0:
-            mean_batch, mean_y = known.sum_wb / known.sum_w, known.sum_wy / known.sum_w
+            mean_batch, mean_y = wb / w, wy / w
             least = (1 - GREATEST_SHARE) * mean_y / mean_batch
             return (alpha, beta) if beta >= least else (mean_y - least * mean_batch, least)
-    return 0.0, known.sum_wby / known.sum_wbb
+    return 0.0, wby / wbb

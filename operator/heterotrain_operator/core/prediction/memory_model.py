@@ -173,6 +173,8 @@ def _under_limit(known: MemoryUse, limit: int | None) -> MemoryUse:
 
 def _within(known: MemoryUse, line: MemoryLine, batch: int, peak: int) -> MemoryUse:
     low, high = line.low_mib, line.high_mib
+    if batch == line.high_batch and peak == high:
+        return known
     span = line.high_batch - line.low_batch
     expected = low + (high - low) * (batch - line.low_batch) // span
     if batch == line.high_batch:

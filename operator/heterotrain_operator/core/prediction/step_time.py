@@ -183,11 +183,14 @@ def follow(before: Estimate | None, window: Estimate, smoothing: float) -> tuple
     """
     if before is None:
         return window, False
-    if _differs(window, before):
+    newer, older = _floored_variance(window), _floored_variance(before)
+    difference = abs(window.mean_seconds - before.mean_seconds)
+    beyond = difference > JUMP * before.mean_seconds
+    if beyond and difference > JUMP_DEVIATIONS * math.sqrt(newer / window.steps + older / before.steps):
         newest = 1 - (1 - min(max(smoothing, 0.0), 1.0)) ** window.steps
         mean = newest * window.mean_seconds + (1 - newest) * before.mean_seconds
         return Estimate(mean, window.variance, window.steps), True
-    return _pooled(before, window), False
+    return _pooled(before, window, newer / older), False
 
 
 def feed_forward(
@@ -261,14 +264,8 @@ def _floored_variance(estimate: Estimate) -> float:
     return max(estimate.variance, (LEAST_VARIATION * estimate.mean_seconds) ** 2)
 
 
-def _differs(window: Estimate, before: Estimate) -> bool:
-    difference = abs(window.mean_seconds - before.mean_seconds)
-    error = math.sqrt(_floored_variance(window) / window.steps + _floored_variance(before) / before.steps)
-    return difference > JUMP * before.mean_seconds and difference > JUMP_DEVIATIONS * error
-
-
-def _pooled(before: Estimate, window: Estimate) -> Estimate:
-    ratio = _floored_variance(window) / _floored_variance(before)
+def _pooled(before: Estimate, window: Estimate, ratio: float) -> Estimate:
+    """One estimate of both, where the window is `ratio` times as variable as those before it."""
     old = min(before.steps, HISTORY_WINDOWS * window.steps) * min(1.0, OUTLIER_RATIO * ratio)
     new = window.steps * min(1.0, OUTLIER_RATIO / ratio)
     share = new / (old + new)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 
 Bounds = tuple[int, int]
 """Least and greatest batch of one worker, both inclusive, in samples."""
+
+NEWTON_STEPS = 3
+"""Guesses of a level before it is looked for among the breakpoints near the last one."""
 
 
 def feasibility(total: int, bounds: Sequence[Bounds], names: Sequence[str] = ()) -> str | None:
@@ -35,9 +39,9 @@ def fill_level(intercepts: Sequence[float], slopes: Sequence[float], bounds: Seq
     """Solve `sum_k clip((T - intercepts[k]) / slopes[k], lo_k, hi_k) = total` for T, in O(K log K).
 
     Slopes must be positive and finite, `total` within the sums of the bounds. The sum rises piecewise
-    linearly in T with two breakpoints per worker: bisect them sorted, then solve on the piece in closed form
-    (no running sums, so no cancellation). A worker whose intercept exceeds T gets its least batch. Source:
-    mechanisms, affine water-filling.
+    linearly in T with two breakpoints per worker: find the piece among them sorted, by Newton's steps and then by
+    bisection of what these leave, and solve on it in closed form (no running sums, so no cancellation). A worker whose
+    intercept exceeds T gets its least batch. Source: mechanisms, affine water-filling.
     """
     breakpoints = sorted(
         {
@@ -47,18 +51,23 @@ def fill_level(intercepts: Sequence[float], slopes: Sequence[float], bounds: Seq
         }
     )
 
+    workers = [(a, s, low, high) for a, s, (low, high) in zip(intercepts, slopes, bounds, strict=True)]
+
     def filled(level: float) -> float:
-        return math.fsum(
-            min(max((level - a) / s, low), high) for a, s, (low, high) in zip(intercepts, slopes, bounds, strict=True)
-        )
+        shares = [((level - a) / s, low, high) for a, s, low, high in workers]
+        return math.fsum([low if share < low else high if share > high else share for share, low, high in shares])
 
     below, above = 0, len(breakpoints) - 1
+    middle = _guess(workers, breakpoints, total)
+    width = 1
     while above - below > 1:
-        middle = (below + above) // 2
         if filled(breakpoints[middle]) <= total:
-            below = middle
+            below, middle = middle, middle + width
         else:
-            above = middle
+            above, middle = middle, middle - width
+        if not below < middle < above:
+            middle = (below + above) // 2
+        width *= 2
     floor, ceiling = breakpoints[below], breakpoints[above]
     fixed: list[float] = []
     rising: list[float] = []
@@ -71,3 +80,25 @@ def fill_level(intercepts: Sequence[float], slopes: Sequence[float], bounds: Seq
     if not rising:
         return floor
     return min(max((total - math.fsum(fixed)) / math.fsum(rising), floor), ceiling)
+
+
+def _guess(workers: Sequence[tuple[float, float, int, int]], breakpoints: Sequence[float], total: float) -> int:
+    """The breakpoint, of those between the first and the last, near which the level should be: found as if the workers
+    that are within their bounds at one guess were so at the next.
+    """
+    level = breakpoints[len(breakpoints) // 2]
+    for _ in range(NEWTON_STEPS):
+        rest, rising = total, 0.0
+        for a, s, low, high in workers:
+            share = (level - a) / s
+            if share < low:
+                rest -= low
+            elif share > high:
+                rest -= high
+            else:
+                rest += a / s
+                rising += 1 / s
+        if rising <= 0:
+            break
+        level = rest / rising
+    return min(max(bisect.bisect_right(breakpoints, level) - 1, 1), max(len(breakpoints) - 2, 0))
