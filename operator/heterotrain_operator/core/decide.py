@@ -12,7 +12,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
-from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, listed, resized, stuck, survey
+from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, missing, resized, stuck, survey
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.failures import after_departures, after_failures, after_fatal, are_replaced
 from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
@@ -20,7 +20,7 @@ from heterotrain_operator.core.lifecycle.recovery import recovered
 from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond, respond_to_lasting
 from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
+from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import bounds_at_once, safe_batch
 from heterotrain_operator.core.split.passes import with_passes
@@ -41,7 +41,16 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if news is not None:
         decided = replace(decided, events=(news, *decided.events))
     safe = _safe_batches(decided.plan or seen.plan, memory)
-    return replace(decided, force_delete=stuck(seen, now), safe_batches=safe), memory.rounded()
+    states = _worker_states(job, facts, memory)
+    decided = replace(decided, force_delete=stuck(seen, now), safe_batches=safe, worker_states=states)
+    return decided, memory.rounded()
+
+
+def _worker_states(job: Job, facts: Facts, memory: Memory) -> tuple[tuple[str, WorkerState], ...]:
+    """The states of all workers, those that are wanted last; a job that is suspended or over wants none."""
+    keys = () if job.suspend or memory.outcome else missing(job, facts)
+    wanted = ((key.name, WorkerState.WANTED) for key in keys if key.name not in facts.states)
+    return (*facts.states.items(), *wanted)
 
 
 def _safe_batches(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
@@ -99,22 +108,22 @@ def _running(
     assert facts.plan is not None
     plan = facts.plan
     version = next_version(facts, memory)
-    finishing = [worker.name for worker in members if ended(worker)]
+    finishing = [worker.name for worker in members if facts.is_gone(worker)]
     change = resized(job, facts)
     if change is not None and not finishing:
         return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
     memory = aligned(memory, plan, now)
-    blind = facts.metrics_problem or progress.all_silent(members)
+    blind = facts.metrics_problem or progress.all_silent(members, facts.states)
     if blind:
-        memory = progress.held(members, memory, now)
+        memory = progress.held(members, facts.states, memory, now)
         # Workers that end together fall silent together, for a moment.
         lasts = facts.metrics_problem or progress.silent(job, members, memory, now)
         said = f"{blind}; plan {plan.version} stays" if lasts else ""
         health = Health(*balance(plan, memory), degraded=said, degraded_code="MetricsUnavailable")
         reason = f"plan {plan.version} stays: {blind}"
         return decision(job, "Running", "MetricsUnavailable", reason, health=health), memory
-    memory = progress.observed(members, memory, now)
-    hanging = progress.hung(job, members, memory, now)
+    memory = progress.observed(members, facts.states, memory, now)
+    hanging = progress.hung(job, members, facts.states, memory, now)
     if hanging is not None:
         response = respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hanging)
         if response is not None:
@@ -123,7 +132,7 @@ def _running(
     planned = {member.name for member in plan.members}
     unplanned = tuple(name for name in facts.names if name not in planned) if removes_surplus(job) else ()
     if finishing:
-        rest = [worker.name for worker in members if not ended(worker)]
+        rest = [worker.name for worker in members if not facts.is_gone(worker)]
         reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
         health = Health(*balance(plan, memory), degraded=silent)
         return decision(job, "Running", "Finishing", reason, health=health, delete=unplanned), memory

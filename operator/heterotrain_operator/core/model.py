@@ -6,6 +6,7 @@ Everything the decisions need is in them, so a decision can be replayed from a r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from heterotrain.contract import Evaluated, Plan
@@ -15,6 +16,18 @@ FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
 """Those of a job that is over, for good."""
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
+
+
+class WorkerState(StrEnum):
+    """Where a worker is in its life, in this order; `facts.state_of` says which by what is seen of it."""
+
+    WANTED = "wanted"  # the job wants it, and it has no pod
+    CREATED = "created"  # its pod is there, but the worker in it does not answer yet
+    PREPARING = "preparing"  # it answers, but its script still loads and builds what it needs
+    WARM = "warm"  # it can become a member at once
+    MEMBER = "member"  # the active plan names it
+    LEAVING = "leaving"  # it still runs, but its pod is being deleted
+    GONE = "gone"  # its process is over, or the pod of a member is not there any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +203,8 @@ class Decision:
     that go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in
     words and numbers why the batches change, or why they do not. `safe_batches` are, by worker, the greatest
     batches that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own
-    time exceeds it, under the plan that was in force; None: not measured.
+    time exceeds it, under the plan that was in force; None: not measured. `worker_states` are those that the decision
+    rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
     """
 
     phase: JobPhase
@@ -204,3 +218,4 @@ class Decision:
     remove_job: bool = False
     safe_batches: tuple[tuple[str, int], ...] = ()
     imbalance: float | None = None
+    worker_states: tuple[tuple[str, WorkerState], ...] = ()

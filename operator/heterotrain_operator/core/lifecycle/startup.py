@@ -6,10 +6,10 @@ when its script is done with whatever it loads and builds first, or those that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Member, Plan
+from heterotrain.contract import Member, Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policies import static as static_policy
 from heterotrain_operator.core.batching.policies import uniform as uniform_policy
@@ -27,7 +27,7 @@ from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY,
 from heterotrain_operator.core.lifecycle.prior import first_split, placed_anew
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
-from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction.least_batch import with_least_batch
 from heterotrain_operator.core.prediction.memory_limit import bounds_at_once, safe_bounds
@@ -51,7 +51,8 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         memory = replace(memory, starting_at=None if gated else now)
     unwanted = (*excess, *(worker.name for worker in turned_away))
     why_not = _infeasible(job)
-    unready = [*(f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys), *_unready(awaited)]
+    absent = [f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys]
+    unready = [*absent, *_unready(awaited, facts.states)]
     if not why_not and not unready and not unwanted:
         return _publish(job, facts, memory, now)
     # Where their metrics are read from may be to blame, and not the workers.
@@ -115,21 +116,23 @@ def _infeasible(job: Job) -> str | None:
     return feasibility(job.global_batch, in_passes(job.global_batch, [bounds_of(job, each) for each in groups]), names)
 
 
-def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
+def _unready(workers: Sequence[WorkerSeen], states: Mapping[str, WorkerState]) -> list[str]:
     """Workers that cannot be members yet, each with the reason."""
-    reasons = []
-    for worker in workers:
-        if worker.deleting_since is not None:
-            reasons.append(f"{worker.name} (being deleted)")
-        elif worker.phase != "Running":
-            reasons.append(f"{worker.name} ({': '.join(filter(None, [worker.phase, worker.message.strip()]))})")
-        elif worker.metrics is None:
-            reasons.append(f"{worker.name} (Running, but its metrics do not answer)")
-        elif not worker.address:
-            reasons.append(f"{worker.name} (Running, but without an address)")
-        elif worker.metrics.phase in (PHASE_PREPARING, PHASE_PAUSED):
-            reasons.append(f"{worker.name} (Running, but its script is not at its loop yet)")
-    return reasons
+    return [f"{each.name} ({_why_unready(each)})" for each in workers if states[each.name] is not WorkerState.WARM]
+
+
+def _why_unready(worker: WorkerSeen) -> str:
+    if worker.deleting_since is not None:
+        return "being deleted"
+    if worker.phase != "Running":
+        return ": ".join(filter(None, [worker.phase, worker.message.strip()]))
+    if worker.exit_code is not None:
+        return "ended"
+    if worker.metrics is None:
+        return "Running, but its metrics do not answer"
+    if not worker.address:
+        return "Running, but without an address"
+    return "Running, but its script is not at its loop yet"
 
 
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
