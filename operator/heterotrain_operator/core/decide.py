@@ -104,7 +104,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
 def _running(
     job: Job, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
 ) -> tuple[Decision, Memory]:
-    """The plan in force names exactly the workers that are there: watch over them and steer."""
+    """The active plan names exactly the workers that are there: watch over them, and adjust their batches."""
     assert facts.plan is not None
     plan = facts.plan
     version = next_version(facts, memory)
@@ -118,8 +118,8 @@ def _running(
         memory = progress.held(members, facts.states, memory, now)
         # Workers that end together fall silent together, for a moment.
         lasts = facts.metrics_problem or progress.silent(job, members, memory, now)
-        said = f"{blind}; plan {plan.version} stays" if lasts else ""
-        health = Health(*balance(plan, memory), degraded=said, degraded_code="MetricsUnavailable")
+        silence = f"{blind}; plan {plan.version} stays" if lasts else ""
+        health = Health(*balance(plan, memory), degraded=silence, degraded_code="MetricsUnavailable")
         reason = f"plan {plan.version} stays: {blind}"
         return decision(job, "Running", "MetricsUnavailable", reason, health=health), memory
     memory = progress.observed(members, facts.states, memory, now)
@@ -146,27 +146,27 @@ def _carried_out(
     job: Job, plan: Plan, adjustment: Adjustment, version: int, *, health: Health, delete: tuple[str, ...], now: float
 ) -> tuple[Decision, Memory]:
     """Publish the batches of an adjustment, or in an observe-only job only report them."""
-    memory, reason, told = adjustment.memory, adjustment.reason, adjustment.events
+    memory, reason, events = adjustment.memory, adjustment.reason, adjustment.events
     if adjustment.batches is None:
-        return decision(job, "Running", "Training", reason, health=health, delete=delete, events=told), memory
-    stranded = adjustment.batches == plan.batch_sizes
-    if job.dry_run and not stranded:
+        return decision(job, "Running", "Training", reason, health=health, delete=delete, events=events), memory
+    renumbered = adjustment.batches == plan.batch_sizes
+    if job.dry_run and not renumbered:
         reason = f"dry run, nothing changes: {reason}"
-        events = (*told, Event("Normal", "DryRun", reason)) if adjustment.decided else told
+        events = (*events, Event("Normal", "DryRun", reason)) if adjustment.decided else events
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
     after = rebalanced_plan(memory, plan, version, job.apply_at, adjustment.batches)
     after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
     memory = adjusted(
         memory, plan, after, now, stage=adjustment.stage, promise=adjustment.promise, foretold=adjustment.predicted
     )
-    code = "PlanPublished" if stranded else "BatchRebalanced"
+    code = "PlanPublished" if renumbered else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")
-    events = (*told, event)
+    events = (*events, event)
     return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=events), memory
 
 
 def _all_finished(job: Job, facts: Facts) -> bool:
-    """Every member of the plan in force ended well; without one of them there, every worker wanted."""
+    """Every member of the active plan ended well; where none of them is there, every worker that is wanted."""
     if facts.failed or facts.live or not facts.finished:
         return False
     members = [worker for worker in facts.members if worker is not None]
@@ -176,8 +176,8 @@ def _all_finished(job: Job, facts: Facts) -> bool:
 
 
 def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
-    """No pods at all; the active deadline begins anew when the job resumes. After the first look nothing is remembered
-    anew, for every change would be written, and every write looked at.
+    """No pods at all; the active deadline begins again when the job resumes. After the first look nothing new is
+    remembered, because every change would be written, and every write causes another look.
     """
     reason = f"suspended; deleting {listed(facts.names)}" if facts.names else "suspended"
     if memory.draining and memory.reason == "Suspended":

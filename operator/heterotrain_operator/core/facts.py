@@ -1,6 +1,6 @@
-"""An observation sorted out: which workers live, finished or failed, and who of the plan in force is there.
+"""An observation sorted out: which workers live, finished or failed, and which members of the active plan are there.
 
-Level-triggered: everything is derived anew from what is seen now, so no missed event can mislead a decision.
+Level-triggered: everything is derived again from what is seen now, so no missed event can mislead a decision.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Facts:
     """One observation, sorted: `workers` of the job's groups in plan order (group, then index), each name
     once.
 
-    `strangers` are pods of groups that the job does not have. `members` are the workers of the plan in force
+    `without_group` are pods of groups that the job does not have. `members` are the workers of the active plan
     by rank, None where the very worker (name and UID) is not there. `refused`: by name, why pods could not be created.
     `departed`: by name, members that are not there, as they were seen last, where that is known. `states` are, by name,
     those of all that are there and of members that are not.
     """
 
     workers: tuple[WorkerSeen, ...]
-    strangers: tuple[str, ...]
+    without_group: tuple[str, ...]
     plan: Plan | None
     members: tuple[WorkerSeen | None, ...]
     states: Mapping[str, WorkerState]
@@ -68,8 +68,8 @@ class Facts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All pods that are there, strangers last."""
-        return (*(worker.name for worker in self.workers), *self.strangers)
+        """All pods that are there, those without a group of the job last."""
+        return (*(worker.name for worker in self.workers), *self.without_group)
 
 
 def survey(job: Job, seen: Seen) -> Facts:
@@ -88,7 +88,7 @@ def survey(job: Job, seen: Seen) -> Facts:
         members = tuple(known.get((m.name, m.uid, m.group)) for m in seen.plan.members)
     return Facts(
         workers=tuple(workers),
-        strangers=tuple(name for name, worker in by_name.items() if worker.group not in order),
+        without_group=tuple(name for name, worker in by_name.items() if worker.group not in order),
         plan=seen.plan,
         members=members,
         states=_states(by_name.values(), seen.plan, members),
@@ -100,12 +100,19 @@ def survey(job: Job, seen: Seen) -> Facts:
 
 
 def _with_sound_metrics(worker: WorkerSeen) -> WorkerSeen:
-    """A worker that tells a number which no plan and no memory can hold counts as one that tells nothing."""
-    told = worker.metrics
-    if told is None:
+    """A worker that reports a number which no plan and no memory can hold counts as one that reports nothing."""
+    metrics = worker.metrics
+    if metrics is None:
         return worker
-    numbers = (told.plan_version, told.generation, told.batch_size, told.step, told.total_steps, told.epoch)
-    most = max(map(abs, (*numbers, told.memory_batch_size, told.least_batch_size)))
+    numbers = (
+        metrics.plan_version,
+        metrics.generation,
+        metrics.batch_size,
+        metrics.step,
+        metrics.total_steps,
+        metrics.epoch,
+    )
+    most = max(map(abs, (*numbers, metrics.memory_batch_size, metrics.least_batch_size)))
     return worker if most < MAX_WHOLE else replace(worker, metrics=None)
 
 
@@ -152,7 +159,7 @@ def rejected(worker: WorkerSeen) -> bool:
 
 
 def vanished(facts: Facts) -> list[str]:
-    """Members of the plan in force that are not there, by name; none if it is the plan of an earlier generation,
+    """Members of the active plan that are not there, by name; none if it is the plan of an earlier generation,
     of which nobody is left.
     """
     if facts.plan is None or not any(facts.members):
@@ -203,7 +210,7 @@ def surplus(job: Job, facts: Facts) -> tuple[WorkerSeen, ...]:
 
 
 def resized(job: Job, facts: Facts) -> str | None:
-    """How the plan in force differs from the replicas wanted, in words; None if it does not."""
+    """How the active plan differs from the replicas wanted, in words; None if it does not."""
     counts = Counter(worker.group for worker in facts.members if worker is not None)
     changes = [
         f"group {group.name} wants {group.replicas} workers and has {counts[group.name]}"

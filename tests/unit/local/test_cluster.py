@@ -1,4 +1,4 @@
-"""The local backend with real processes: they train limited, end when asked to, say why they ended, and leave nothing."""
+"""The local backend with real processes: they train limited, end when asked to, say why, and leave nothing."""
 
 from __future__ import annotations
 

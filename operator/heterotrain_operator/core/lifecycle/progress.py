@@ -1,4 +1,4 @@
-"""Is the job getting anywhere: who is silent, who hangs, and for how long that is borne.
+"""Progress of a job: which workers are silent, which hang, and for how long that is tolerated.
 
 A worker that waits in a collective is held up, not hung; whoever is not in one holds the others up.
 """
@@ -23,7 +23,7 @@ SLOW_STEPS = 20
 """
 
 WAY_OUT = 'long work between steps belongs inside `with session.pause("..."):`'
-"""What a script can do against being taken for hung."""
+"""What a script can do so that it does not count as hung."""
 
 NORMAL_99TH = 2.33
 """Standard deviations above the mean of the 99th percentile of a normal distribution."""
@@ -34,7 +34,7 @@ STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
 
 def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
     """Remember the newest committed step, whether any was committed since the workers started, pauses, the time of a
-    slow step, and since when whom nothing is heard of.
+    slow step, and since when each silent worker has been silent.
     """
     readable = [m.metrics for m in members if m.metrics is not None and states[m.name] is not WorkerState.GONE]
     step = max((metrics.step for metrics in readable), default=-1)
@@ -51,7 +51,7 @@ def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now:
     advanced = step > memory.progress_step >= 0 and not memory.between_steps
     measured = any(metrics.steps >= 1 and metrics.generation == memory.generation for metrics in readable)
     return replace(
-        _listened(members, states, memory, now),
+        _with_silences(members, states, memory, now),
         progress_step=max(step, memory.progress_step),
         progress_at=progress_at,
         advanced_at=advanced_at,
@@ -62,7 +62,7 @@ def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now:
 
 
 def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, Event | None]:
-    """Remember, and tell once, that training has gone on from what an earlier job of this name left."""
+    """Remember, and report once, that training has gone on from what an earlier job of this name left."""
     found = [m.metrics for m in members if m.metrics is not None and m.metrics.resumed_step is not None]
     if not found or found[0].resumed_step is None or memory.resumed_step >= 0:
         return memory, None
@@ -88,12 +88,12 @@ def all_silent(members: Sequence[WorkerSeen], states: States) -> str:
 
 
 def held(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
-    """Memory of a time in which progress could not be seen: nobody is held to have made none."""
-    return replace(_listened(members, states, memory, now), progress_at=now, advanced_at=now)
+    """Memory of a time in which progress could not be seen: that time counts against no worker."""
+    return replace(_with_silences(members, states, memory, now), progress_at=now, advanced_at=now)
 
 
 def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
-    """Who has answered before and does not any more, in words; empty if all do."""
+    """Which workers have stopped answering, in words; empty if all answer."""
     quiet = [
         f"{worker.name} ({now - known.silent_since:.0f} s)"
         for worker, known in zip(members, memory.workers, strict=True)
@@ -120,9 +120,9 @@ def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory
         return None
     alive = [worker for worker in members if states[worker.name] is not WorkerState.GONE]
     culprits = [worker for worker in alive if _holds_up(worker)]
-    told = [_last_known(worker) for worker in culprits or alive]
+    named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
-    return f"{waited}: {listed(told)} {'hangs' if len(told) == 1 else 'hang'}; {WAY_OUT}"
+    return f"{waited}: {listed(named)} {'hangs' if len(named) == 1 else 'hang'}; {WAY_OUT}"
 
 
 def _holds_up(worker: WorkerSeen) -> bool:
@@ -136,21 +136,20 @@ def _last_known(worker: WorkerSeen) -> str:
     return f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, step {worker.metrics.step})"
 
 
-def _listened(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
-    workers = tuple(
-        _heard(worker, states[worker.name], known, now) for worker, known in zip(members, memory.workers, strict=True)
-    )
+def _with_silences(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
+    each = zip(members, memory.workers, strict=True)
+    workers = tuple(_with_silence(worker, states[worker.name], known, now) for worker, known in each)
     return replace(memory, workers=workers)
 
 
-def _heard(worker: WorkerSeen, state: WorkerState, known: WorkerMemory, now: float) -> WorkerMemory:
+def _with_silence(worker: WorkerSeen, state: WorkerState, known: WorkerMemory, now: float) -> WorkerMemory:
     if state is WorkerState.GONE or worker.metrics is not None:
         return replace(known, silent_since=0.0) if known.silent_since else known
     return known if known.silent_since > 0 else replace(known, silent_since=now)
 
 
 def _slow_step_seconds(metrics: WorkerMetrics) -> float:
-    """About the 99th percentile of this worker's step; 0 if its counters cannot tell."""
+    """About the 99th percentile of this worker's step; 0 if its counters do not show it."""
     if not metrics.steps >= 1 or not math.isfinite(metrics.steps):
         return 0.0
     mean = (metrics.own_seconds + metrics.wait_seconds) / metrics.steps

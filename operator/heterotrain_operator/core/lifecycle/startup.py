@@ -1,7 +1,7 @@
 """From no workers to the first plan of a generation: create what is missing, wait until all are ready, publish.
 
-A plan names addresses and identities, so it can only be made when every wanted worker is there to be named. And only
-when its script is done with whatever it loads and builds first, or those that are would wait for it in a collective.
+A plan names addresses and identities, so it can only be made when every wanted worker is there. And every script must
+have loaded and built what it needs, because the others would wait for it in a collective.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     """Bring the job from whatever is there to the first plan of its next generation."""
     phase: JobPhase = "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
     keys = missing(job, facts)
-    excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers) if removes_surplus(job) else ()
+    excess = (*(worker.name for worker in surplus(job, facts)), *facts.without_group) if removes_surplus(job) else ()
     leaving = frozenset(excess)  # of a job that shrinks, thousands may be
     awaited = [worker for worker in facts.workers if worker.name not in leaving]
     turned_away = [worker for worker in awaited if rejected(worker)]
@@ -62,7 +62,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     wanted = sum(group.replicas for group in job.groups)
     holding = 0 if gated else held(awaited, refused=any(key.name in facts.refused for key in keys))
     memory = watched(holding, wanted, memory, now)
-    told = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
+    warnings = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
     if waited > job.startup_deadline_seconds:
         before = f"; {memory.message}" if memory.reason == LET_GO else ""
         what = why_not or f"not ready: {listed(unready or list(unwanted))}{before}{blind}"
@@ -71,7 +71,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         if why_not or memory.generation == 0 or not (lacking or memory.reason == INSUFFICIENT_CAPACITY):
             return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
         memory = _waiting_on(memory, now, message if lacking else "")
-        told = (*told, Event("Warning", INSUFFICIENT_CAPACITY, message)) if lacking else told
+        warnings = (*warnings, Event("Warning", INSUFFICIENT_CAPACITY, message)) if lacking else warnings
     if why_not:
         return decision(job, phase, "Infeasible", why_not, health=Health(degraded=why_not), delete=unwanted), memory
     health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
@@ -82,18 +82,18 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         return alone
     if keys and memory.restart_at is not None and now < memory.restart_at:
         reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
-        return decision(job, phase, LET_GO, reason, health=health, delete=unwanted, events=told), memory
+        return decision(job, phase, LET_GO, reason, health=health, delete=unwanted, events=warnings), memory
     if turned_away:
         memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
         reason = f"waiting for {listed(unready)}{blind}" if unready else f"{listed(list(unwanted))} must go first"
-        waiting = decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted, events=told)
+        waiting = decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted, events=warnings)
         return waiting, memory
     memory = replace(memory, pods_created_at=now)
     fresh = [key.name for key in keys if key.name not in facts.refused]
     reason = f"creating {listed(fresh)}" if fresh else f"waiting for {listed(unready)}"
     code = "CreatingWorkers" if fresh else "WaitingForWorkers"
-    events = (*told, Event("Normal", "SuccessfulCreatePod", reason)) if fresh else told
+    events = (*warnings, Event("Normal", "SuccessfulCreatePod", reason)) if fresh else warnings
     return decision(job, phase, code, reason, health=health, create=keys, delete=unwanted, events=events), memory
 
 
@@ -102,7 +102,7 @@ def _rejection(worker: WorkerSeen) -> Event:
 
 
 def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
-    """A job that has trained waits on for as long as capacity is lacking, which `message` tells, and once it is not
+    """A job that has trained waits for as long as capacity is lacking, which `message` describes, and once it is not
     (no message), its workers have as long to start as any.
     """
     return replace(memory, starting_at=now, reason=INSUFFICIENT_CAPACITY if message else "", message=message)
