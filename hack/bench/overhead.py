@@ -136,7 +136,7 @@ def run_workers(options: argparse.Namespace, mechanism: Mechanism, folder: Path,
                 environment,
                 working_dir=None,
                 files=files,
-                cage=mechanism.create(member.name, options.cpu, None, token),
+                limits=mechanism.create(member.name, options.cpu, None, token),
                 memory_bytes=None,
             )
             processes[member.name] = process

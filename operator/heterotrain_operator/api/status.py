@@ -51,6 +51,11 @@ class WorkerStatus(Model):
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(description="Name of the pod.")
     group: Annotated[str, Field(max_length=MAX_GROUP_NAME)] = Field(description="Its worker group.")
     phase: Annotated[str, Field(max_length=MAX_NAME)] = Field(description="What it does, as it says itself.")
+    state: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
+        default=None,
+        description="Where it is in its life: created, preparing, warm (ready to become a member), member (the plan "
+        "names it), leaving or gone.",
+    )
     batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
         default=None, description="Samples per step in the plan in force."
     )

@@ -14,7 +14,7 @@ from heterotrain_operator.clusters.kube.objects.names import GROUP, LABEL_JOB, P
 from heterotrain_operator.clusters.kube.observe.index import Key
 from heterotrain_operator.clusters.kube.observe.pod_facts import pod_facts
 from heterotrain_operator.controller.runtime import Runtime
-from heterotrain_operator.controller.watches import EndlessPauses, begun_anew
+from heterotrain_operator.controller.watches import EndlessPauses, restart_list
 
 OURS = {LABEL_JOB: kopf.PRESENT}
 
@@ -64,7 +64,7 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         trace_configs=[memo.runtime.watches.trace()],
-        middlewares=[begun_anew],
+        middlewares=[restart_list],
     )
     return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
@@ -100,7 +100,7 @@ async def pod_changed(
 async def plan_changed(
     event: kopf.RawEvent, labels: Mapping[str, str], namespace: str | None, memo: kopf.Memo, **_: Any
 ) -> None:
-    """A plan was written, by us or by somebody else, or deleted. Its version is enough to notice that."""
+    """A plan was written, by us or by somebody else, or deleted. Its version is enough to see that."""
     metadata, key, runtime = event["object"]["metadata"], _job(namespace, labels), memo.runtime
     if event["type"] == "DELETED":
         runtime.plans.remove(metadata["uid"])
@@ -116,7 +116,7 @@ def _job(namespace: str | None, labels: Mapping[str, str]) -> Key:
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Timeouts that notice a dead connection, no rights but those to jobs, and nothing written by kopf itself."""
+    """Timeouts that detect a dead connection, no rights but those to jobs, and nothing written by kopf itself."""
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.chunk_size = CHUNK_SIZE

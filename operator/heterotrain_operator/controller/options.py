@@ -1,4 +1,4 @@
-"""What the operator is told by its environment, checked before anything starts."""
+"""Options of the operator, from its environment, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_HEALTH_PORT = 8080
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`watched` are the namespaces whose jobs are steered, empty for all; `namespace` holds the Lease.
+    """`watched` are the namespaces whose jobs it runs, empty for all; `namespace` holds the Lease.
 
     `prometheus_allow` are patterns of the servers that jobs may have asked for their metrics; `metrics_from` are
     NetworkPolicyPeers that may read workers' metrics, None if no NetworkPolicies are to be made.

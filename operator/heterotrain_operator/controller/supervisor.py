@@ -1,4 +1,4 @@
-"""Every job's loop, one task each: observe, decide, act, again when something happened or time has passed.
+"""The loops of all jobs, one task each: another round when something happened or time has passed.
 
 Only the replica that holds the Lease acts; the others keep their picture of the cluster fresh and take over
 from what the cluster says.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 IDLE_SECONDS = 30.0
-"""Between looks of a replica that does not lead; it is woken when it does."""
+"""Between looks of a replica that does not lead; it wakes at once when it does."""
 
 FAILURE_SECONDS = 2.0
 GREATEST_FAILURE_SECONDS = 30.0
@@ -39,7 +39,8 @@ SETTLING_SECONDS_EACH = 0.0005
 enough for all that happens meanwhile."""
 
 DOUBT_SECONDS = 10.0
-"""From the answer to a list until all that is in it was told of; whoever was not may be gone, and is asked for."""
+"""From the answer to a list until everything in it was handed on; a job that was not in it may be gone, and is asked
+for."""
 
 MAX_THREADS = 32
 
@@ -49,9 +50,10 @@ THREADS_EACH = MAX_THREADS // 4
 
 @dataclass(eq=False)
 class _Job:
-    """A job's loop. `before` is that of an earlier job of its name, which ends first; `term` that of the Lease in
-    which it looked last; `departed` are pods that are gone since; `acting`: a thread is at work for it; since
-    `doubted_at`, of the loop's clock, it may be gone."""
+    """A job's loop. `before` is the loop of an earlier job of its name, which ends first. `term` is the term of the
+    Lease of its last round, and `departed` are pods that are gone since. `acting`: a thread is at work for it. Since
+    `doubted_at`, of the event loop's clock, the job may be gone.
+    """
 
     body: Mapping[str, Any]
     rounds: JobRounds
@@ -90,8 +92,8 @@ class Controller:
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
-        """A job as a watch event shows it. One of the same name and another UID is another job, of which the end may be
-        told after the other's beginning.
+        """A job as a watch event shows it. One of the same name and another UID is another job, whose end may be
+        shown after the other's beginning.
         """
         metadata = body["metadata"]
         key = (metadata["namespace"], metadata["name"])
@@ -112,8 +114,8 @@ class Controller:
             self._start(key, job)
 
     def doubt(self, namespace: str) -> None:
-        """The jobs of a namespace, or of all if it is empty, are listed anew: one that is not in it is gone, and nobody
-        tells of that.
+        """The jobs of a namespace, or of all if it is empty, are listed again: one that is not in the list is gone, and
+        no event says so.
         """
         now = asyncio.get_running_loop().time()
         for key, job in self._jobs.items():
@@ -130,7 +132,7 @@ class Controller:
         job.wake.set()
 
     def lead(self) -> None:
-        """This replica leads from now on; what an earlier leader has changed since is read anew."""
+        """This replica leads from now on; what an earlier leader has changed since is read again."""
         self._term += 1
         for job in self._jobs.values():
             job.wake.set()
@@ -145,7 +147,7 @@ class Controller:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _start(self, key: Key, job: _Job) -> None:
-        job.task = asyncio.get_running_loop().create_task(self._steer(key, job), name=f"job {key[0]}/{key[1]}")
+        job.task = asyncio.get_running_loop().create_task(self._run(key, job), name=f"job {key[0]}/{key[1]}")
         job.task.add_done_callback(lambda task: self._ended(key, job, task))
 
     def _ended(self, key: Key, job: _Job, task: asyncio.Task[None]) -> None:
@@ -174,7 +176,7 @@ class Controller:
             job.task.cancel()
         return job.task
 
-    async def _steer(self, key: Key, job: _Job) -> None:
+    async def _run(self, key: Key, job: _Job) -> None:
         if job.before is not None:
             await asyncio.wait([job.before])
         while not job.gone:
@@ -215,7 +217,7 @@ class Controller:
             logger.warning("job %s/%s: %s", *key, error)
             return IDLE_SECONDS
         except JobGoneError as error:
-            # Its deletion was missed: a watch that has to start anew does not tell of it.
+            # Its deletion was missed: a watch that has to start again does not show it.
             logger.info("%s", error)
             if self._jobs.get(key) is job:
                 self._forget(key)

@@ -22,7 +22,7 @@ class NothingToWatchError(Exception):
 
 
 def watchable(gateway: Gateway, namespaces: Sequence[str]) -> tuple[str, ...]:
-    """Those of the namespaces in which everything may be listed; a warning tells of each of the others.
+    """Those of the namespaces in which everything may be listed; a warning names each of the others.
 
     While the API server does not answer, nothing is known, and none is left out. Raises NothingToWatchError.
     """

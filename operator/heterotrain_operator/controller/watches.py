@@ -26,7 +26,7 @@ def _is_no_attempt(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Request attempt")
 
 
-# kopf tells of every attempt, one every few seconds for as long as a right is missing; here it is told of once.
+# kopf logs every attempt, one every few seconds for as long as a right is missing; here it is logged once.
 logging.getLogger("kopf._cogs.clients.watching").addFilter(_is_no_attempt)
 
 Watch = tuple[str, str]
@@ -46,7 +46,7 @@ class EndlessPauses:
             yield self._pauses[-1]
 
 
-async def begun_anew(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+async def restart_list(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
     """Let a list that cannot be continued, since the API server was away or its history is gone, begin from its first
     page: kopf does so where an answer breaks off, and ends the whole process for any other reason.
     """
@@ -58,7 +58,7 @@ async def begun_anew(request: aiohttp.ClientRequest, send: aiohttp.ClientHandler
 
 
 class Watches:
-    """What became of each watch. For the event loop's thread."""
+    """The state of each watch. For the event loop's thread."""
 
     def __init__(
         self,
@@ -68,8 +68,9 @@ class Watches:
         listed: Callable[[str, str], None],
         clock: Callable[[], float],
     ) -> None:
-        """`namespaces` is empty for all; `changed` is told plural, namespace and whether that watch stands, `listed`
-        that it begins anew, so that what went meanwhile is not told of; `clock` gives seconds that never jump.
+        """`namespaces` is empty for all. `changed` is called with plural, namespace and whether that watch stands,
+        `listed` when a watch begins again, which does not show what went meanwhile. `clock` gives seconds that never
+        leap.
         """
         self._changed = changed
         self._relisted = listed
@@ -98,7 +99,7 @@ class Watches:
 
     def check(self) -> None:
         """Raises RuntimeError if one refused watch keeps all the others from their start, and will: no job
-        is steered before everything was listed once."""
+        has a round before everything was listed once."""
         since = self._refused_since
         if not self.complete and since is not None and self._clock() - since > BLOCKED_SECONDS:
             raise RuntimeError(f"the start waits for {_listed(self._failing)}")
@@ -124,7 +125,7 @@ class Watches:
             self._fails(watch, "no answer")
 
     def trace(self) -> aiohttp.TraceConfig:
-        """What an HTTP session needs to tell of its requests here."""
+        """What makes an HTTP session report its requests here."""
         config = aiohttp.TraceConfig()
 
         async def end(session: Any, context: Any, params: aiohttp.TraceRequestEndParams) -> None:

@@ -13,7 +13,7 @@ from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
 from heterotrain_operator.core.batching.bounds import bounds_at_once
-from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, listed, resized, stuck, survey
+from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, missing, resized, stuck, survey
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.failures import after_departures, after_failures, after_fatal, are_replaced
 from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
@@ -21,7 +21,7 @@ from heterotrain_operator.core.lifecycle.recovery import recovered
 from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond, respond_to_lasting
 from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
+from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import safe_batch
 from heterotrain_operator.core.split.passes import with_passes
@@ -42,7 +42,16 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if news is not None:
         decided = replace(decided, events=(news, *decided.events))
     safe = _safe_batches(decided.plan or seen.plan, memory)
-    return replace(decided, force_delete=stuck(seen, now), safe_batches=safe), memory.rounded(stored)
+    states = _worker_states(job, facts, memory)
+    decided = replace(decided, force_delete=stuck(seen, now), safe_batches=safe, worker_states=states)
+    return decided, memory.rounded(stored)
+
+
+def _worker_states(job: Job, facts: Facts, memory: Memory) -> tuple[tuple[str, WorkerState], ...]:
+    """The states of all workers, those that are wanted last; a job that is suspended or over wants none."""
+    keys = () if job.suspend or memory.outcome else missing(job, facts)
+    wanted = ((key.name, WorkerState.WANTED) for key in keys if key.name not in facts.states)
+    return (*facts.states.items(), *wanted)
 
 
 def _safe_batches(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
@@ -96,26 +105,26 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
 def _running(
     job: Job, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
 ) -> tuple[Decision, Memory]:
-    """The plan in force names exactly the workers that are there: watch over them and steer."""
+    """The active plan names exactly the workers that are there: watch over them, and adjust their batches."""
     assert facts.plan is not None
     plan = facts.plan
     version = next_version(facts, memory)
-    finishing = [worker.name for worker in members if ended(worker)]
+    finishing = [worker.name for worker in members if facts.is_gone(worker)]
     change = resized(job, facts)
     if change is not None and not finishing:
         return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
     memory = aligned(memory, plan, now)
-    blind = facts.metrics_problem or progress.all_silent(members)
+    blind = facts.metrics_problem or progress.all_silent(members, facts.states)
     if blind:
-        memory = progress.held(members, memory, now)
+        memory = progress.held(members, facts.states, memory, now)
         # Workers that end together fall silent together, for a moment.
         lasts = facts.metrics_problem or progress.silent(job, members, memory, now)
-        said = f"{blind}; plan {plan.version} stays" if lasts else ""
-        health = Health(*balance(plan, memory), degraded=said, degraded_code="MetricsUnavailable")
+        silence = f"{blind}; plan {plan.version} stays" if lasts else ""
+        health = Health(*balance(plan, memory), degraded=silence, degraded_code="MetricsUnavailable")
         reason = f"plan {plan.version} stays: {blind}"
         return decision(job, "Running", "MetricsUnavailable", reason, health=health), memory
-    memory = progress.observed(members, memory, now)
-    hanging = progress.hung(job, members, memory, now)
+    memory = progress.observed(members, facts.states, memory, now)
+    hanging = progress.hung(job, members, facts.states, memory, now)
     if hanging is not None:
         response = respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hanging)
         if response is not None:
@@ -124,7 +133,7 @@ def _running(
     planned = {member.name for member in plan.members}
     unplanned = tuple(name for name in facts.names if name not in planned) if removes_surplus(job) else ()
     if finishing:
-        rest = [worker.name for worker in members if not ended(worker)]
+        rest = [worker.name for worker in members if not facts.is_gone(worker)]
         reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
         health = Health(*balance(plan, memory), degraded=silent)
         return decision(job, "Running", "Finishing", reason, health=health, delete=unplanned), memory
@@ -138,27 +147,27 @@ def _carried_out(
     job: Job, plan: Plan, adjustment: Adjustment, version: int, *, health: Health, delete: tuple[str, ...], now: float
 ) -> tuple[Decision, Memory]:
     """Publish the batches of an adjustment, or in an observe-only job only report them."""
-    memory, reason, told = adjustment.memory, adjustment.reason, adjustment.events
+    memory, reason, events = adjustment.memory, adjustment.reason, adjustment.events
     if adjustment.batches is None:
-        return decision(job, "Running", "Training", reason, health=health, delete=delete, events=told), memory
-    stranded = adjustment.batches == plan.batch_sizes
-    if job.dry_run and not stranded:
+        return decision(job, "Running", "Training", reason, health=health, delete=delete, events=events), memory
+    renumbered = adjustment.batches == plan.batch_sizes
+    if job.dry_run and not renumbered:
         reason = f"dry run, nothing changes: {reason}"
-        events = (*told, Event("Normal", "DryRun", reason)) if adjustment.decided else told
+        events = (*events, Event("Normal", "DryRun", reason)) if adjustment.decided else events
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
     after = rebalanced_plan(memory, plan, version, job.apply_at, adjustment.batches)
     after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
     memory = adjusted(
         memory, plan, after, now, stage=adjustment.stage, promise=adjustment.promise, predicted=adjustment.predicted
     )
-    code = "PlanPublished" if stranded else "BatchRebalanced"
+    code = "PlanPublished" if renumbered else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")
-    events = (*told, event)
+    events = (*events, event)
     return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=events), memory
 
 
 def _all_finished(job: Job, facts: Facts) -> bool:
-    """Every member of the plan in force ended well; without one of them there, every worker wanted."""
+    """Every member of the active plan ended well; where none of them is there, every worker that is wanted."""
     if facts.failed or facts.live or not facts.finished:
         return False
     members = [worker for worker in facts.members if worker is not None]
@@ -168,8 +177,8 @@ def _all_finished(job: Job, facts: Facts) -> bool:
 
 
 def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
-    """No pods at all; the active deadline begins anew when the job resumes. After the first look nothing is remembered
-    anew, for every change would be written, and every write looked at.
+    """No pods at all; the active deadline begins again when the job resumes. After the first look nothing new is
+    remembered, because every change would be written, and every write causes another look.
     """
     reason = f"suspended; deleting {listed(facts.names)}" if facts.names else "suspended"
     if memory.draining and memory.reason == "Suspended":

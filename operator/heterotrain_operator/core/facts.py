@@ -1,17 +1,17 @@
-"""An observation sorted out: which workers live, finished or failed, and who of the plan in force is there.
+"""An observation sorted out: which workers live, finished or failed, and which members of the active plan are there.
 
-Level-triggered: everything is derived anew from what is seen now, so no missed event can mislead a decision.
+Level-triggered: everything is derived again from what is seen now, so no missed event can mislead a decision.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from heterotrain.contract import Plan
+from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Plan
 from heterotrain.foreign import MAX_WHOLE
-from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen
+from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.split.levels import Bounds
 
 SETTLE_SECONDS = 10.0
@@ -26,15 +26,17 @@ class Facts:
     """One observation, sorted: `workers` of the job's groups in plan order (group, then index), each name
     once.
 
-    `strangers` are pods of groups that the job does not have. `members` are the workers of the plan in force
+    `without_group` are pods of groups that the job does not have. `members` are the workers of the active plan
     by rank, None where the very worker (name and UID) is not there. `refused`: by name, why pods could not be created.
-    `departed`: by name, members that are not there, as they were seen last, where that is known.
+    `departed`: by name, members that are not there, as they were seen last, where that is known. `states` are, by name,
+    those of all that are there and of members that are not.
     """
 
     workers: tuple[WorkerSeen, ...]
-    strangers: tuple[str, ...]
+    without_group: tuple[str, ...]
     plan: Plan | None
     members: tuple[WorkerSeen | None, ...]
+    states: Mapping[str, WorkerState]
     metrics_problem: str = ""
     metrics_note: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -43,12 +45,12 @@ class Facts:
     @property
     def live(self) -> tuple[WorkerSeen, ...]:
         """Workers that have not ended."""
-        return tuple(worker for worker in self.workers if not ended(worker))
+        return tuple(worker for worker in self.workers if not self.is_gone(worker))
 
     @property
     def finished(self) -> tuple[WorkerSeen, ...]:
         """Workers that ended well: the job's last step was committed."""
-        return tuple(worker for worker in self.workers if ended(worker) and not failed(worker))
+        return tuple(worker for worker in self.workers if self.is_gone(worker) and not failed(worker))
 
     @property
     def failed(self) -> tuple[WorkerSeen, ...]:
@@ -58,12 +60,16 @@ class Facts:
     @property
     def lost(self) -> tuple[WorkerSeen, ...]:
         """Workers that have not ended as far as is known, on nodes that do not answer."""
-        return tuple(worker for worker in self.workers if worker.node_lost and not ended(worker))
+        return tuple(worker for worker in self.workers if worker.node_lost and not self.is_gone(worker))
+
+    def is_gone(self, worker: WorkerSeen) -> bool:
+        """Whether one of `workers` has ended."""
+        return self.states[worker.name] is WorkerState.GONE
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All pods that are there, strangers last."""
-        return (*(worker.name for worker in self.workers), *self.strangers)
+        """All pods that are there, those without a group of the job last."""
+        return (*(worker.name for worker in self.workers), *self.without_group)
 
 
 def survey(job: Job, seen: Seen) -> Facts:
@@ -82,9 +88,10 @@ def survey(job: Job, seen: Seen) -> Facts:
         members = tuple(known.get((m.name, m.uid, m.group)) for m in seen.plan.members)
     return Facts(
         workers=tuple(workers),
-        strangers=tuple(name for name, worker in by_name.items() if worker.group not in order),
+        without_group=tuple(name for name, worker in by_name.items() if worker.group not in order),
         plan=seen.plan,
         members=members,
+        states=_states(by_name.values(), seen.plan, members),
         metrics_problem=seen.metrics_problem,
         metrics_note=seen.metrics_note,
         refused=dict(seen.refused),
@@ -93,13 +100,47 @@ def survey(job: Job, seen: Seen) -> Facts:
 
 
 def _with_sound_metrics(worker: WorkerSeen) -> WorkerSeen:
-    """A worker that tells a number which no plan and no memory can hold counts as one that tells nothing."""
-    told = worker.metrics
-    if told is None:
+    """A worker that reports a number which no plan and no memory can hold counts as one that reports nothing."""
+    metrics = worker.metrics
+    if metrics is None:
         return worker
-    numbers = (told.plan_version, told.generation, told.batch_size, told.step, told.total_steps, told.epoch)
-    most = max(map(abs, (*numbers, told.memory_batch_size, told.least_batch_size)))
+    numbers = (
+        metrics.plan_version,
+        metrics.generation,
+        metrics.batch_size,
+        metrics.step,
+        metrics.total_steps,
+        metrics.epoch,
+    )
+    most = max(map(abs, (*numbers, metrics.memory_batch_size, metrics.least_batch_size)))
     return worker if most < MAX_WHOLE else replace(worker, metrics=None)
+
+
+def _states(
+    workers: Iterable[WorkerSeen], plan: Plan | None, members: Sequence[WorkerSeen | None]
+) -> Mapping[str, WorkerState]:
+    names = {member.name for member in members if member is not None}
+    states = {worker.name: state_of(worker, is_member=worker.name in names) for worker in workers}
+    if plan is not None and any(members):  # else it is the plan of an earlier generation
+        for member, worker in zip(plan.members, members, strict=True):
+            if worker is None:
+                states.setdefault(member.name, WorkerState.GONE)
+    return states
+
+
+def state_of(worker: WorkerSeen, *, is_member: bool) -> WorkerState:
+    """Where a worker whose pod is there is in its life; `is_member`: the active plan names this very worker."""
+    if ended(worker):
+        return WorkerState.GONE
+    if worker.deleting_since is not None:
+        return WorkerState.LEAVING
+    if is_member:
+        return WorkerState.MEMBER
+    if worker.phase != "Running" or worker.metrics is None or not worker.address:
+        return WorkerState.CREATED
+    if worker.metrics.phase in (PHASE_PREPARING, PHASE_PAUSED):
+        return WorkerState.PREPARING
+    return WorkerState.WARM
 
 
 def ended(worker: WorkerSeen) -> bool:
@@ -118,7 +159,7 @@ def rejected(worker: WorkerSeen) -> bool:
 
 
 def vanished(facts: Facts) -> list[str]:
-    """Members of the plan in force that are not there, by name; none if it is the plan of an earlier generation,
+    """Members of the active plan that are not there, by name; none if it is the plan of an earlier generation,
     of which nobody is left.
     """
     if facts.plan is None or not any(facts.members):
@@ -146,14 +187,14 @@ def missing(job: Job, facts: Facts) -> tuple[WorkerKey, ...]:
     """Workers to create so that every group has its replicas: the smallest indices with no pod."""
     keys = []
     names = set(facts.names)
+    there = Counter(worker.group for worker in facts.workers)
     for group in job.groups:
-        there = sum(worker.group == group.name for worker in facts.workers)
-        index = 0
-        while there < group.replicas:
+        lacking, index = group.replicas - there[group.name], 0
+        while lacking > 0:
             name = worker_name(job.name, group.name, index)
             if name not in names:
                 keys.append(WorkerKey(group.name, index, name))
-                there += 1
+                lacking -= 1
             index += 1
     return tuple(keys)
 
@@ -169,7 +210,7 @@ def surplus(job: Job, facts: Facts) -> tuple[WorkerSeen, ...]:
 
 
 def resized(job: Job, facts: Facts) -> str | None:
-    """How the plan in force differs from the replicas wanted, in words; None if it does not."""
+    """How the active plan differs from the replicas wanted, in words; None if it does not."""
     counts = Counter(worker.group for worker in facts.members if worker is not None)
     changes = [
         f"group {group.name} wants {group.replicas} workers and has {counts[group.name]}"

@@ -6,6 +6,7 @@ Everything the decisions need is in them, so a decision can be replayed from a r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from heterotrain.contract import Evaluated, Plan
@@ -15,6 +16,18 @@ FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
 """Those of a job that is over, for good."""
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
+
+
+class WorkerState(StrEnum):
+    """Where a worker is in its life, in this order; `facts.state_of` says which by what is seen of it."""
+
+    WANTED = "wanted"  # the job wants it, and it has no pod
+    CREATED = "created"  # its pod is there, but the worker in it does not answer yet
+    PREPARING = "preparing"  # it answers, but its script still loads and builds what it needs
+    WARM = "warm"  # it can become a member at once
+    MEMBER = "member"  # the active plan names it
+    LEAVING = "leaving"  # it still runs, but its pod is being deleted
+    GONE = "gone"  # its process is over, or the pod of a member is not there any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +47,7 @@ class Group:
 class Job:
     """What the user wants, resolved: defaults filled in, the global batch a number.
 
-    `uid` tells it from another one of its name, where there is a cluster that says so.
+    `uid` distinguishes it from another one of its name, on a backend that knows it.
     """
 
     name: str
@@ -42,7 +55,7 @@ class Job:
     global_batch: int
     policy: str = "Optimal"
     initial: str = "Uniform"  # Uniform | Static: the batches of the first plan
-    interval: int = 10  # measured steps of the plan in force before a decision
+    interval: int = 10  # measured steps of the active plan before a decision
     apply_at: str = "step"
     fixed_global_batch: bool = True
     dead_band: float = 0.05
@@ -138,12 +151,12 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One observation of a job: its pods in any order, and the plan in force (None before the first).
+    """One observation of a job: its pods in any order, and the active plan (None before the first).
 
     `metrics_problem` says why nobody's metrics could be read, if that is the source's fault and not the workers';
     `metrics_note` whom a source that answers does not know.
-    `refused` names pods that the world would not create when last asked, and why. `departed` are members of the plan in
-    force that are not there any more, as they were seen last, where that is known.
+    `refused` names pods that the backend would not create when last asked, and why. `departed` are members of the
+    active plan that are not there any more, as they were seen last, where that is known.
     """
 
     workers: tuple[WorkerSeen, ...] = ()
@@ -174,7 +187,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A Kubernetes-style condition; the transition time is the world's business. `status` None: it is not known."""
+    """A Kubernetes-style condition; the backend adds the transition time. `status` None: it is not known."""
 
     type: str  # Created | Running | Suspended | Succeeded | Failed | Balanced | Degraded
     status: bool | None
@@ -186,11 +199,12 @@ class Condition:
 class Decision:
     """What to do now. Acting on it never decides anything.
 
-    `plan` is the plan to publish (None: leave the one in force). `delete` names pods to delete, `force_delete` those
+    `plan` is the plan to publish (None: leave the active one). `delete` names pods to delete, `force_delete` those
     that go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in
     words and numbers why the batches change, or why they do not. `safe_batches` are, by worker, the greatest
     batches that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own
-    time exceeds it, under the plan that was in force; None: not measured.
+    time exceeds it, under the plan that was active; None: not measured. `worker_states` are those that the decision
+    rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
     """
 
     phase: JobPhase
@@ -204,3 +218,4 @@ class Decision:
     remove_job: bool = False
     safe_batches: tuple[tuple[str, int], ...] = ()
     imbalance: float | None = None
+    worker_states: tuple[tuple[str, WorkerState], ...] = ()

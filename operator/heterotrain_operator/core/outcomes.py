@@ -99,7 +99,7 @@ def over(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
         "All": facts.names,
         "Running": (
             *(worker.name for worker in facts.workers if worker.lingering or not ended(worker)),
-            *facts.strangers,
+            *facts.without_group,
         ),
         "None": (),
     }[job.clean_pod_policy]

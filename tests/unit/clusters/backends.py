@@ -22,7 +22,7 @@ from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.kube.worlds import World
-from unit.local.worlds import SLEEP, eventually, make_job
+from unit.local.small_jobs import SLEEP, eventually, make_job
 
 
 class Harness(Protocol):

@@ -11,7 +11,7 @@ from heterotrain.contract import Evaluated
 from heterotrain_operator.api.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
-from heterotrain_operator.core.model import Condition, Seen
+from heterotrain_operator.core.model import Condition, Seen, WorkerState
 from unit.kube.documents import Document, groups, job
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
 
@@ -287,3 +287,31 @@ def test_evaluation_is_a_quiet_figure_while_the_job_runs() -> None:
     before, after = (status(seen=training(evaluated=Evaluated(step, (("f1", 0.5),)))) for step in (100, 110))
     assert not worth_writing(before, after, 1.0)
     assert worth_writing(before, after, 31.0)
+
+
+def test_worker_says_where_it_is_in_its_life() -> None:
+    states = (
+        ("digits-small-0", WorkerState.MEMBER),
+        ("digits-small-1", WorkerState.LEAVING),
+        ("digits-large-0", WorkerState.GONE),
+        ("digits-large-1", WorkerState.WANTED),
+    )
+    found = status(decided=decision(worker_states=states))
+    assert [(entry["name"], entry["state"]) for entry in found["workers"]] == [
+        (name, state.value) for name, state in states[:3]
+    ]
+
+
+def test_worker_that_the_new_plan_names_is_a_member_in_the_status_that_says_its_batch() -> None:
+    states = tuple((name, WorkerState.WARM) for name in BATCHES)
+    found = status(decided=decision(plan=plan(), worker_states=states))
+    assert {entry["state"] for entry in found["workers"]} == {"member"}
+    waiting = status(seen=replace(training(), plan=None), decided=decision(worker_states=states))
+    assert {entry["state"] for entry in waiting["workers"]} == {"warm"}
+
+
+def test_workers_of_a_job_that_is_over_are_gone() -> None:
+    states = tuple((name, WorkerState.MEMBER) for name in BATCHES)
+    before = status(decided=decision(worker_states=states))
+    after = status(before, Seen((), plan()), decision("Succeeded"))
+    assert {entry["state"] for entry in after["workers"]} == {"gone"}

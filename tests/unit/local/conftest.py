@@ -14,7 +14,7 @@ from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.local.worlds import LIMITING_MEMORY, MECHANISMS, cgroup_folders, key
+from unit.local.small_jobs import LIMITING_MEMORY, MECHANISMS, cgroup_folders, key
 
 Start = Callable[..., LocalCluster]
 

@@ -1,4 +1,4 @@
-"""The local world with real processes: they train limited, end as told, say why they ended, and leave nothing."""
+"""The local backend with real processes: they train limited, end when asked to, say why, and leave nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.local.worlds import (
+from unit.local.small_jobs import (
     IGNORE_TERM,
     MECHANISMS,
     PLAN,
@@ -302,7 +302,7 @@ def test_two_jobs_of_one_runner_do_not_touch_each_other(start: Start) -> None:
 RUNNER = """
 import sys, time
 from pathlib import Path
-from unit.local.worlds import MECHANISMS, make_job, key
+from unit.local.small_jobs import MECHANISMS, make_job, key
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
@@ -338,12 +338,12 @@ def test_what_a_dead_runner_left_is_swept_at_the_next_start(tmp_path: Path) -> N
     mechanism = next(iter(MECHANISMS.values()))
     token = leftovers.new_token().split("-")
     dead = "-".join([token[0], "1", *token[2:]])
-    cage = mechanism.create("job-cpu-0", 0.5, None, dead)
+    limits = mechanism.create("job-cpu-0", 0.5, None, dead)
     environment = {**os.environ, leftovers.ENV_RUNNER: dead}
     orphan = subprocess.Popen([sys.executable, "-S", "-c", SLEEP], env=environment)
     LocalCluster(make_job(""), tmp_path, None, mechanism=mechanism).close()
     assert orphan.wait() == -signal.SIGKILL
-    assert not any(join.exists() for join in cage.joins)
+    assert not any(join.exists() for join in limits.joins)
 
 
 def test_fields_that_mean_nothing_here_are_named(tmp_path: Path) -> None:

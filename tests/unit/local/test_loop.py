@@ -19,7 +19,7 @@ from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import Decision, JobPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.loop import BUSY_PERIOD_SECONDS, PERIOD_SECONDS, period_seconds, run_job
-from unit.local.worlds import make_job
+from unit.local.small_jobs import make_job
 
 pytestmark = pytest.mark.processes
 

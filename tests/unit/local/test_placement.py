@@ -8,7 +8,7 @@ from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.placement import place
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.local.worlds import SLEEP, key, make_job
+from unit.local.small_jobs import SLEEP, key, make_job
 
 
 def test_workers_share_a_cpu_only_if_their_limits_fit_on_it() -> None:

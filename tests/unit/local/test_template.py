@@ -14,7 +14,7 @@ from heterotrain_operator.clusters.local.template import (
     expand,
     read_templates,
 )
-from unit.local.worlds import make_job
+from unit.local.small_jobs import make_job
 
 CONTAINER = "spec.workerGroups[0].template.spec.containers[0]"
 

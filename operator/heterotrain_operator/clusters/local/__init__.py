@@ -1,1 +1,1 @@
-"""A job's world on this machine: pods are processes, container limits are cgroups, the plan is a folder."""
+"""A job on this machine: pods are processes, container limits are cgroups, the plan is a folder."""

@@ -60,7 +60,7 @@ def own_folder(mount: Mount, membership: str) -> Path:
 
 
 def mounts() -> tuple[Mount, ...]:
-    """The cgroup hierarchies that are mounted here. Raises LimitError where /proc tells nothing."""
+    """The cgroup hierarchies that are mounted here. Raises LimitError where /proc does not say."""
     try:
         return parse_mounts((PROC_SELF / "mountinfo").read_text(encoding="utf-8"))
     except OSError as error:
@@ -68,7 +68,7 @@ def mounts() -> tuple[Mount, ...]:
 
 
 def memberships() -> dict[str, str]:
-    """Our own cgroups. Raises LimitError where /proc tells nothing."""
+    """Our own cgroups. Raises LimitError where /proc does not say."""
     try:
         return parse_memberships((PROC_SELF / "cgroup").read_text(encoding="utf-8"))
     except OSError as error:
@@ -84,7 +84,7 @@ def upwards(folder: Path, top: Path) -> Iterator[Path]:
 
 
 def folder_name(owner: str, worker: str) -> str:
-    """A name for a worker's cgroup that no other has and that tells whose it is.
+    """A unique name for a worker's cgroup that says whose it is.
 
     A worker's successor may start while its own folder is still being removed.
     """
@@ -124,17 +124,17 @@ def trial_cores() -> float:
 
 def try_out(mechanism: Mechanism, memory_bytes: int | None) -> None:
     """Limit a process for real. Raises LimitError if that fails at any point."""
-    cage = mechanism.create("trial", trial_cores(), memory_bytes, leftovers.new_token())
+    limits = mechanism.create("trial", trial_cores(), memory_bytes, leftovers.new_token())
     try:
-        words = [*launcher(cage.prefix, cage.joins), sys.executable, "-I", "-S", "-c", ""]
+        words = [*launcher(limits.prefix, limits.joins), sys.executable, "-I", "-S", "-c", ""]
         done = subprocess.run(words, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)
         if done.returncode:
             raise LimitError(f"a process could not be started inside its limits: {done.stderr.strip()}")
-        if cage.cores() is None:
+        if limits.cores() is None:
             raise LimitError("the CPU limit did not take")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LimitError(f"a process could not be started inside its limits: {error}") from error
     finally:
-        gone = cage.remove()
+        gone = limits.remove()
     if not gone:
         raise LimitError("a cgroup could not be removed")

@@ -23,7 +23,7 @@ def _cores(folder: Path) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CageV1:
+class CgroupV1Limits:
     """One folder per hierarchy; the same folder where hierarchies are mounted together."""
 
     worker: str
@@ -49,11 +49,11 @@ class CageV1:
 
     def set_cores(self, cores: float | None) -> None:
         """Raises LimitError if the kernel refuses it."""
-        wish = effective_cores(cores)
-        if wish is not None and wish >= self.ceiling_cores:
-            wish = None  # the cgroup around it binds already, and version 1 refuses more inside than outside
+        effective = effective_cores(cores)
+        if effective is not None and effective >= self.ceiling_cores:
+            effective = None  # the cgroup around it binds already, and version 1 refuses more inside than outside
         try:
-            quota, period = (UNLIMITED, None) if wish is None else map(str, quota_and_period(wish))
+            quota, period = (UNLIMITED, None) if effective is None else map(str, quota_and_period(effective))
             if period is not None and period != cgroup.read(self.cpu, "cpu.cfs_period_us"):
                 # Quota and period change one after the other; in between, their ratio must not be refused.
                 (self.cpu / "cpu.cfs_quota_us").write_text(UNLIMITED)
@@ -87,7 +87,7 @@ class CageV1:
 
 @dataclass(frozen=True, slots=True)
 class CgroupV1:
-    """The folders below which cages are made."""
+    """The folders below which the folders of workers are made."""
 
     cpu: Path
     cpuacct: Path | None
@@ -105,10 +105,10 @@ class CgroupV1:
         memory = "CPU and memory" if self.memory else "CPU (memory cannot be limited)"
         return f"cgroup v1 limits {memory}, CPU in periods of 10 ms"
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageV1:
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CgroupV1Limits:
         """Raises LimitError, and leaves nothing behind then."""
         name = cgroup.folder_name(owner, worker)
-        cage = CageV1(
+        limits = CgroupV1Limits(
             worker,
             self.cpu / name,
             self.cpuacct / name if self.cpuacct else None,
@@ -116,21 +116,21 @@ class CgroupV1:
             self.ceiling_cores,
         )
         try:
-            for folder in cage.folders:
+            for folder in limits.folders:
                 folder.mkdir()
-            cage.set_cores(cores)
-            if memory_bytes is not None and cage.memory is not None:
-                (cage.memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
-                if (cage.memory / "memory.memsw.limit_in_bytes").exists():  # else a worker swaps instead of failing
-                    (cage.memory / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
+            limits.set_cores(cores)
+            if memory_bytes is not None and limits.memory is not None:
+                (limits.memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
+                if (limits.memory / "memory.memsw.limit_in_bytes").exists():  # else a worker swaps instead of failing
+                    (limits.memory / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
         except (OSError, LimitError) as error:
-            cage.remove()
+            limits.remove()
             raise LimitError(f"worker {worker}: no cgroup could be made: {error}") from error
-        return cage
+        return limits
 
 
 def find() -> CgroupV1:
-    """Where cages can be made. Raises LimitError if they cannot; memory is optional, the CPU is not."""
+    """Where folders of workers can be made. Raises LimitError if they cannot; memory is optional, the CPU is not."""
     ours, mounts = cgroup.memberships(), cgroup.mounts()
     places: dict[str, Path] = {}
     ceiling = math.inf

@@ -14,7 +14,7 @@ TRIAL_MEMORY_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class CageV2:
+class CgroupV2Limits:
     """One folder."""
 
     worker: str
@@ -32,9 +32,9 @@ class CageV2:
 
     def set_cores(self, cores: float | None) -> None:
         """Raises LimitError if the kernel refuses it."""
-        wish = effective_cores(cores)
+        effective = effective_cores(cores)
         try:
-            text = "max" if wish is None else "{} {}".format(*quota_and_period(wish))
+            text = "max" if effective is None else "{} {}".format(*quota_and_period(effective))
             (self.folder / "cpu.max").write_text(text)
         except OSError as error:
             raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
@@ -63,7 +63,7 @@ class CageV2:
 
 @dataclass(frozen=True, slots=True)
 class CgroupV2:
-    """The folder below which cages are made."""
+    """The folder below which the folders of workers are made."""
 
     parent: Path
     memory: bool
@@ -79,23 +79,23 @@ class CgroupV2:
         memory = "CPU and memory" if self.memory else "CPU (memory cannot be limited)"
         return f"cgroup v2 limits {memory}, CPU in periods of 10 ms"
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageV2:
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CgroupV2Limits:
         """Raises LimitError, and leaves nothing behind then."""
-        cage = CageV2(worker, self.parent / cgroup.folder_name(owner, worker))
+        limits = CgroupV2Limits(worker, self.parent / cgroup.folder_name(owner, worker))
         try:
-            cage.folder.mkdir()
-            cage.set_cores(cores)
+            limits.folder.mkdir()
+            limits.set_cores(cores)
             if memory_bytes is not None and self.memory:
-                (cage.folder / "memory.max").write_text(str(memory_bytes))
+                (limits.folder / "memory.max").write_text(str(memory_bytes))
                 # All of a worker is killed, not one process that the others wait for; and it must not swap instead
                 # of failing. Old kernels lack the first file, kernels without swap the second.
                 for file, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
-                    if (cage.folder / file).exists():
-                        (cage.folder / file).write_text(text)
+                    if (limits.folder / file).exists():
+                        (limits.folder / file).write_text(text)
         except (OSError, LimitError) as error:
-            cage.remove()
+            limits.remove()
             raise LimitError(f"worker {worker}: no cgroup could be made: {error}") from error
-        return cage
+        return limits
 
 
 def _enable(folder: Path, controller: str) -> bool:
@@ -112,7 +112,7 @@ def _enable(folder: Path, controller: str) -> bool:
 
 
 def find() -> CgroupV2:
-    """The nearest place where cages can be made. Raises LimitError if there is none; memory is optional."""
+    """The nearest place for the folders of workers. Raises LimitError if there is none; memory is optional."""
     membership = cgroup.memberships().get("", "/")
     problem = LimitError("no cgroup v2 hierarchy whose cpu controller may be used")
     for mount in cgroup.mounts():

@@ -35,7 +35,7 @@ def process_cpu_seconds(pid: int) -> float | None:
         return None
 
 
-class CageDutyCycle:
+class DutyCycleLimits:
     """A thread that lets one worker run while it has CPU time to its credit."""
 
     prefix: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class CageDutyCycle:
 
     def __init__(self, worker: str, mark: str, cores: float | None) -> None:
         self._worker = worker
-        self.environment: Mapping[str, str] = {leftovers.ENV_CAGE: mark}
+        self.environment: Mapping[str, str] = {leftovers.ENV_LIMITS: mark}
         self._cores = effective_cores(cores)
         self._session: int | None = None
         self._used: dict[int, float] = {}
@@ -81,7 +81,9 @@ class CageDutyCycle:
         return (
             set()
             if self._session is None
-            else leftovers.session_pids(self._session, f"{leftovers.ENV_CAGE}={self.environment[leftovers.ENV_CAGE]}")
+            else leftovers.session_pids(
+                self._session, f"{leftovers.ENV_LIMITS}={self.environment[leftovers.ENV_LIMITS]}"
+            )
         )
 
     def remove(self) -> bool:
@@ -142,9 +144,9 @@ class DutyCycle:
             "approximation; memory cannot be limited"
         )
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageDutyCycle:
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> DutyCycleLimits:
         """Memory stays unlimited, as `describe` says."""
-        return CageDutyCycle(worker, cgroup.folder_name(owner, worker), cores)
+        return DutyCycleLimits(worker, cgroup.folder_name(owner, worker), cores)
 
 
 def find() -> DutyCycle:

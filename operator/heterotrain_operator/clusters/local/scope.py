@@ -40,16 +40,16 @@ def _systemctl(*words: str) -> str:
 
 def cpu_properties(cores: float | None) -> list[str]:
     """The unit's properties for a CPU limit; None lifts it."""
-    wish = effective_cores(cores)
-    if wish is None:
+    effective = effective_cores(cores)
+    if effective is None:
         return ["CPUQuota="]
-    quota, period = quota_and_period(wish)
+    quota, period = quota_and_period(effective)
     # systemd takes whole percents; it keeps the quota at its least by itself.
     return [f"CPUQuota={max(1, round(100 * quota / period))}%", f"CPUQuotaPeriodSec={period}us"]
 
 
 @dataclass(slots=True)
-class CageScope:
+class ScopeLimits:
     """One transient scope unit. Its limit is remembered here: asking systemd costs a process each time."""
 
     worker: str
@@ -87,13 +87,15 @@ class CageScope:
     def pids(self) -> set[int]:
         """Those of the worker's session."""
         return (
-            set() if self.session is None else leftovers.session_pids(self.session, f"{leftovers.ENV_CAGE}={self.unit}")
+            set()
+            if self.session is None
+            else leftovers.session_pids(self.session, f"{leftovers.ENV_LIMITS}={self.unit}")
         )
 
     @property
     def environment(self) -> Mapping[str, str]:
         """By which the processes are found."""
-        return {leftovers.ENV_CAGE: self.unit}
+        return {leftovers.ENV_LIMITS: self.unit}
 
     def remove(self) -> bool:
         """The scope goes with its last process."""
@@ -113,7 +115,7 @@ class Scope:
         """In words."""
         return "systemd user scopes limit CPU and memory, CPU in periods of 10 ms and whole percents"
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageScope:
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> ScopeLimits:
         """The scope itself comes to be with the worker's process."""
         unit = f"{cgroup.folder_name(owner, worker)}.scope"
         properties = [*cpu_properties(cores), "CPUAccounting=yes"]
@@ -121,7 +123,7 @@ class Scope:
             properties += [f"MemoryMax={memory_bytes}", "MemorySwapMax=0"]
         words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", f"--unit={unit}"]
         words += [word for entry in properties for word in ("--property", entry)]
-        return CageScope(worker, unit, (*words, "--"), effective_cores(cores))
+        return ScopeLimits(worker, unit, (*words, "--"), effective_cores(cores))
 
 
 def find() -> Scope:
@@ -129,10 +131,10 @@ def find() -> Scope:
     if shutil.which("systemd-run") is None:
         raise LimitError("there is no systemd-run")
     mechanism = Scope()
-    cage = mechanism.create("trial", cgroup.trial_cores(), TRIAL_MEMORY_BYTES, leftovers.new_token())
+    limits = mechanism.create("trial", cgroup.trial_cores(), TRIAL_MEMORY_BYTES, leftovers.new_token())
     try:
         done = subprocess.run(
-            [*cage.prefix, "sh", "-c", READ_OWN_LIMIT],
+            [*limits.prefix, "sh", "-c", READ_OWN_LIMIT],
             capture_output=True,
             text=True,
             timeout=COMMAND_SECONDS,

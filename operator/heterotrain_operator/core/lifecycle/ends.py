@@ -12,7 +12,7 @@ DESCRIBED = 3
 """Workers' ends that a message describes before it only counts them."""
 
 SIGNAL_EXIT_BASE = 128
-"""Exit codes above this tell a signal, by the convention of shells and container runtimes."""
+"""Exit codes above this stand for a signal, by the convention of shells and container runtimes."""
 
 
 def described_end(worker: WorkerSeen) -> str:
@@ -35,7 +35,7 @@ def described_end(worker: WorkerSeen) -> str:
 
 
 def described_departure(worker: WorkerSeen) -> str:
-    """The same of one that is not there any more."""
+    """How a worker left that is not there any more, in words."""
     if ended(worker):
         return described_end(worker)
     return f"{worker.name} was deleted: {worker.message}" if worker.message else f"{worker.name} was deleted"
@@ -49,7 +49,7 @@ def departures(facts: Facts, gone: Sequence[str]) -> str:
 
 
 def first_few(descriptions: Sequence[str]) -> str:
-    """The first few of them."""
+    """The first few descriptions, and how many more there are."""
     more = len(descriptions) - DESCRIBED
     return "; ".join(descriptions[:DESCRIBED]) + (f"; and {more} more" if more > 0 else "")
 
@@ -60,7 +60,7 @@ def is_external(worker: WorkerSeen) -> bool:
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """The signal that an exit code tells: negative of a child process, 128 and more of a container."""
+    """The signal that an exit code stands for: negative of a child process, 128 and more of a container."""
     if exit_code is None:
         return None
     number = -exit_code if exit_code < 0 else exit_code - SIGNAL_EXIT_BASE

@@ -25,8 +25,8 @@ from heterotrain_operator.core.state import Memory
 
 
 def after_fatal(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
-    """A worker said at its end that no other try may be made: the job has failed, whatever else ended, whosever fault
-    that was, and whatever restarts are left. None if no worker did.
+    """A worker reported at its end that no other try may be made: the job has failed, whatever else ended for whatever
+    cause, and whatever restarts are left. None if no worker did.
     """
     gone = [worker for worker in facts.departed.values() if failed(worker)]
     ends = [described_departure(worker) for worker in (*facts.failed, *gone) if worker.fatal]

@@ -1,4 +1,4 @@
-"""Ends that the next try would have too, of a job that has not trained yet: a script that is not there, no GPU.
+"""Failures that the next try would repeat, of a job that has not trained yet: a missing script, no GPU.
 
 A fault that passes strikes one worker, or each in its own way; what all of them meet before the first step is the
 job's.
@@ -18,7 +18,7 @@ WITNESS_SECONDS = 10.0
 """So long the others may take to end as the first one did: images and machines are not equally fast."""
 
 GREATEST_PLAIN_CODE = 128
-"""Exit codes above it tell a signal, which comes from outside of the script."""
+"""Exit codes above it stand for a signal, which comes from outside of the script."""
 
 WRONG_COMMAND_CODES = frozenset({2, 126, 127, 128})
 """Of a command that cannot be run, or not so: of Python without its script, of shells, of container runtimes. They need
@@ -34,7 +34,7 @@ def never_trained(memory: Memory) -> bool:
 
 
 def without_device(failures: Sequence[WorkerSeen]) -> str:
-    """Who has not the device that its group promises, with its last words; empty if nobody said so."""
+    """Which workers lack the device that their group promises, with their last words; empty if none reported that."""
     lacking = [worker for worker in failures if worker.message.startswith(f"{ERROR_MISSING_DEVICE}:")]
     return "; ".join(f"{worker.name}: {worker.message}" for worker in lacking[:1]) + (
         f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""

@@ -34,8 +34,8 @@ INSUFFICIENT_CAPACITY = "InsufficientCapacity"
 
 
 def watched(held: int, wanted: int, memory: Memory, now: float) -> Memory:
-    """Remember since when some of the workers wanted hold places, or a quota, and others find none; each one more that
-    finds one begins anew.
+    """Remember since when some of the workers wanted hold places, or a quota, and others find none; the time starts
+    again with each one more that finds one.
     """
     if not 0 < held < wanted:
         return replace(memory, half_placed_at=None, most_placed=0)

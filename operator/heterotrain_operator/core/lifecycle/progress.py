@@ -1,4 +1,4 @@
-"""Is the job getting anywhere: who is silent, who hangs, and for how long that is borne.
+"""Progress of a job: which workers are silent, which hang, and for how long that is tolerated.
 
 A worker that waits in a collective is held up, not hung; whoever is not in one holds the others up.
 """
@@ -6,21 +6,24 @@ A worker that waits in a collective is held up, not hung; whoever is not in one 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
-from heterotrain_operator.core.facts import ended, listed
-from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
 from heterotrain_operator.core.state import Memory, WorkerMemory
+
+States = Mapping[str, WorkerState]
+"""Of the members, by name."""
 
 SLOW_STEPS = 20
 """Slow steps (about the 99th percentile) without progress before a worker counts as hung. Source: mechanisms.
 """
 
 WAY_OUT = 'long work between steps belongs inside `with session.pause("..."):`'
-"""What a script can do against being taken for hung."""
+"""What a script can do so that it does not count as hung."""
 
 NORMAL_99TH = 2.33
 """Standard deviations above the mean of the 99th percentile of a normal distribution."""
@@ -29,11 +32,11 @@ STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
 """Phases in which steps are due. All others are declared pauses, bounded by the startup deadline."""
 
 
-def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
+def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
     """Remember the newest committed step, whether any was committed since the workers started, pauses, the time of a
-    slow step, and since when whom nothing is heard of.
+    slow step, and since when each silent worker has been silent.
     """
-    readable = [m.metrics for m in members if m.metrics is not None and not ended(m)]
+    readable = [m.metrics for m in members if m.metrics is not None and states[m.name] is not WorkerState.GONE]
     step = max((metrics.step for metrics in readable), default=-1)
     pausing = any(metrics.phase not in STEPPING_PHASES for metrics in readable)
     slow = max((_slow_step_seconds(metrics) for metrics in readable), default=0.0)
@@ -48,7 +51,7 @@ def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memor
     advanced = step > memory.progress_step >= 0 and not memory.between_steps
     measured = any(metrics.steps >= 1 and metrics.generation == memory.generation for metrics in readable)
     return replace(
-        _listened(members, memory, now),
+        _with_silences(members, states, memory, now),
         progress_step=max(step, memory.progress_step),
         progress_at=progress_at,
         advanced_at=advanced_at,
@@ -59,7 +62,7 @@ def observed(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memor
 
 
 def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, Event | None]:
-    """Remember, and tell once, that training has gone on from what an earlier job of this name left."""
+    """Remember, and report once, that training has gone on from what an earlier job of this name left."""
     found = [m.metrics for m in members if m.metrics is not None and m.metrics.resumed_step is not None]
     if not found or found[0].resumed_step is None or memory.resumed_step >= 0:
         return memory, None
@@ -72,25 +75,25 @@ def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, E
     return replace(memory, resumed_step=step, resumed_from=uid), Event("Normal", "ResumedFromEarlierJob", message)
 
 
-def all_silent(members: Sequence[WorkerSeen]) -> str:
+def all_silent(members: Sequence[WorkerSeen], states: States) -> str:
     """That of several running workers not one can be read, in words; empty otherwise.
 
     Metrics are served beside the training, so all at once fall silent when the way to them is cut, not when
     they hang.
     """
-    alive = [worker for worker in members if not ended(worker)]
+    alive = [worker for worker in members if states[worker.name] is not WorkerState.GONE]
     if len(alive) < 2 or any(worker.metrics is not None for worker in alive):
         return ""
     return f"metrics of none of the {len(alive)} workers can be read"
 
 
-def held(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
-    """Memory of a time in which progress could not be seen: nobody is held to have made none."""
-    return replace(_listened(members, memory, now), progress_at=now, advanced_at=now)
+def held(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
+    """Memory of a time in which progress could not be seen: that time counts against no worker."""
+    return replace(_with_silences(members, states, memory, now), progress_at=now, advanced_at=now)
 
 
 def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
-    """Who has answered before and does not any more, in words; empty if all do."""
+    """Which workers have stopped answering, in words; empty if all answer."""
     quiet = [
         f"{worker.name} ({now - known.silent_since:.0f} s)"
         for worker, known in zip(members, memory.workers, strict=True)
@@ -99,7 +102,7 @@ def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) 
     return f"metrics cannot be read of {listed(quiet)}" if quiet else ""
 
 
-def hung(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str | None:
+def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> str | None:
     """Who hangs and for how long, in words; None while the patience lasts.
 
     Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
@@ -115,11 +118,11 @@ def hung(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) ->
     idle, stalled = now - memory.progress_at, now - memory.advanced_at
     if idle <= limit and stalled <= patience + longest:
         return None
-    alive = [worker for worker in members if not ended(worker)]
+    alive = [worker for worker in members if states[worker.name] is not WorkerState.GONE]
     culprits = [worker for worker in alive if _holds_up(worker)]
-    told = [_last_known(worker) for worker in culprits or alive]
+    named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
-    return f"{waited}: {listed(told)} {'hangs' if len(told) == 1 else 'hang'}; {WAY_OUT}"
+    return f"{waited}: {listed(named)} {'hangs' if len(named) == 1 else 'hang'}; {WAY_OUT}"
 
 
 def _holds_up(worker: WorkerSeen) -> bool:
@@ -133,19 +136,20 @@ def _last_known(worker: WorkerSeen) -> str:
     return f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, step {worker.metrics.step})"
 
 
-def _listened(members: Sequence[WorkerSeen], memory: Memory, now: float) -> Memory:
-    workers = tuple(_heard(worker, known, now) for worker, known in zip(members, memory.workers, strict=True))
+def _with_silences(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
+    each = zip(members, memory.workers, strict=True)
+    workers = tuple(_with_silence(worker, states[worker.name], known, now) for worker, known in each)
     return replace(memory, workers=workers)
 
 
-def _heard(worker: WorkerSeen, known: WorkerMemory, now: float) -> WorkerMemory:
-    if ended(worker) or worker.metrics is not None:
+def _with_silence(worker: WorkerSeen, state: WorkerState, known: WorkerMemory, now: float) -> WorkerMemory:
+    if state is WorkerState.GONE or worker.metrics is not None:
         return replace(known, silent_since=0.0) if known.silent_since else known
     return known if known.silent_since > 0 else replace(known, silent_since=now)
 
 
 def _slow_step_seconds(metrics: WorkerMetrics) -> float:
-    """About the 99th percentile of this worker's step; 0 if its counters cannot tell."""
+    """About the 99th percentile of this worker's step; 0 if its counters do not show it."""
     if not metrics.steps >= 1 or not math.isfinite(metrics.steps):
         return 0.0
     mean = (metrics.own_seconds + metrics.wait_seconds) / metrics.steps

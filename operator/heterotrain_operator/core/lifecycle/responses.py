@@ -19,7 +19,7 @@ from heterotrain_operator.core.state import Memory
 
 EVIDENCE_SECONDS = 90.0
 """So long it may take until somebody shows who asked a worker to stop. A node that shuts down is `NotReady` only after
-`node-monitor-grace-period`, 50 s, and whatever it takes to notice that.
+`node-monitor-grace-period`, 50 s, and the operator sees that some time later.
 """
 
 
@@ -41,7 +41,7 @@ class Incident(StrEnum):
     PLAN_LOST = "PlanLost"  # and cannot be restored
     ASKED_TO_STOP = "AskedToStop"  # it says so, and nobody shows who asked
     PERHAPS_ALIKE = "PerhapsAlike"  # it failed before there was a plan, and the others may fail alike
-    FAILED_FOR_GOOD = "WorkerFailedForGood"  # it said that no other try may be made
+    FAILED_FOR_GOOD = "WorkerFailedForGood"  # it reported that no other try may be made
     NEVER_JOINED = "NeverJoined"
     SCRIPT_FAILED = "ScriptFailed"
     DEVICE_MISSING = "DeviceMissing"

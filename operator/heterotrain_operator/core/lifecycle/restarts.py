@@ -13,7 +13,7 @@ from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
 from heterotrain_operator.core.state import Memory
 
 GREATEST_DELAY_SECONDS = 60.0
-"""Longest wait before workers are created anew."""
+"""Longest wait before workers are created again."""
 
 STEADY_SECONDS = 600.0
 """After so long a generation has outlived what interrupted the ones before it, and the next interruption is a new one.
@@ -22,7 +22,7 @@ Source: the kubelet's, for containers that crash.
 
 
 def delay_seconds(restarts: int) -> float:
-    """Wait before the workers of the n-th restart, whosever fault, are created: 0, 1, 2, 4, ... s, at most a minute."""
+    """Wait before the workers of the n-th restart are created, whatever its cause: 0, 1, 2, 4 ... 60 s."""
     if restarts <= 1:
         return 0.0
     return min(2.0 ** min(restarts - 2, 10), GREATEST_DELAY_SECONDS)
@@ -31,7 +31,7 @@ def delay_seconds(restarts: int) -> float:
 def restart_all(
     job: Job, facts: Facts, memory: Memory, now: float, *, code: str, message: str, counts: bool
 ) -> tuple[Decision, Memory]:
-    """Delete all workers, to be created anew after a delay; beyond `backoff_limit` the job fails instead."""
+    """Delete all workers, which are created again after a delay; beyond `backoff_limit` the job fails instead."""
     message = message[:LONGEST_MESSAGE]
     cause = Event("Warning" if counts else "Normal", code, message)
     if counts and memory.restarts >= job.backoff_limit:
@@ -62,7 +62,7 @@ def restart_all(
 
 
 def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
-    """Go on deleting, or wait for the moment to create anew; None once that has come."""
+    """Go on deleting, or wait for the moment to create workers again; None once that has come."""
     # A job that was suspended meanwhile begins to wait when it is resumed.
     starting_at = max((since for since in (memory.starting_at, memory.started_at) if since is not None), default=now)
     if facts.names:
@@ -81,5 +81,5 @@ def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
 
 
 def _was_steady(memory: Memory, now: float) -> bool:
-    """Whether the generation that ends has trained for so long that what ended the one before is no matter any more."""
+    """Whether the generation that ends has trained for so long that what ended the one before no longer matters."""
     return memory.generation_at is not None and now - memory.generation_at >= STEADY_SECONDS

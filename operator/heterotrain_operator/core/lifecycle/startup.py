@@ -1,15 +1,15 @@
 """From no workers to the first plan of a generation: create what is missing, wait until all are ready, publish.
 
-A plan names addresses and identities, so it can only be made when every wanted worker is there to be named. And only
-when its script is done with whatever it loads and builds first, or those that are would wait for it in a collective.
+A plan names addresses and identities, so it can only be made when every wanted worker is there. And every script must
+have loaded and built what it needs, because the others would wait for it in a collective.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Member, Plan
+from heterotrain.contract import Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once, safe_bounds, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policies import static as static_policy
@@ -28,7 +28,7 @@ from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY,
 from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
-from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import feasibility
@@ -40,7 +40,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     """Bring the job from whatever is there to the first plan of its next generation."""
     phase: JobPhase = "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
     keys = missing(job, facts)
-    excess = (*(worker.name for worker in surplus(job, facts)), *facts.strangers) if removes_surplus(job) else ()
+    excess = (*(worker.name for worker in surplus(job, facts)), *facts.without_group) if removes_surplus(job) else ()
     leaving = frozenset(excess)  # of a job that shrinks, thousands may be
     awaited = [worker for worker in facts.workers if worker.name not in leaving]
     turned_away = [worker for worker in awaited if rejected(worker)]
@@ -50,7 +50,8 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         memory = replace(memory, starting_at=None if gated else now)
     unwanted = (*excess, *(worker.name for worker in turned_away))
     why_not = _infeasible(job)
-    unready = [*(f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys), *_unready(awaited)]
+    absent = [f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys]
+    unready = [*absent, *_unready(awaited, facts.states)]
     if not why_not and not unready and not unwanted:
         return _publish(job, facts, memory, now)
     # Where their metrics are read from may be to blame, and not the workers.
@@ -60,7 +61,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     wanted = sum(group.replicas for group in job.groups)
     holding = 0 if gated else held(awaited, refused=any(key.name in facts.refused for key in keys))
     memory = watched(holding, wanted, memory, now)
-    told = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
+    warnings = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
     if waited > job.startup_deadline_seconds:
         before = f"; {memory.message}" if memory.reason == LET_GO else ""
         what = why_not or f"not ready: {listed(unready or list(unwanted))}{before}{blind}"
@@ -69,7 +70,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         if why_not or memory.generation == 0 or not (lacking or memory.reason == INSUFFICIENT_CAPACITY):
             return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
         memory = _waiting_on(memory, now, message if lacking else "")
-        told = (*told, Event("Warning", INSUFFICIENT_CAPACITY, message)) if lacking else told
+        warnings = (*warnings, Event("Warning", INSUFFICIENT_CAPACITY, message)) if lacking else warnings
     if why_not:
         return decision(job, phase, "Infeasible", why_not, health=Health(degraded=why_not), delete=unwanted), memory
     health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
@@ -80,18 +81,18 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
         return alone
     if keys and memory.restart_at is not None and now < memory.restart_at:
         reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
-        return decision(job, phase, LET_GO, reason, health=health, delete=unwanted, events=told), memory
+        return decision(job, phase, LET_GO, reason, health=health, delete=unwanted, events=warnings), memory
     if turned_away:
         memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
         reason = f"waiting for {listed(unready)}{blind}" if unready else f"{listed(list(unwanted))} must go first"
-        waiting = decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted, events=told)
+        waiting = decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted, events=warnings)
         return waiting, memory
     memory = replace(memory, pods_created_at=now)
     fresh = [key.name for key in keys if key.name not in facts.refused]
     reason = f"creating {listed(fresh)}" if fresh else f"waiting for {listed(unready)}"
     code = "CreatingWorkers" if fresh else "WaitingForWorkers"
-    events = (*told, Event("Normal", "SuccessfulCreatePod", reason)) if fresh else told
+    events = (*warnings, Event("Normal", "SuccessfulCreatePod", reason)) if fresh else warnings
     return decision(job, phase, code, reason, health=health, create=keys, delete=unwanted, events=events), memory
 
 
@@ -100,7 +101,7 @@ def _rejection(worker: WorkerSeen) -> Event:
 
 
 def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
-    """A job that has trained waits on for as long as capacity is lacking, which `message` tells, and once it is not
+    """A job that has trained waits for as long as capacity is lacking, which `message` describes, and once it is not
     (no message), its workers have as long to start as any.
     """
     return replace(memory, starting_at=now, reason=INSUFFICIENT_CAPACITY if message else "", message=message)
@@ -114,21 +115,23 @@ def _infeasible(job: Job) -> str | None:
     return feasibility(job.global_batch, in_passes(job.global_batch, [bounds_of(job, each) for each in groups]), names)
 
 
-def _unready(workers: Sequence[WorkerSeen]) -> list[str]:
+def _unready(workers: Sequence[WorkerSeen], states: Mapping[str, WorkerState]) -> list[str]:
     """Workers that cannot be members yet, each with the reason."""
-    reasons = []
-    for worker in workers:
-        if worker.deleting_since is not None:
-            reasons.append(f"{worker.name} (being deleted)")
-        elif worker.phase != "Running":
-            reasons.append(f"{worker.name} ({': '.join(filter(None, [worker.phase, worker.message.strip()]))})")
-        elif worker.metrics is None:
-            reasons.append(f"{worker.name} (Running, but its metrics do not answer)")
-        elif not worker.address:
-            reasons.append(f"{worker.name} (Running, but without an address)")
-        elif worker.metrics.phase in (PHASE_PREPARING, PHASE_PAUSED):
-            reasons.append(f"{worker.name} (Running, but its script is not at its loop yet)")
-    return reasons
+    return [f"{each.name} ({_why_unready(each)})" for each in workers if states[each.name] is not WorkerState.WARM]
+
+
+def _why_unready(worker: WorkerSeen) -> str:
+    if worker.deleting_since is not None:
+        return "being deleted"
+    if worker.phase != "Running":
+        return ": ".join(filter(None, [worker.phase, worker.message.strip()]))
+    if worker.exit_code is not None:
+        return "ended"
+    if worker.metrics is None:
+        return "Running, but its metrics do not answer"
+    if not worker.address:
+        return "Running, but without an address"
+    return "Running, but its script is not at its loop yet"
 
 
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:

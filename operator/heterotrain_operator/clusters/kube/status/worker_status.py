@@ -12,7 +12,7 @@ from typing import Any
 from heterotrain import contract
 from heterotrain.contract import Plan
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_GROUP_NAME, MAX_NAME, MAX_STEPS, MAX_TEXT
-from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, WorkerState
 
 Entry = dict[str, Any]
 
@@ -53,12 +53,14 @@ def worker_entries(
     seen: Seen,
     plan: Plan | None,
     *,
+    states: Mapping[str, WorkerState],
     safe: Mapping[str, int],
     over: bool,
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
-    `plan` is the one in force after this decision, `safe` what memory holds, by worker. `over`: the job has ended, so
+    `plan` is the one that is active after this decision, `states` those that it rests on and `safe` what memory holds,
+    by worker. `over`: the job has ended, so
     workers whose pods are gone stay listed as they were last seen.
     """
     before = {entry.get("name"): entry for entry in previous}
@@ -72,6 +74,10 @@ def worker_entries(
     known = seen.plan or plan
     entries = [_entry(worker, known, plan, before.get(worker.name, {})) for worker in workers.values()]
     for entry in entries:
+        state = states.get(entry["name"])
+        if state is not None:
+            joins = state is WorkerState.WARM and "batchSize" in entry
+            entry["state"] = (WorkerState.MEMBER if joins else state).value
         if 0 <= safe.get(entry["name"], -1) <= MAX_BATCH:
             entry["maxBatchSize"] = safe[entry["name"]]
     if over:
@@ -121,4 +127,5 @@ def _measured(metrics: WorkerMetrics) -> Entry:
 def _gone(entry: Mapping[str, Any]) -> Entry:
     """The entry of a worker whose pod is no longer there."""
     ended = entry.get("phase") in ("succeeded", "failed")
-    return dict(entry) if ended else {**entry, "phase": PHASE_DELETED}
+    gone = {**entry, "state": WorkerState.GONE.value}
+    return gone if ended else {**gone, "phase": PHASE_DELETED}

@@ -1,4 +1,4 @@
-"""What the tests of the local world share: the mechanisms that work here, small jobs, and patience."""
+"""What the tests of the local backend share: the mechanisms that work here, small jobs, and patience."""
 
 from __future__ import annotations
 
