@@ -93,7 +93,7 @@ def test_whoever_missed_an_evaluation_takes_it_over() -> None:
     ("measure", "config", "message"),
     [
         (lambda _, batch: {"a": batch[0]}, TrainingConfig(), "a: expected a sum over the batch"),
-        (lambda _, batch: {f"a{batch[0][0]}": 1}, TrainingConfig(), "tells of a0.0, that of another of a"),
+        (lambda _, batch: {f"a{batch[0][0]}": 1}, TrainingConfig(), "has a0.0, that of another has a"),
         (
             measured,
             TrainingConfig(target_metric="f1", target_value=1.0),

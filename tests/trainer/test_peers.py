@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heterotrain.contract import Member, Plan
 from heterotrain.data.evaluation import Sums
-from heterotrain.peers import PeerError, parse_facts, parse_number, parse_sums, parse_traits, parse_word
+from heterotrain.peers import PeerError, parse_facts, parse_leaving, parse_number, parse_sums, parse_traits
 from hostile import spoilt_text
 
 PLAN = Plan(7, 2, "step", (Member("a", "u1", "10.0.0.7:29500", "cpu", 96),))
@@ -37,7 +37,7 @@ def test_facts_are_read_as_they_were_told() -> None:
 
 @pytest.mark.parametrize("change", [{"plan": "{}"}, {"losses": [[1]]}, {"saved_step": 10**400}, {"evaluation": 3}])
 def test_facts_that_are_none_are_refused_as_another_workers(change: dict[str, Any]) -> None:
-    with pytest.raises(PeerError, match="the worker says that has committed most"):
+    with pytest.raises(PeerError, match="the worker that has committed most"):
         parse_facts(json.dumps(FACTS | change).encode())
 
 
@@ -78,7 +78,7 @@ def test_any_message_is_read_or_refused_as_another_workers(parse: Callable[[byte
     ],
 )
 def test_word_of_who_left_is_understood_or_told_in_general(data: bytes, word: tuple[str, str]) -> None:
-    assert parse_word(data) == word
+    assert parse_leaving(data) == word
 
 
 @given(st.binary() | st.sampled_from([b"7", b"9" * 5000, b"-1", b"", b"7" + b" " * 40]))
