@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import heterotrain
-from heterotrain import contract, integrations
+from heterotrain import contract, frameworks
 from heterotrain.contract import TrainingConfig
 from heterotrain.integrations.accelerate import Accelerator
 from heterotrain.integrations.lightning import fit
@@ -228,16 +228,16 @@ def test_what_another_framework_has_prepared_is_recognised(tmp_path: Path) -> No
     prepared = own.prepare(*parts())
     for each in prepared[1:]:
         with pytest.raises(TypeError, match=r"integrations\.accelerate"):
-            integrations.check(each)
+            frameworks.check(each)
     fabric = Fabric(accelerator="cpu", devices=1)
     model, optimizer, loader = parts()
     for each in (*fabric.setup(model, optimizer), fabric.setup_dataloaders(loader)):
         with pytest.raises(TypeError, match="Fabric"):
-            integrations.check(each)
+            frameworks.check(each)
     with pytest.raises(TypeError, match=r"lightning\.fit"):
-        integrations.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
+        frameworks.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
     with pytest.raises(TypeError, match=r"transformers\.train"):
-        integrations.check(hugging_face(tmp_path))
+        frameworks.check(hugging_face(tmp_path))
     with pytest.raises(TypeError, match="module inside"):
-        integrations.check(nn.DataParallel(nn.Linear(1, 1)))
-    integrations.check(*parts(), Regression())
+        frameworks.check(nn.DataParallel(nn.Linear(1, 1)))
+    frameworks.check(*parts(), Regression())

@@ -22,9 +22,9 @@ from heterotrain.data.evaluation import Measure
 from heterotrain.data.loading import Loader, Prefetch, Source
 from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
+from heterotrain.frameworks import check
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
-from heterotrain.integrations import check
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
