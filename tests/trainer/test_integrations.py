@@ -146,7 +146,7 @@ class Mine(transformers.TrainerCallback):
         ([], {"train_sampling_strategy": "group_by_length"}, "order"),
     ],
 )
-def test_what_a_trainer_would_do_and_nobody_does_is_refused(
+def test_what_a_trainer_would_do_and_a_session_does_not_is_refused(
     tmp_path: Path, callbacks: list[Any], options: dict[str, Any], found: str
 ) -> None:
     with pytest.raises(ValueError, match=found):
@@ -164,7 +164,7 @@ def test_a_trainer_smooths_labels_and_measures_every_few_steps(tmp_path: Path) -
 
 
 class Regression(lightning.LightningModule):
-    """Learns nothing much."""
+    """Hardly learns anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def test_a_lightning_module_is_trained_and_its_schedule_stepped() -> None:
     ("module", "found"),
     [(WithHook(), "on_train_batch_end"), (ByHand(), "manual"), (TwoOptimizers(), "no single optimizer")],
 )
-def test_what_lightning_would_do_and_nobody_does_is_refused(module: Regression, found: str) -> None:
+def test_what_lightning_would_do_and_a_session_does_not_is_refused(module: Regression, found: str) -> None:
     with pytest.raises(ValueError, match=found):
         fit(heterotrain.join(), module, parts()[2])
 

@@ -1,4 +1,4 @@
-"""What other workers say is taken in within bounds, or refused in words; no message ends in another error."""
+"""Messages of other workers are read within bounds, or refused in words; no message ends in another error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FACTS = {
 SUMS = {"samples": 4, "sums": {"accuracy": [3.0, 4.0]}}
 
 
-def test_facts_are_read_as_they_were_told() -> None:
+def test_facts_are_read_as_they_were_sent() -> None:
     facts = parse_facts(json.dumps(FACTS | {"colour": "red"}).encode())
     assert (facts.plan, facts.pending, facts.saved_step) == (PLAN, None, 3)
     assert facts.losses == ((0.5, 1.0), (0.25, 0.5))
@@ -49,8 +49,8 @@ def test_sums_of_all_workers_are_added() -> None:
 
 @pytest.mark.parametrize("figure", [1e38, -1e300, math.inf, math.nan])
 def test_the_figures_of_a_training_that_diverges_are_understood(figure: float) -> None:
-    told = {"losses": [[figure, 1.0]], "evaluation": {"step": 3, "values": {"error": figure}}}
-    facts = parse_facts(json.dumps(FACTS | told).encode())
+    sent = {"losses": [[figure, 1.0]], "evaluation": {"step": 3, "values": {"error": figure}}}
+    facts = parse_facts(json.dumps(FACTS | sent).encode())
     assert repr(facts.losses) == repr(((figure, 1.0),))
     assert repr(facts.evaluation["values"]) == repr({"error": figure})
     whole = Sums.of([json.dumps({"samples": 4, "sums": {"error": [figure, 1.0]}}).encode()])
@@ -77,7 +77,7 @@ def test_any_message_is_read_or_refused_as_another_workers(parse: Callable[[byte
         (b"\xff", ("a worker", "in disorder")),
     ],
 )
-def test_word_of_who_left_is_understood_or_told_in_general(data: bytes, word: tuple[str, str]) -> None:
+def test_a_message_of_leaving_is_understood_or_reported_in_general_words(data: bytes, word: tuple[str, str]) -> None:
     assert parse_leaving(data) == word
 
 
