@@ -38,13 +38,13 @@ def free_port() -> int:
 
 
 WARM_MODULES = ("torch", "torch.distributed", "torch._dynamo", "sklearn.datasets", "numpy")
-"""What a worker of these tests imports, the second of DistributedDataParallel's too; nothing of ours, so that importing
-that is a part of every test."""
+"""What a worker of these tests imports, also by way of DistributedDataParallel; nothing of this project, so that every
+test imports that itself."""
 
 
 @cache
 def warm_server() -> WarmServer:
-    """One for all tests."""
+    """One server for all tests."""
     server = WarmServer(WARM_MODULES)
     atexit.register(server.close)
     return server
@@ -138,7 +138,8 @@ class Gang:
         return plan
 
     def metric(self, rank: int, name: str) -> float | None:
-        """A series of a worker as its metrics server shows it, None if it does not answer or has none such."""
+        """A series of a worker as its metrics server shows it; None if the server does not answer, or has no such
+        series."""
         text = self._metrics(rank)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -187,7 +188,7 @@ class Gang:
         return [process.wait(timeout=PATIENCE_SECONDS) for process in self.processes]
 
     def succeed(self) -> None:
-        """Wait for all; every worker must say that the job is done."""
+        """Wait for all workers; each must report that the job is done."""
         codes = self.wait()
         assert codes == [0] * len(codes), self.logs()
         assert all(self.ending(rank).finished for rank in range(len(codes)))
@@ -199,7 +200,7 @@ class Gang:
         return [StepRecord.from_json(line) for line in self._lines(rank) if '"metrics"' not in line]
 
     def evaluations(self) -> list[EvaluationRecord]:
-        """The leader's accounts."""
+        """The leader's records of evaluations."""
         return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
 
     def _lines(self, rank: int) -> list[str]:

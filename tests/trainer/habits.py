@@ -176,7 +176,7 @@ def habit(kind: str) -> Habit:
 
 
 def train_plainly(kind: str) -> dict[str, torch.Tensor]:
-    """The weights after the loop that everybody knows, over whole global batches, without the library's session."""
+    """The weights after a plain PyTorch loop over whole global batches, without the library's session."""
     each = habit(kind)
     step = 0
     for epoch in range(EPOCHS):

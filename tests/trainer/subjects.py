@@ -103,7 +103,7 @@ def subject(name: str) -> Subject:
 
 
 def train_plainly(name: str, epochs: int, seed: int) -> dict[str, torch.Tensor]:
-    """The weights after the loop that everybody knows, over whole global batches, without the library's session."""
+    """The weights after a plain PyTorch loop over whole global batches, without the library's session."""
     each = subject(name)
     schedule = each.schedule()
     samples = len(each.dataset)

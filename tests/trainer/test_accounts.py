@@ -1,4 +1,4 @@
-"""When the numbers of a committed step are asked for: at once, or, on a GPU, when the next one is committed."""
+"""The numbers of a committed step are asked for at once, or, on a GPU, when the next one is committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heterotrain.training.accounts import Accounts, Committed
 
 
 class DeviceTimes:
-    """Those of a step on a device that can tell whether it was waited for."""
+    """The times of a step on a device, which note whether they were waited for."""
 
     def __init__(self) -> None:
         self.waited_for = False

@@ -1,4 +1,4 @@
-"""The same model, whatever the split: the strongest test of the training library there is. Real processes."""
+"""Every split trains the same model. This is the strongest test of the training library. Real processes."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_one_failing_collective_changes_nothing(tmp_path: Path, calm: Gang, work
     with Gang(tmp_path, command, (40, 40, 16), BREAKABLE) as gang:
         gang.succeed()
     steps = [[record.step for record in gang.series(rank)] for rank in range(3)]
-    # A worker whose part of a step arrived, but which did not hear of it, takes the others' result over.
+    # A worker whose part of a step arrived, but which did not learn of it, takes the others' result over.
     assert set().union(*steps) == set(range(30))
     assert all(len(each) == len(set(each)) >= 29 for each in steps)
     assert any(record.mark == "replay" for record in gang.series(0)), "nothing went wrong"

@@ -1,4 +1,4 @@
-"""Every sample is measured once, whoever does it; the target ends the job."""
+"""Every sample is measured once, by some worker; the target ends the job."""
 
 from pathlib import Path
 
@@ -41,13 +41,13 @@ def evaluated(sizes: list[int], config: TrainingConfig = NO_TARGET, measure: Mea
     members = [Member(f"w-{rank}", "", "", "", size) for rank, size in enumerate(sizes)]
     documents: list[bytes] = []
 
-    def tell(document: bytes) -> list[bytes] | None:
+    def gather(document: bytes) -> list[bytes] | None:
         documents.append(document)
         return documents if len(documents) == len(sizes) else None
 
     for rank in range(len(sizes)):
         with declared(config, measure) as evaluation:
-            evaluation.run(nn.Linear(1, 1), members, rank, 8, tell, handle=None)
+            evaluation.run(nn.Linear(1, 1), members, rank, 8, gather, handle=None)
     return evaluation
 
 
@@ -82,7 +82,7 @@ def test_a_target_decides_how_often_and_is_reached_from_the_right_side() -> None
     assert not evaluated([1, 2], TrainingConfig(target_value=99.0)).target_reached, "that is the training loss's"
 
 
-def test_whoever_missed_an_evaluation_takes_it_over() -> None:
+def test_a_worker_that_missed_an_evaluation_takes_it_over() -> None:
     known, late = evaluated([1, 2]), declared(TrainingConfig())
     late.take_over(known.facts())
     assert late.values == known.values
@@ -93,7 +93,7 @@ def test_whoever_missed_an_evaluation_takes_it_over() -> None:
     ("measure", "config", "message"),
     [
         (lambda _, batch: {"a": batch[0]}, TrainingConfig(), "a: expected a sum over the batch"),
-        (lambda _, batch: {f"a{batch[0][0]}": 1}, TrainingConfig(), "tells of a0.0, that of another of a"),
+        (lambda _, batch: {f"a{batch[0][0]}": 1}, TrainingConfig(), "has a0.0, that of another has a"),
         (
             measured,
             TrainingConfig(target_metric="f1", target_value=1.0),
@@ -152,6 +152,6 @@ def test_a_job_ends_when_its_metric_reaches_the_target_though_an_evaluation_fail
     assert [record.step for record in records] == list(range(5, 5 * len(records) + 1, 5))
     assert [record.metrics["accuracy"] >= 0.6 for record in records] == [False] * (len(records) - 1) + [True]
     assert max(record.step for record in gang.series(0)) == records[-1].step - 1
-    told = Evaluated.of(records[-1].step, records[-1].metrics.items())
-    assert [gang.ending(rank).evaluated for rank in range(2)] == [told, None], "the leader alone tells of it"
+    newest = Evaluated.of(records[-1].step, records[-1].metrics.items())
+    assert [gang.ending(rank).evaluated for rank in range(2)] == [newest, None], "the leader alone reports it"
     assert {gang.saved(rank, "-metrics")["accuracy"] for rank in range(2)} == {records[-1].metrics["accuracy"]}

@@ -123,7 +123,7 @@ def test_a_tensor_that_is_a_view_of_some_kind_gets_to_another_worker(
 
 
 class Lost:
-    """One that gloo has lost track of."""
+    """A collective that gloo has lost track of."""
 
     def wait(self, *_: Any) -> None:
         raise RuntimeError("Operation timed out!")
@@ -133,7 +133,7 @@ class Lost:
 
 
 class Failed:
-    """One that failed."""
+    """A collective that failed."""
 
     def wait(self, *_: Any) -> None:
         raise RuntimeError("connection closed by gloo")

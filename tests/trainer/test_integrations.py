@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import heterotrain
-from heterotrain import contract, integrations
+from heterotrain import contract, frameworks
 from heterotrain.contract import TrainingConfig
 from heterotrain.integrations.accelerate import Accelerator
 from heterotrain.integrations.lightning import fit
@@ -146,7 +146,7 @@ class Mine(transformers.TrainerCallback):
         ([], {"train_sampling_strategy": "group_by_length"}, "order"),
     ],
 )
-def test_what_a_trainer_would_do_and_nobody_does_is_refused(
+def test_what_a_trainer_would_do_and_a_session_does_not_is_refused(
     tmp_path: Path, callbacks: list[Any], options: dict[str, Any], found: str
 ) -> None:
     with pytest.raises(ValueError, match=found):
@@ -164,7 +164,7 @@ def test_a_trainer_smooths_labels_and_measures_every_few_steps(tmp_path: Path) -
 
 
 class Regression(lightning.LightningModule):
-    """Learns nothing much."""
+    """Hardly learns anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def test_a_lightning_module_is_trained_and_its_schedule_stepped() -> None:
     ("module", "found"),
     [(WithHook(), "on_train_batch_end"), (ByHand(), "manual"), (TwoOptimizers(), "no single optimizer")],
 )
-def test_what_lightning_would_do_and_nobody_does_is_refused(module: Regression, found: str) -> None:
+def test_what_lightning_would_do_and_a_session_does_not_is_refused(module: Regression, found: str) -> None:
     with pytest.raises(ValueError, match=found):
         fit(heterotrain.join(), module, parts()[2])
 
@@ -228,16 +228,16 @@ def test_what_another_framework_has_prepared_is_recognised(tmp_path: Path) -> No
     prepared = own.prepare(*parts())
     for each in prepared[1:]:
         with pytest.raises(TypeError, match=r"integrations\.accelerate"):
-            integrations.check(each)
+            frameworks.check(each)
     fabric = Fabric(accelerator="cpu", devices=1)
     model, optimizer, loader = parts()
     for each in (*fabric.setup(model, optimizer), fabric.setup_dataloaders(loader)):
         with pytest.raises(TypeError, match="Fabric"):
-            integrations.check(each)
+            frameworks.check(each)
     with pytest.raises(TypeError, match=r"lightning\.fit"):
-        integrations.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
+        frameworks.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
     with pytest.raises(TypeError, match=r"transformers\.train"):
-        integrations.check(hugging_face(tmp_path))
+        frameworks.check(hugging_face(tmp_path))
     with pytest.raises(TypeError, match="module inside"):
-        integrations.check(nn.DataParallel(nn.Linear(1, 1)))
-    integrations.check(*parts(), Regression())
+        frameworks.check(nn.DataParallel(nn.Linear(1, 1)))
+    frameworks.check(*parts(), Regression())

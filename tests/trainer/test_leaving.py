@@ -166,13 +166,13 @@ def test_epochs_of_the_scripts_own_go_on_where_a_checkpoint_ends(tmp_path: Path)
     (tmp_path / "b").mkdir()
     with Gang(tmp_path / "b", script(tmp_path, EPOCHS), (0, 8), config, generation=2) as gang:
         gang.succeed()
-        told = re.findall(r"epoch (w-\d) (\d) (\d+) (\d+) (\d+) (\d+) (\d) (\d)", gang.logs())
+        found = re.findall(r"epoch (w-\d) (\d) (\d+) (\d+) (\d+) (\d+) (\d) (\d)", gang.logs())
         losses = re.findall(r"loss w-\d (\S+) (\S+)", gang.logs())
         measured = set(re.findall(r"measured w-\d (\d) (\S+)", gang.logs()))
-    assert {each[:3] for each in told} == {
+    assert {each[:3] for each in found} == {
         (f"w-{rank}", str(epoch), str(4 * epoch + 4)) for rank in (0, 1) for epoch in (1, 2, 3)
     }
-    assert {each[3:] for each in told} == {("4", "4", "16", "2", "8")}
+    assert {each[3:] for each in found} == {("4", "4", "16", "2", "8")}
     assert len(measured) == 3
     assert losses[0][0] == losses[1][0] != "nan"
     assert {each[1] for each in losses} == {"True", "False"}
@@ -197,7 +197,7 @@ def test_what_does_not_fill_a_step_goes_where_the_job_says(tmp_path: Path, last_
     assert len(seen) == sum(sizes)
 
 
-def test_peers_of_a_frozen_leader_still_hear_that_they_are_to_stop(tmp_path: Path) -> None:
+def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Path) -> None:
     config = TrainingConfig(steps=100_000, progress_timeout_seconds=600)
     with Gang(tmp_path, script(tmp_path, WHOLE), (4, 2, 2), config) as gang:
         gang.await_step(5)

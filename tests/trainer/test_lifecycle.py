@@ -1,4 +1,4 @@
-"""A worker's life: it joins, resumes, stops in order, refuses bad plans, and says how it ended. Real processes."""
+"""A worker's life: it joins, resumes, stops in order, refuses bad plans, and reports how it ended. Real processes."""
 
 import dataclasses
 import os
@@ -171,7 +171,7 @@ def test_a_job_ends_when_its_target_loss_is_reached(tmp_path: Path) -> None:
         gang.succeed()
     losses = gang.losses()
     last = max(losses)
-    # the losses of up to sixteen steps are told at once, some of them before the window of the target
+    # the losses of up to sixteen steps are sent at once, some of them before the window of the target
     assert sum(losses[step] for step in range(last - 10, last)) / 10 <= 1.0
     assert last < 40 * 24 - 1
 
@@ -281,7 +281,7 @@ def test_a_schedule_stepped_by_the_script_alone_is_found_out(tmp_path: Path) -> 
         assert ending.fatal
 
 
-def test_a_promised_gpu_that_is_missing_fails_or_is_replaced_as_told(tmp_path: Path) -> None:
+def test_a_promised_gpu_that_is_missing_fails_or_is_replaced_as_asked(tmp_path: Path) -> None:
     command = [SCRIPT, "--out", str(tmp_path)]
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     with Gang(tmp_path, command, (8,), TrainingConfig(steps=2, device="gpu"), environment=hidden) as gang:

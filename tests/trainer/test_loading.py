@@ -89,7 +89,9 @@ def test_a_share_is_given_out_only_if_it_is_the_one_asked_for() -> None:
             assert prefetch.batch(share) == expected(share)
 
 
-def test_the_loader_is_asked_anew_only_when_steps_come_otherwise_than_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_is_asked_again_only_when_other_steps_come_than_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
     ask = Loader.ask
     monkeypatch.setattr(Loader, "ask", lambda loader, wanted: asked.append(wanted) or ask(loader, wanted))
@@ -119,7 +121,7 @@ def test_a_worker_that_gets_no_samples_expects_none(sizes: list[int], least: int
     assert list(coming_shares(Rules(5, least, steps=10**9), Position(), sizes, 0)) == []
 
 
-def test_a_sample_looks_the_same_whoever_loads_it_and_anew_in_each_epoch() -> None:
+def test_a_sample_looks_the_same_on_every_worker_and_different_in_each_epoch() -> None:
     ((a, b, c),) = batches_of(Drawn(), Samples(((0, [5, 6, 7]),)))
     assert batches_of(Drawn(), Samples(((0, [7]),)), Samples(((0, [5, 9]),)))[0] == [c]
     assert batches_of(Drawn(), Samples(((0, [7]),)), Samples(((0, [5, 9]),)))[1][0] == a

@@ -24,7 +24,8 @@ OWN_GROUP = "tests/trainer/scripts/own_process_group.py"
 UNUSUAL = "tests/trainer/scripts/unusual.py"
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
-"""Some virtual machines name AMX among their processor's features and end whoever uses it, as torch's bfloat16 does."""
+"""Some virtual machines name AMX among their processor's features and end a process that uses it, as torch's bfloat16
+does."""
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def newest_step(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
-def test_a_failed_step_leaves_everybodys_running_statistics_as_they_were(tmp_path: Path, kind: str) -> None:
+def test_a_failed_step_leaves_the_running_statistics_of_all_workers_as_they_were(tmp_path: Path, kind: str) -> None:
     """All samples are the second worker's, which fails in the last step but one. That is done again; or the other one
     has committed it: then the statistics of that step are lost, and no others."""
     samples, seed, steps, momentum = 120, 7, 12, 0.1
@@ -176,7 +177,7 @@ def test_the_default_process_group_is_the_scripts_own(tmp_path: Path, when: str)
     assert torch.equal(gang.saved(0)["weight"], gang.saved(1)["weight"])
 
 
-@pytest.mark.parametrize("kind", ["unused", "told"])
+@pytest.mark.parametrize("kind", ["unused", "declared"])
 def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tmp_path: Path, kind: str) -> None:
     command = [UNUSUAL, kind, "--out"]
     with Gang(tmp_path, [*command, str(tmp_path)], (6, 2), TrainingConfig(epochs=2)) as gang:
@@ -189,7 +190,7 @@ def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tm
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("untold", "find_unused_parameters=True"),
+        ("undeclared", "find_unused_parameters=True"),
         ("unfrozen", "parameter 'used.bias' was made trainable in the loop"),
     ],
 )

@@ -120,7 +120,7 @@ def test_a_witness_sees_a_change_of_sign() -> None:
     assert witness.changed
 
 
-def test_a_worker_without_samples_hears_from_the_first_that_has_some_and_one_with_many_takes_passes() -> None:
+def test_a_worker_without_samples_takes_over_from_the_first_that_has_some_and_one_with_many_takes_passes() -> None:
     members = (Member("a", "", "", "", 0), Member("b", "", "", "", 7, 3), Member("c", "", "", "", 2))
     steps = [
         RunningStep.at(Position(4, 1, 10), Split.of(Plan(1, 1, "step", members)), rank, Rules(100)) for rank in range(3)
@@ -134,7 +134,7 @@ def test_a_worker_without_samples_hears_from_the_first_that_has_some_and_one_wit
     assert RunningStep.at(Position(), Split.of(Plan(1, 1, "step", members[1:])), 0, Rules(100)).source is None
 
 
-def test_a_staged_bucket_is_summed_in_place_and_broken_groups_are_told(generation: Generation) -> None:
+def test_a_staged_bucket_is_summed_in_place_and_broken_groups_are_reported(generation: Generation) -> None:
     wire = StagedWire(generation, CPU)
     buckets = [torch.full((size,), float(size)) for size in (3, 5, 3)]
     sums = [wire.sum(bucket).wait() for bucket in buckets]
@@ -234,7 +234,7 @@ def test_alone_weighted_samples_make_a_weighted_mean_and_a_count_must_be_as_anno
     torch.testing.assert_close(list(model.parameters()), list(plain.parameters()))
 
 
-def test_a_count_nobody_asked_for_is_an_error() -> None:
+def test_a_count_without_counted_is_an_error() -> None:
     session = heterotrain.join(batch_size=1)
     model = nn.Linear(1, 1)
     data = TensorDataset(torch.ones(1, 1))

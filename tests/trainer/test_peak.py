@@ -1,4 +1,4 @@
-"""The peak that a worker reports is that of its steps under the plan in force, and of nothing else."""
+"""The peak that a worker reports is that of its steps under the active plan, and of nothing else."""
 
 import subprocess
 
@@ -42,14 +42,14 @@ def test_peak_is_that_of_measured_steps_since_the_plan_began() -> None:
     memory.begin()
     assert memory.peak is None
     memory.step(0, 0.1, measured=True)
-    assert memory.peak is None, "a worker without samples tells nothing"
+    assert memory.peak is None, "a worker without samples reports nothing"
     memory.step(4, 0.1, measured=True)
     assert peak_mib(memory) < quiet + 48
     assert memory.peak is not None
     assert memory.peak.batch_size == 4
 
 
-def test_no_peak_is_told_where_it_cannot_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_peak_is_reported_where_it_cannot_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "forget_peak", lambda: False)
     memory = PeakMemory()
     memory.begin()
@@ -87,5 +87,5 @@ def test_peak_is_exported_with_the_samples_computed_at_once(micro_batch_size: in
         (ValueError("can't allocate memory"), False),
     ],
 )
-def test_failed_allocations_are_told_from_other_errors(error: Exception, expected: bool) -> None:
+def test_failed_allocations_are_distinguished_from_other_errors(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected

@@ -1,4 +1,4 @@
-"""What other workers say is taken in within bounds, or refused in words; no message ends in another error."""
+"""Messages of other workers are read within bounds, or refused in words; no message ends in another error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heterotrain.contract import Member, Plan
 from heterotrain.data.evaluation import Sums
-from heterotrain.peers import PeerError, parse_facts, parse_number, parse_sums, parse_traits, parse_word
+from heterotrain.peers import PeerError, parse_facts, parse_leaving, parse_number, parse_sums, parse_traits
 from hostile import spoilt_text
 
 PLAN = Plan(7, 2, "step", (Member("a", "u1", "10.0.0.7:29500", "cpu", 96),))
@@ -28,7 +28,7 @@ FACTS = {
 SUMS = {"samples": 4, "sums": {"accuracy": [3.0, 4.0]}}
 
 
-def test_facts_are_read_as_they_were_told() -> None:
+def test_facts_are_read_as_they_were_sent() -> None:
     facts = parse_facts(json.dumps(FACTS | {"colour": "red"}).encode())
     assert (facts.plan, facts.pending, facts.saved_step) == (PLAN, None, 3)
     assert facts.losses == ((0.5, 1.0), (0.25, 0.5))
@@ -37,7 +37,7 @@ def test_facts_are_read_as_they_were_told() -> None:
 
 @pytest.mark.parametrize("change", [{"plan": "{}"}, {"losses": [[1]]}, {"saved_step": 10**400}, {"evaluation": 3}])
 def test_facts_that_are_none_are_refused_as_another_workers(change: dict[str, Any]) -> None:
-    with pytest.raises(PeerError, match="the worker says that has committed most"):
+    with pytest.raises(PeerError, match="the worker that has committed most"):
         parse_facts(json.dumps(FACTS | change).encode())
 
 
@@ -49,8 +49,8 @@ def test_sums_of_all_workers_are_added() -> None:
 
 @pytest.mark.parametrize("figure", [1e38, -1e300, math.inf, math.nan])
 def test_the_figures_of_a_training_that_diverges_are_understood(figure: float) -> None:
-    told = {"losses": [[figure, 1.0]], "evaluation": {"step": 3, "values": {"error": figure}}}
-    facts = parse_facts(json.dumps(FACTS | told).encode())
+    sent = {"losses": [[figure, 1.0]], "evaluation": {"step": 3, "values": {"error": figure}}}
+    facts = parse_facts(json.dumps(FACTS | sent).encode())
     assert repr(facts.losses) == repr(((figure, 1.0),))
     assert repr(facts.evaluation["values"]) == repr({"error": figure})
     whole = Sums.of([json.dumps({"samples": 4, "sums": {"error": [figure, 1.0]}}).encode()])
@@ -77,8 +77,8 @@ def test_any_message_is_read_or_refused_as_another_workers(parse: Callable[[byte
         (b"\xff", ("a worker", "in disorder")),
     ],
 )
-def test_word_of_who_left_is_understood_or_told_in_general(data: bytes, word: tuple[str, str]) -> None:
-    assert parse_word(data) == word
+def test_a_message_of_leaving_is_understood_or_reported_in_general_words(data: bytes, word: tuple[str, str]) -> None:
+    assert parse_leaving(data) == word
 
 
 @given(st.binary() | st.sampled_from([b"7", b"9" * 5000, b"-1", b"", b"7" + b" " * 40]))

@@ -28,7 +28,7 @@ def lines(path: Path) -> list[str]:
 
 
 def changes(name: str) -> list[tuple[list[str], list[str]]]:
-    """Lines that went and lines that came, place by place."""
+    """Removed and added lines, place by place."""
     before, after = lines(FOLDER / "plain" / name), lines(FOLDER / name)
     opcodes = difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
     return [(before[i1:i2], after[j1:j2]) for tag, i1, i2, j1, j2 in opcodes if tag != "equal"]
@@ -77,12 +77,12 @@ def test_ports_train_as_unequal_workers_of_a_job_and_their_leader_alone_tells(tm
     with Gang(tmp_path, [f"examples/ported/{name}"], (20, 12), TrainingConfig(steps=8, seed=7)) as gang:
         gang.succeed()
         assert [len(gang.series(rank)) for rank in range(2)] == [8, 8]
-        told = RESULT.findall(gang.logs())
-    assert [title.replace(" ", "_") for title, _ in told] == [name.removesuffix(".py")]
+        results = RESULT.findall(gang.logs())
+    assert [title.replace(" ", "_") for title, _ in results] == [name.removesuffix(".py")]
 
 
 @pytest.mark.processes
-def test_noise_is_each_workers_own_and_weights_are_everybodys(tmp_path: Path) -> None:
+def test_noise_is_each_workers_own_and_weights_are_the_same_on_all(tmp_path: Path) -> None:
     command = ["tests/trainer/scripts/noted_noise.py", str(FOLDER / "variational_autoencoder.py"), str(tmp_path)]
     with Gang(tmp_path, command, (20, 12), TrainingConfig(steps=8, seed=7)) as gang:
         gang.succeed()
@@ -95,7 +95,7 @@ def test_noise_is_each_workers_own_and_weights_are_everybodys(tmp_path: Path) ->
 
 
 @pytest.mark.processes
-def test_a_moving_average_is_everybodys_also_of_a_worker_without_samples(tmp_path: Path) -> None:
+def test_a_moving_average_is_the_same_on_all_also_on_a_worker_without_samples(tmp_path: Path) -> None:
     command = ["tests/trainer/scripts/noted_noise.py", str(FOLDER / "image_mixup.py"), str(tmp_path)]
     with Gang(tmp_path, command, (20, 0, 12), TrainingConfig(steps=8, seed=7)) as gang:
         gang.succeed()

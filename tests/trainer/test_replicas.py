@@ -1,4 +1,4 @@
-"""Whatever habits a script has, its replicas are equal to one process's model; where they are not, the job stops."""
+"""Whatever a script does in its loop, its replicas equal one process's model; where they do not, the job stops."""
 
 import re
 from pathlib import Path
@@ -154,7 +154,7 @@ BY_HAND = "torch.manual_seed(s.step); frozen.data.add_(torch.rand(3))"
     ("body", "who"), [(LAST, "w-2"), (BY_HAND.replace("frozen", "m.frozen"), "w-2")], ids=["in the last step", "frozen"]
 )
 def test_a_difference_is_found_before_the_job_ends_well(tmp_path: Path, body: str, who: str) -> None:
-    """Too late for an exchange; or in parameters that nobody trains, changed in the loop, where one worker has no
+    """Too late for an exchange; or in parameters that are not trained, changed in the loop, where one worker has no
     samples."""
     command = script(tmp_path, body)
     path = Path(command[0])

@@ -1,4 +1,4 @@
-"""Limits are read as the kernel has them, from either version of cgroups, mounted as in a container."""
+"""Limits are read from either version of cgroups, mounted as in a container."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

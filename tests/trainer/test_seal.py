@@ -1,4 +1,4 @@
-"""Whoever reaches the leader's port but does not know the job's secret can neither join nor be believed."""
+"""A peer that reaches the leader's port but does not know the job's secret can neither join nor be believed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture
 def below() -> dist.TCPStore:
-    """What anybody reaches."""
+    """The store that anybody reaches."""
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=1))
 
 
@@ -51,13 +51,13 @@ def test_value_is_swapped_only_against_the_expected_one(ours: SealedStore) -> No
     assert ours.compare_set("attempt", "1", "2") == b"2"
 
 
-def test_stranger_finds_nothing_by_its_name(below: dist.TCPStore, ours: SealedStore) -> None:
+def test_intruder_finds_nothing_by_its_name(below: dist.TCPStore, ours: SealedStore) -> None:
     ours.set("here/1.1/0", "cpu")
     assert not below.check(["here/1.1/0"])
     assert not SealedStore(below, OTHER).check(["here/1.1/0"])
 
 
-def test_what_a_stranger_writes_is_not_believed(below: dist.TCPStore, ours: SealedStore) -> None:
+def test_what_a_intruder_writes_is_not_believed(below: dist.TCPStore, ours: SealedStore) -> None:
     ours.set("attempt", "1")
     (name,) = below.list_keys()
     for forged in ("", "2", "x" * 33):
@@ -148,14 +148,14 @@ def test_worker_that_does_not_know_the_secret_is_not_met(pool: ThreadPoolExecuto
         both(pool, [SECRET, other], 1.0)
 
 
-def test_stranger_that_spoils_the_store_is_found_out(pool: ThreadPoolExecutor) -> None:
+def test_intruder_that_spoils_the_store_is_found_out(pool: ThreadPoolExecutor) -> None:
     plan = plan_of_two()
     host, _, port = plan.members[0].address.rpartition(":")
     leader = pool.submit(meet, plan, 0, SECRET, PATIENCE_SECONDS)
-    stranger = dist.TCPStore(host, int(port), wait_for_workers=False, timeout=timedelta(seconds=PATIENCE_SECONDS))
+    intruder = dist.TCPStore(host, int(port), wait_for_workers=False, timeout=timedelta(seconds=PATIENCE_SECONDS))
     while not leader.done():
-        for name in stranger.list_keys():
-            stranger.set(name, "7")
+        for name in intruder.list_keys():
+            intruder.set(name, "7")
     with pytest.raises(MembershipError, match="was not written by a worker of this job"):
         leader.result()
 

@@ -1,4 +1,4 @@
-"""Processes that have imported torch already: most of a short test would be its workers' imports otherwise.
+"""Processes that have imported torch already, since a short test would spend most of its time on its workers' imports.
 
 A warm process forks one for each worker before any thread or group exists in it, and the fork runs the worker's script
 as its own main program: its exit hooks, its last exception and the end of its interpreter are those of any process.
@@ -43,12 +43,12 @@ class Process:
         return None
 
     def send_signal(self, sent: int) -> None:
-        """Nothing if it has ended."""
+        """Send a signal; does nothing if the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, sent)
 
     def kill(self) -> None:
-        """At once."""
+        """End it at once."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -74,13 +74,13 @@ class WarmServer:
         return Process(channel, int(channel.recv(16).decode()))
 
     def close(self) -> None:
-        """End it; its forks are whoever's that started them."""
+        """End the server; its forks belong to those that started them."""
         self._ours.close()
         self._server.wait()
 
 
 def _await_request(requests: socket.socket) -> dict[str, object] | None:
-    """Fork for each request. Returns it in the fork, and None in the server once nobody can ask any more."""
+    """Fork for each request. Returns it in the fork, and None in the server once no client is left."""
     forks: dict[int, socket.socket] = {}
     woken, waker = socket.socketpair()
     waker.setblocking(False)
@@ -122,7 +122,7 @@ def _tell_of_ended(forks: dict[int, socket.socket]) -> None:
         if not pid:
             return
         channel = forks.pop(pid)
-        with channel, contextlib.suppress(OSError):  # nobody waits for it any more
+        with channel, contextlib.suppress(OSError):  # its client does not wait any more
             channel.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 

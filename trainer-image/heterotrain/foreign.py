@@ -1,6 +1,6 @@
 """Read JSON that somebody else wrote: bounded in bytes, depth and magnitude before anything is made of it.
 
-Plans, last words, records and what workers tell each other may be written by anybody who reaches the place where they
+Plans, last words, records and the messages between workers may be written by anybody who reaches the place where they
 lie, or by another version of this project. Whatever they hold, the only exception is a ValueError that names the fault.
 """
 

@@ -1,7 +1,7 @@
-"""What workers tell each other in JSON, read with the mistrust that anything from a network deserves.
+"""The messages in JSON that workers send one another, read with the mistrust that anything from a network deserves.
 
-Gloo and the leader's store take whatever reaches their ports, and the others may run another version of this library.
-Fields that are not known here are passed over.
+Gloo and the leader's store take whatever reaches their ports, and other workers may run another version of this
+library. Fields that are not known here are passed over.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from heterotrain.contract import MAX_PLAN_BYTES, Plan, parse_plan
 from heterotrain.foreign import as_text, is_number, is_text, is_whole, parse_json, parse_object, shown
 
 MAX_BYTES = 2 * MAX_PLAN_BYTES + 2**22
-"""Of a message: two plans, and the losses and figures beside them."""
+"""The longest message: two plans, and the losses and figures beside them."""
 
 LONGEST_NAME = 1024
 LONGEST_WORD = 1000
 
 
 class PeerError(ValueError):
-    """Another worker has said what cannot be understood; the text says what."""
+    """A message of another worker cannot be understood; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a worker knows that has committed most: plans, recent losses with their weights, the newest evaluation."""
+    """What the worker that has committed most knows: plans, recent losses with their weights, the newest evaluation."""
 
     plan: Plan
     pending: Plan | None
@@ -59,11 +59,11 @@ def parse_facts(document: bytes) -> Facts:
             saved_step=facts["saved_step"],
         )
     except ValueError as error:
-        raise PeerError(f"what the worker says that has committed most cannot be understood: {error}") from error
+        raise PeerError(f"the message of the worker that has committed most cannot be understood: {error}") from error
 
 
 def parse_sums(document: bytes) -> tuple[int, dict[str, tuple[float, float]]]:
-    """Samples, and by metric sum and divisor, of one worker's part of an evaluation. Raises PeerError."""
+    """One worker's part of an evaluation: its samples, and sum and divisor of each metric. Raises PeerError."""
     try:
         part = parse_object(document, MAX_BYTES)
     except ValueError as error:
@@ -75,7 +75,7 @@ def parse_sums(document: bytes) -> tuple[int, dict[str, tuple[float, float]]]:
 
 
 def parse_traits(document: bytes) -> dict[str, str]:
-    """What a worker's script has made, trait by trait in words. Raises PeerError."""
+    """What a worker's script has made, as text by trait. Raises PeerError."""
     try:
         found = parse_object(document, MAX_BYTES)
     except ValueError as error:
@@ -85,8 +85,8 @@ def parse_traits(document: bytes) -> dict[str, str]:
     }
 
 
-def parse_word(data: bytes) -> tuple[str, str]:
-    """Who left, and why; in general words where that cannot be understood."""
+def parse_leaving(data: bytes) -> tuple[str, str]:
+    """The worker that left, and why; in general words where that cannot be understood."""
     try:
         word: Any = parse_json(data, MAX_BYTES)
     except ValueError:
@@ -98,13 +98,14 @@ def parse_word(data: bytes) -> tuple[str, str]:
 
 
 def parse_number(data: bytes) -> int:
-    """A whole number in the store; 0 if there is another thing in its place."""
+    """A whole number in the store; 0 if something else is in its place."""
     text = data[:20].decode("ascii", errors="replace")
     return int(text) if text.isascii() and text.isdigit() and len(data) <= len(text) else 0
 
 
 def _is_figure(value: Any) -> TypeGuard[float]:
-    """Any float: the losses of a training that diverges are beyond all bounds, before they are no numbers."""
+    """Whether it is a number, or any float: losses of a training that diverges exceed all bounds before they are
+    NaN."""
     return isinstance(value, float) or is_number(value)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from heterotrain.integrations import check
+from heterotrain.frameworks import check
 
 _NAMED = 5  # names that a message lists before it only counts them
 

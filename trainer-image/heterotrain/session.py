@@ -1,7 +1,7 @@
 """What a training script holds: join a job, prepare, iterate.
 
-Nothing here refers to a process group, and no collective error ever reaches the script: a failed step is dropped and
-its batch comes again. That lets workers come and go without touching user code.
+Nothing here refers to a process group, and no error of a collective ever reaches the script: a failed step is dropped
+and its batch comes again. So workers can come and go without a change of the user's code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from heterotrain.data.evaluation import Measure
 from heterotrain.data.loading import Loader, Prefetch, Source
 from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
+from heterotrain.frameworks import check
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
-from heterotrain.integrations import check
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
@@ -51,7 +51,7 @@ def join(
 
     `batch_size`, `epochs` or `steps`, and `seed` are for a run alone: in a job its manifest decides. Without a
     `batch_size` it is that of the DataLoader given to `prepare()`, or 32; without epochs and steps, one epoch. Call
-    `join` once, early: from here on the worker answers to SIGTERM and says how it ended, and torch's random state is
+    `join` once, early: from here on the worker answers to SIGTERM and reports how it ended, and torch's random state is
     seeded.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
@@ -76,7 +76,7 @@ def _show_log() -> None:
 
 
 class Session:
-    """One worker's part in a job."""
+    """One worker's side of a job."""
 
     def __init__(self, worker: Worker | None, config: TrainingConfig, batch_size: int | None) -> None:
         """Use `heterotrain.join()`."""
@@ -101,7 +101,7 @@ class Session:
             serve(self._metrics, worker.metrics_port)
         else:
             _show_log()
-        torch.manual_seed(config.seed)  # the first weights; a script may seed anew
+        torch.manual_seed(config.seed)  # the first weights; a script may seed again
         self._device = choose_device(config)
         self._metrics.memory = peak_memory_of(self._device)
 
@@ -122,8 +122,8 @@ class Session:
 
     @property
     def loss(self) -> float:
-        """The mean training loss of the global batches of the newest steps that the workers have told each other of,
-        about a second's; the same on all workers, NaN before. (What `scale()` returns is only a part of a loss.)"""
+        """The mean training loss of the global batches of the newest steps that the workers have exchanged, about a
+        second's; the same on all workers, NaN before. What `scale()` returns is only a part of a loss."""
         return self._metrics.state.loss
 
     @property
@@ -196,7 +196,7 @@ class Session:
         parameters), for which a list is returned.
 
         `loss` says whether the criterion is a mean or a sum over a batch's samples; or, if `counted`, over what
-        `scale()` is told the number of. Class-weighted cross-entropy, cross-entropy with `ignore_index`, and the losses
+        `scale()` gets the number of. Class-weighted cross-entropy, cross-entropy with `ignore_index`, and the losses
         that Hugging Face's models return for padded sequences are means over weights or tokens, not over samples: they
         need `counted`. It is warned of where the loss shows it.
 
@@ -293,8 +293,9 @@ class Session:
         With the default `prepare(..., loss="mean")` the loss has to be a mean over samples. A cross-entropy with class
         weights or `ignore_index`, and a Hugging Face model's loss over padded tokens, are none: they need `counted`.
 
-        `count`, if `prepare()` was told of it, is the number of tokens, or the sum of the weights, that the loss of
-        this batch is a mean or a sum over; the gradient is then that of the mean over all workers' counts. It may be 0.
+        `count`, after `prepare(..., counted=True)`, is the number of tokens, or the sum of the weights, that the loss
+        of this batch is a mean or a sum over; the gradient is then that of the mean over all workers' counts. It may be
+        0.
 
         Raises RuntimeError outside the loop over the batches, ValueError for a count that is missing, superfluous,
         negative or no number.

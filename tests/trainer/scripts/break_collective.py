@@ -29,13 +29,13 @@ class Failing:
         self.collective = collective
 
     def wait(self) -> None:
-        """Until it has ended, and not well."""
+        """Wait until it has ended, and fail."""
         self.collective.wait()
         raise RuntimeError("injected: connection closed by gloo")
 
 
 def break_one(generation: Generation, tensor: torch.Tensor) -> Any:
-    """In place of a method of a generation's."""
+    """What stands in place of a method of a generation."""
     global calls  # noqa: PLW0603 - the one thing to count
     if tensor.dtype not in BROKEN.get(kind, (tensor.dtype,)):
         return original(generation, tensor)

@@ -1,4 +1,5 @@
-"""One of two workers whose groups break again and again, with a collective under way; says what it holds after each.
+"""One of two workers whose groups break again and again, with a collective under way; prints what it holds after each
+time.
 
 usage: break_often.py RANK PORT TIMES
 """

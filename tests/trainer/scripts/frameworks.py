@@ -1,6 +1,6 @@
 """One full batch after the other, by a framework's own loop or in a session: both must train the same weights.
 
-Saved with them is what the loop told at its end: a learning rate, or what was measured on a validation set.
+Saved with them is what the loop reported at its end: a learning rate, or what was measured on a validation set.
 """
 
 import argparse
@@ -178,5 +178,5 @@ def with_lightning() -> tuple[nn.Module, float]:
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(1)
 train_with = {"accelerate": with_accelerate, "transformers": with_transformers, "lightning": with_lightning}
-trained, told = train_with[options.framework]()
-torch.save(trained.state_dict() | {"told": torch.tensor(told)}, options.out / f"{name}.pt")
+trained, reported = train_with[options.framework]()
+torch.save(trained.state_dict() | {"reported": torch.tensor(reported)}, options.out / f"{name}.pt")

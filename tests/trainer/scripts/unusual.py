@@ -2,9 +2,9 @@
 
 usage: unusual.py KIND --out FOLDER
 
-KIND `seeds`: every worker seeds by itself; `unused`: the part is never used; `told`: it is not used in later steps, and
-the session knows that; `untold`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`: the
-script has a look at the model's outputs in every step.
+KIND `seeds`: every worker seeds by itself; `unused`: the part is never used; `declared`: it is not used in later steps,
+and the session knows that; `undeclared`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`:
+the script has a look at the model's outputs in every step.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import heterotrain
 
 parser = argparse.ArgumentParser()
-parser.add_argument("kind", choices=["seeds", "unused", "told", "untold", "unfrozen", "looks"])
+parser.add_argument("kind", choices=["seeds", "unused", "declared", "undeclared", "unfrozen", "looks"])
 parser.add_argument("--out", type=Path, required=True)
 options = parser.parse_args()
 
@@ -31,7 +31,7 @@ class Model(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs = self.used(inputs + self.offset)
-        if "told" in options.kind and session.step < 3:
+        if "declared" in options.kind and session.step < 3:
             outputs = outputs + self.left_out(inputs)
         return outputs
 
@@ -43,7 +43,7 @@ if options.kind == "seeds":
 model = Model()
 model.used.bias.requires_grad_(options.kind != "unfrozen")
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
-model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_parameters=options.kind == "told")
+model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_parameters=options.kind == "declared")
 for inputs, targets in batches:
     if options.kind == "unfrozen" and session.step == 1:
         model.used.bias.requires_grad_(True)

@@ -1,7 +1,7 @@
 """Random numbers for augmentation that belong to the sample, not to the worker that happens to load it.
 
 Drawn from seed, epoch, sample index and number of the call, they make a sample look the same on any worker, for any
-split of the batch, and when its step is replayed; and anew in each epoch. Source: mechanisms, exactly-once data.
+split of the batch, and when its step is replayed; in each epoch it looks different.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class Draw:
     """What a sample's random numbers depend on; `index` is None while a whole batch is asked for at once.
 
-    One serves for the samples of a batch, one after the other: a context for each of them would be felt. `calls` counts
-    how often random numbers were asked for, by index: each call has a stream of its own.
+    One object serves for the samples of a batch, one after the other, since a context for each sample would cost too
+    much. `calls` counts how often random numbers were asked for, by index: each call has a stream of its own.
     """
 
     seed: int
@@ -53,7 +53,8 @@ def end_drawing(token: Token[Draw | None]) -> None:
 
 @contextlib.contextmanager
 def drawing(draw: Draw) -> Iterator[None]:
-    """Both, around a block; a context of its own for each batch would be felt."""
+    """Begin and end drawing around a block. Batches call the two functions, since a context for each would cost
+    more."""
     token = begin_drawing(draw)
     try:
         yield
@@ -118,18 +119,18 @@ def _sample_seed(index: int | None) -> int:
 
 
 def seed_of(seed: int, name: str) -> int:
-    """The seed of a named stream of its own."""
+    """The seed of a stream of random numbers that a name has to itself."""
     return _hashed(struct.pack("<Q", seed % 2**64) + name.encode())
 
 
 def _hashed(what: bytes) -> int:
-    # Neighbouring indices and epochs must not give neighbouring seeds: a generator begins alike for those.
+    # Neighbouring indices and epochs must not give neighbouring seeds, for which generators begin alike.
     return int.from_bytes(hashlib.blake2b(what, digest_size=8).digest(), "little") >> 1
 
 
 @contextlib.contextmanager
 def seeded_everywhere(seed: int) -> Iterator[None]:
-    """Seeds the global random states inside, on the CPU: loading does not use another device."""
+    """Inside, the global random states are seeded; on the CPU alone, since loading uses no other device."""
     numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody draws from it
     own = random.getstate()
     torchs = torch.get_rng_state()

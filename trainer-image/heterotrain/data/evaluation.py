@@ -26,13 +26,13 @@ from heterotrain.peers import parse_sums
 log = logging.getLogger(__name__)
 
 Measured = float | torch.Tensor | tuple[float | torch.Tensor, float | torch.Tensor]
-"""What a measure says of a batch: a sum over its samples; or a sum, and what to divide it by (tokens, say)."""
+"""What a measure returns for a batch: a sum over its samples; or a sum, and what to divide it by, such as tokens."""
 
 Measure = Callable[[Any, Any], Mapping[str, Measured]]
 """Measures the model on a batch: `measure(model, batch)`."""
 
-Tell = Callable[[bytes], "list[bytes] | None"]
-"""Give a document to all workers and get everybody's, by rank; None if that failed."""
+Gather = Callable[[bytes], "list[bytes] | None"]
+"""Send a document to all workers and return those of all workers, by rank; None if that failed."""
 
 
 class Sums:
@@ -59,7 +59,7 @@ class Sums:
         known = self._sums if self.samples else dict.fromkeys(sums, (0.0, 0.0))
         if sums.keys() != known.keys():
             raise ValueError(
-                f"session.evaluate(): the measure of one batch tells of {_listed(known)}, that of another of "
+                f"session.evaluate(): the measure of one batch has {_listed(known)}, that of another has "
                 f"{_listed(sums)}"
             )
         self._sums = {
@@ -68,13 +68,15 @@ class Sums:
         self.samples += samples
 
     def to_json(self) -> bytes:
-        """As it is told to the others; exact."""
+        """The document that is sent to the others; exact."""
         return json.dumps({"samples": self.samples, "sums": self._sums}).encode()
 
     @classmethod
     def of(cls, documents: Sequence[bytes]) -> Sums:
-        """All workers', in the order of their ranks, so that all of them get the same. Raises ValueError as `add`, and
-        PeerError if one of them cannot be understood."""
+        """The sums of all workers, added in the order of their ranks, so that every worker gets the same.
+
+        Raises ValueError as `add` does, and PeerError if a document cannot be understood.
+        """
         whole = cls()
         for samples, sums in map(parse_sums, documents):
             whole._take(sums, samples)
@@ -141,25 +143,25 @@ class Evaluation:
         return position.step > 0 and position.step % self._plan.every_steps == 0
 
     def run(
-        self, module: nn.Module, members: Sequence[Member], rank: int, step: int, tell: Tell, *, handle: Any
+        self, module: nn.Module, members: Sequence[Member], rank: int, step: int, gather: Gather, *, handle: Any
     ) -> EvaluationRecord | None:
-        """Evaluate this worker's part, and take in everybody's; None if that failed, and nothing is changed. `handle`
-        is what the script holds of `module`.
+        """Evaluate this worker's part, and put the parts of all workers together; None if that failed, and nothing is
+        changed. `handle` is what the script holds of `module`.
 
         Parts are in proportion to the batch sizes, which follow speed. Raises ValueError if the measure is not the
         same for all batches, or the job's target not among it; and whatever the measure raises.
         """
         assert self._plan is not None
         own = self._measured(self._plan, module, handle, members, rank)
-        documents = tell(own.to_json())
+        documents = gather(own.to_json())
         if documents is None:
             return None
         whole = Sums.of(documents)
         assert whole.samples == self._plan.length, f"evaluated {whole.samples} of {self._plan.length} samples"
         self.values, self._step = whole.values(), step
-        told = ", ".join(f"{name} {value:.6g}" for name, value in self.values.items())
         if rank == 0:
-            log.info("step %d: %s over %d samples", step, told, whole.samples)
+            measured = ", ".join(f"{name} {value:.6g}" for name, value in self.values.items())
+            log.info("step %d: %s over %d samples", step, measured, whole.samples)
         self._judge()
         return EvaluationRecord(time.time(), step, self.values)
 
@@ -190,7 +192,7 @@ class Evaluation:
         return {"step": self._step, "values": self.values, "target_reached": self.target_reached}
 
     def take_over(self, facts: Mapping[str, Any]) -> None:
-        """Know what another rank knows."""
+        """Take over what another rank knows."""
         self._step, self.values = facts["step"], dict(facts["values"])
         self.target_reached = facts["target_reached"]
 

@@ -3,7 +3,7 @@
 Its workers start before the process groups exist and live as long as the job: a process that is forked later would
 hold the groups' sockets open, and a worker that was killed would seem to be alive to its peers. What they have
 loaded ahead is used only if it is exactly what the step needs; after a change of plan or a replayed step it is thrown
-away, and loading begins anew.
+away, and loading begins again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from heterotrain.data.sampler import Share
 
 
 class Samples(NamedTuple):
-    """Samples that make one batch, as pairs of an epoch, that of their augmentation, and indices of its order."""
+    """Samples that make one batch: pairs of an epoch, to which their augmentation belongs, and indices in its order."""
 
     parts: Sequence[tuple[int, list[int]]]
 
@@ -64,7 +64,7 @@ class Source:
         data: Dataset[Any] | DataLoader[Any],
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> Source:
-        """Of a data set, or of a loader whose settings are taken over, but for batch size and order.
+        """The source that a data set makes, or a loader, whose settings are taken over except for batch size and order.
 
         Raises TypeError for an IterableDataset, ValueError for an empty data set, a loader with a sampler of its own
         or without batches, or a collate_fn beside a loader's.
@@ -122,8 +122,8 @@ class Loader:
     """Loads batches of any samples; its processes, if it has any, run while it is entered."""
 
     def __init__(self, source: Source, seed: int, device: torch.device, uid: str = "") -> None:
-        """`uid` is the worker's: what draws from the global random state in loading processes shall not draw the same
-        on all workers, nor from the start after a restart."""
+        """`uid` is the worker's. With it, what draws from the global random state in loading processes draws other
+        numbers on each worker, and after each restart."""
         self._source = source
         self._seed = seed
         self._uid = uid
@@ -157,7 +157,7 @@ class Loader:
         self._loader, self._loaded = None, iter(())
 
     def ask(self, wanted: Iterable[Samples]) -> None:
-        """The batches to come; what was asked for before is thrown away.
+        """Ask for the batches to come; what was asked for before is thrown away.
 
         `wanted` is looked at further ahead than batches are taken, by as much as the loader prefetches.
         """
@@ -179,10 +179,10 @@ class Loader:
 
 
 class Prefetch:
-    """Loads a worker's shares ahead, and never gives out anything but the share that is asked for."""
+    """Loads a worker's shares ahead, and returns only the very share that is asked for."""
 
     def __init__(self, loader: Loader, order: Order, coming: Callable[[], Iterable[Share]]) -> None:
-        """`coming` tells the shares that are to be expected, from the running step on."""
+        """`coming` returns the shares that are to be expected, from the running step on."""
         self._loader = loader
         self._coming = coming
         self._length = order.length
@@ -224,7 +224,7 @@ class Prefetch:
 
 def _to_device(batch: Any, device: torch.device) -> Any:
     """Move what can be moved in nested tuples, lists and dicts: tensors, and a collate_fn's own classes that have a
-    `to()`. On the CPU nothing is to do."""
+    `to()`. On the CPU there is nothing to do."""
     if device.type == "cpu":
         return batch
     if isinstance(batch, torch.Tensor):
@@ -241,7 +241,7 @@ def _to_device(batch: Any, device: torch.device) -> Any:
 
 
 class _Wanted:
-    """The batch sampler: torch asks it anew for each iteration.
+    """The batch sampler: torch asks it again for each iteration.
 
     What it yields reaches the data set as it is, so it need not be the list that torch declares.
     """
@@ -254,7 +254,7 @@ class _Wanted:
 
 
 class _Drawn(Dataset[Any]):
-    """The user's data set, which knows while it loads a sample what its random numbers depend on."""
+    """The user's data set; while it loads a sample, what the sample's random numbers depend on is known."""
 
     def __init__(self, dataset: Dataset[Any], seed: int) -> None:
         self._dataset: Any = dataset

@@ -1,7 +1,7 @@
-"""One process of several prepares something, the others wait for it: a data set to download, say.
+"""One process of several prepares something, such as a data set that it downloads, and the others wait for it.
 
-Before the workers have met, what they may share is a folder. So this is once for each file system: workers with a
-volume in common wait for the first of them, workers without one prepare for themselves.
+Before the workers have met, all that they may share is a folder. So it is prepared once for each file system: workers
+with a volume in common wait for the first of them, workers without one prepare for themselves.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _BLOCK = 16384
 
 
 class Order:
-    """Of one data set; `length` is in samples an epoch, some of which may be the same."""
+    """The order of one data set; `length` is in samples per epoch, some of which may be the same."""
 
     def __init__(self, dataset_length: int, seed: int, sampler: Iterable[Any] | None = None) -> None:
         """`sampler` yields indices, or lists of them, one list after the other.
@@ -33,9 +33,9 @@ class Order:
         self._dataset_length = dataset_length
         self._seed = seed
         self._sampler = sampler
-        # An epoch's and, for what is loaded ahead, the next one's: it is the same for everybody who asks.
+        # This epoch's order and, for what is loaded ahead, the next one's.
         self._remembered = lru_cache(maxsize=2)(self._of)
-        # A part of it as a list, of which most steps' samples are taken: a small step would feel tensors here.
+        # A part of the order as a list, from which most steps take their samples: tensors would cost a small step more.
         self._block: list[int] = []
         self._block_of: tuple[int, int] | None = None
         if sampler is not None:
@@ -79,7 +79,7 @@ class Order:
         return found
 
     def checksum(self, epoch: int) -> int:
-        """Of an epoch's order, to be compared with the other workers'; 0 for the session's own."""
+        """A checksum of an epoch's order, to be compared with the other workers'; 0 for the session's own order."""
         return 0 if self._sampler is None else zlib.crc32(self.of(epoch).numpy().tobytes())
 
     @property

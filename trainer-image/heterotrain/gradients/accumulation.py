@@ -1,8 +1,9 @@
 """Gradients of micro-batches, added up on this worker before they travel.
 
-A worker whose part of a step does not fit into its memory does it in several passes; only the last one talks to the
-others. Before that each gradient is taken away from its parameter as soon as it is there: whatever the script does in
-its loop to gradients (clear them, clip them) then meets none, and takes effect in the last pass, on their sum.
+A worker whose part of a step does not fit into its memory does it in several passes, and only the last one sums
+gradients over the workers. Before that each gradient is taken away from its parameter as soon as it is there: whatever
+the script does in its loop to gradients (clear them, clip them) then meets none, and takes effect in the last pass, on
+their sum.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Accumulator:
             return
         for parameter in self._module.parameters():
             if parameter.requires_grad:
-                # Whatever is there is of the step before, and may lie in a bucket that is about to be filled anew.
+                # What is there belongs to the step before, and may lie in a bucket that is about to be filled again.
                 parameter.grad = None
                 register: Callable[..., RemovableHandle] = parameter.register_post_accumulate_grad_hook
                 self._handles.append(register(self._keep))
@@ -50,7 +51,7 @@ class Accumulator:
         self._handles.clear()
 
     def drop(self) -> None:
-        """Forget what was added up: the step is committed, or begins anew."""
+        """Forget what was added up: the step is committed, or begins again."""
         self.release()
         self._kept.clear()
 

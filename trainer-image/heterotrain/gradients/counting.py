@@ -3,8 +3,8 @@
 With the loss of each rank scaled by its share of the global batch, `lambda_k = b_k / sum(b)`, a plain sum over the
 ranks is the gradient of the mean over the global batch, whatever the split. Source: Taming, section III-A; OmniLearn,
 section IV-B. (Taming's eq. 3 has a further 1/K, which would shrink the step.) The global number of samples is known
-before a step; that of tokens, or of weights, is not: so gradients are first scaled as if it were that of the samples,
-and what is left is a factor on their sum, known soon after the last forward.
+before a step; that of tokens, or of weights, is not. So gradients are first scaled as if it were the number of samples,
+and their sum is multiplied by a factor that is known soon after the last forward.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class GlobalCount:
         self._end = generation.sum(self._total)
 
     def factor(self) -> float:
-        """What is left to multiply sums with; 0 if nobody counted anything. Raises RuntimeError if the group broke.
+        """By what to multiply sums; 0 if no worker counted anything. Raises RuntimeError if the group broke.
 
-        Whoever has a summed bucket does not wait here: all workers told their counts before their gradients.
+        A worker with a summed bucket does not wait here, since all workers send their counts before their gradients.
         """
         self._end.wait()
         total = self._total.item()

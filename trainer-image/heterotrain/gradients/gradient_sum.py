@@ -1,11 +1,11 @@
 """DistributedDataParallel, built once, summing over whatever workers there are at the moment.
 
-It is built over a group of this process alone, so building it talks to nobody; a communication hook sums its buckets
-over the present generation. Bucketing and overlap are DistributedDataParallel's; that the sum over the workers is the
-gradient of the global batch is the weights' doing (`counting.py`).
+It is built over a group of this process alone, so building it needs no other process; a communication hook sums its
+buckets over the present generation. Bucketing and overlap are DistributedDataParallel's; that the sum over the workers
+is the gradient of the global batch is the weights' doing (`counting.py`).
 
-The script's forward does not go through it. DistributedDataParallel only needs to be told that a backward begins, and
-then sees every parameter whose gradient is complete: so a step may have any number of forwards, through the prepared
+The script's forward does not go through it. DistributedDataParallel only has to know that a backward begins, and then
+sees every parameter whose gradient is complete. So a step may have any number of forwards, through the prepared
 model or the script's own.
 """
 
@@ -28,7 +28,7 @@ from heterotrain.gradients.reduction import Reducing, reduce_bucket
 # One bucket for small models: each collective costs a worker with a small CPU quota some CPU of its own.
 BUCKET_MEGABYTES = 25.0
 
-# Newer versions of torch have another name for it. There is nobody to synchronise buffers with anyway.
+# Newer versions of torch have another name for it. In a group of one process there is nothing to synchronise.
 _OWN_BUFFERS: dict[str, Any] = {
     "forward_sync_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
@@ -149,7 +149,7 @@ class GradientSum:
     def rest(self) -> torch.Tensor | None:
         """What to add to the loss so that parameters that it does not reach are complete too; None if it reaches all.
 
-        Which those are is found out in the first steps.
+        The first steps show which parameters those are.
         """
         if self._looked < _LOOKED_AT_STEPS:
             self._look()
@@ -175,7 +175,7 @@ class GradientSum:
             return
 
         def reached(parameter: nn.Parameter) -> None:
-            # Also called for one that is only touched: without a gradient, or with zeros for a script's hooks.
+            # Also called for a parameter that is only touched: without a gradient, or with zeros for a script's hooks.
             if self._summing and parameter.grad is not None and not _is_hooked(parameter):
                 self._untouched.pop(parameter, None)
 

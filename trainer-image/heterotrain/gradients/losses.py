@@ -1,6 +1,6 @@
-"""The global training loss: what a worker contributes to it, what all know of it, and the target.
+"""The global training loss: what a worker contributes to it, what all workers know of it, and the target.
 
-A loss is known only after forward, so what workers contribute travels with the next exchange.
+A loss is known only after forward, so the workers' contributions travel with the next exchange.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heterotrain.groups.control import Signals
 
 
 class Losses:
-    """All ranks hear the same global losses in the same order, so they reach the target at the same step."""
+    """All ranks receive the same global losses in the same order, so they reach the target at the same step."""
 
     def __init__(self, reaches_target: Callable[[float], bool], every_steps: int) -> None:
         """`reaches_target` judges the mean over at least `every_steps` steps."""
@@ -36,7 +36,7 @@ class Losses:
         self._running = part if self._running is None else self._running + part
 
     def commit(self, factor: float = 1.0) -> torch.Tensor | None:
-        """The running step is committed. What was added in it, times `factor`; to be booked."""
+        """The running step is committed. Returns what was added in it, times `factor`, to be booked later."""
         return self._running if self._running is None or factor == 1 else self._running * factor
 
     def book(self, committed: torch.Tensor | None, share: float) -> float | None:
@@ -53,9 +53,9 @@ class Losses:
         return loss
 
     def signals(self) -> tuple[float, float, float]:
-        """`loss`, `loss_weight` and `nonfinite` for an exchange; they are told with that."""
-        untold, self._unsent = self._unsent, (0.0, 0.0, 0.0)
-        return untold
+        """`loss`, `loss_weight` and `nonfinite` for an exchange, which sends them."""
+        unsent, self._unsent = self._unsent, (0.0, 0.0, 0.0)
+        return unsent
 
     def alone(self) -> Signals:
         """What a worker without others knows of its newest step."""
@@ -63,7 +63,7 @@ class Losses:
         return Signals(loss=loss, loss_weight=weight, nonfinite=nonfinite)
 
     def receive(self, signals: Signals) -> float | None:
-        """The mean global loss of the steps that an exchange tells of, if any rank knew its part."""
+        """The mean global loss of the steps that an exchange covers; None if no rank knew its part."""
         if signals.loss_weight <= 0:
             return None
         self._recent.append((signals.loss, signals.loss_weight))
@@ -80,7 +80,7 @@ class Losses:
         return list(self._recent)
 
     def take_over(self, known: Sequence[Sequence[float]], target_reached: bool) -> None:
-        """Know what another rank knows, and leave untold what only some could tell."""
+        """Take over what another rank knows, and forget what only some ranks could still send."""
         self._recent = deque((losses, steps) for losses, steps in known)
         self._unsent = (0.0, 0.0, 0.0)
         self.target_reached = target_reached

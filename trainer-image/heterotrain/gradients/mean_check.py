@@ -1,8 +1,8 @@
-"""Is a loss that the script calls a mean over samples one over something else? What the graph of a loss can tell.
+"""Looks in the graph of a loss whether what the script calls a mean over samples is a mean over something else.
 
 Cross-entropy with class weights or with `ignore_index` divides by the weights, or by the targets that are left. So do
-token losses over padded sequences, such as those that Hugging Face's models return. Weighted by numbers of samples
-such means make another gradient than one process would have.
+token losses over padded sequences, such as those that Hugging Face's models return. If such means are weighted by
+numbers of samples, the gradient is another than that of one process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MeanCheck:
         self.looks_left = _LOOKS
 
     def look(self, loss: torch.Tensor, samples: int) -> None:
-        """A mean, as the script says, over `samples` samples."""
+        """Look at a loss that is, as the script says, a mean over `samples` samples."""
         if not self.looks_left:
             return
         self.looks_left -= 1
@@ -48,7 +48,7 @@ class MeanCheck:
 
 
 def _means(loss: torch.Tensor) -> Iterator[tuple[float, int]]:
-    """Of each cross-entropy in a loss: what its sum was divided by, and how many targets it had."""
+    """For each cross-entropy in a loss: what its sum was divided by, and how many targets it had."""
     waiting = deque([loss.grad_fn])
     seen: set[Any] = set()
     while waiting and len(seen) < _DEEP:

@@ -2,7 +2,7 @@
 
 A step has one for each micro-batch and each loss that the script says it takes apart. All but the last add their
 gradients up on this worker. A pass begins when backward reaches what `session.scale()` returned, so nothing else that
-the script does needs to be known of.
+the script does has to be known.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class Passes:
         self._samples: list[nn.Parameter] = []
 
     def settle(self) -> None:
-        """The script has frozen what it wants to freeze. A few parameters stand for all, for looking at each would be
-        felt: the first, which is the farthest from any loss, the last, and one between."""
+        """The script has frozen what it wants to freeze.
+
+        A few parameters stand for all, since looking at each would cost too much: the first, which is the farthest from
+        any loss, the last, and one between.
+        """
         free = [each for each in self._module.parameters() if each.requires_grad]
         self._samples = list(dict.fromkeys(free[place] for place in (0, len(free) // 2, -1))) if free else []
         for each in self._samples:
@@ -60,7 +63,7 @@ class Passes:
         self._is_open = False
 
     def through(self, scaled: torch.Tensor) -> torch.Tensor:
-        """The loss, whose backward is then a pass."""
+        """Make the backward of a scaled loss a pass."""
         rest = self.gradients.rest() if self.gradients is not None and self._last_part else None
         if rest is not None:
             scaled = scaled + rest.to(scaled.device, scaled.dtype)
@@ -80,7 +83,7 @@ class Passes:
             )
 
     def without_samples(self) -> None:
-        """All of a worker's passes that has no samples in this step."""
+        """Do all passes of a worker that has no samples in this step."""
         self._accumulator.release()
         self.done = self.wanted
         if self.gradients is not None:

@@ -18,19 +18,19 @@ _TRAVEL_AS_FLOAT32 = (torch.bfloat16, torch.float16)
 
 
 class Witness:
-    """What gradients were when they arrived, so that one can tell whether the script has changed them since."""
+    """Notes what gradients were when they arrived, to find out whether the script has changed them since."""
 
     def __init__(self) -> None:
         self._traits: dict[torch.Tensor, torch.Tensor] = {}
 
     def saw(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
-        """These have arrived."""
+        """These gradients have arrived."""
         for parameter, gradient in zip(parameters, gradients, strict=True):
             self._traits[parameter] = _traits(gradient)
 
     @property
     def changed(self) -> bool:
-        """Whether a gradient is another now. One that is no number may seem so without being it."""
+        """Whether a gradient has changed since. One that is NaN may seem to have changed although it has not."""
         return any(
             parameter.grad is None or not torch.equal(_traits(parameter.grad), traits)
             for parameter, traits in self._traits.items()
@@ -38,12 +38,14 @@ class Witness:
 
 
 def _traits(gradient: torch.Tensor) -> torch.Tensor:
-    """Its sum and its norm: what keeps one, as a change of sign does, changes the other."""
+    """Its sum and its norm. A change of sign keeps the norm, but not the sum; other changes keep the sum, but not the
+    norm."""
     return torch.stack([gradient.sum(), torch.linalg.vector_norm(gradient).to(gradient.dtype)])
 
 
 class StepReduction:
-    """The state of the running step's gradient collectives; tells the commit whether all of them completed."""
+    """The state of the running step's gradient collectives, from which the commit sees whether all of them
+    completed."""
 
     def __init__(self, generation: Generation, clock: StepClock, wire: Wire, accumulator: Accumulator) -> None:
         self.generation = generation
@@ -106,7 +108,7 @@ class StepReduction:
 
 
 class _Bucket(NamedTuple):
-    """One whose `sum` is under way until `end`; `buffer` is where DistributedDataParallel looks for it."""
+    """A bucket whose `sum` is under way until `end`; DistributedDataParallel looks for it in `buffer`."""
 
     end: Sum
     sum: torch.Tensor
@@ -116,7 +118,7 @@ class _Bucket(NamedTuple):
 
 
 class Reducing:
-    """What sums at the moment; None before the workers have met, and once they have parted."""
+    """What sums at the moment; None before the workers have met, and once this one has left."""
 
     def __init__(self) -> None:
         self.now: StepReduction | None = None

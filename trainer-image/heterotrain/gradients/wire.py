@@ -16,10 +16,13 @@ from heterotrain.groups.generation import Generation
 
 
 class Sum(Protocol):
-    """One under way."""
+    """A sum under way."""
 
     def wait(self) -> object:
-        """Until the tensor holds it; on a GPU, until the current stream is ordered after that. Raises RuntimeError."""
+        """Wait until the tensor holds the sum; on a GPU, until the current stream is ordered after that.
+
+        Raises RuntimeError.
+        """
         ...
 
 

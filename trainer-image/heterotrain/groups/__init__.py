@@ -1,1 +1,1 @@
-"""The workers that train together: where they meet, and the process groups by which they speak."""
+"""The workers that train together: where they meet, and the process groups by which they communicate."""

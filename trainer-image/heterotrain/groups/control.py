@@ -17,9 +17,9 @@ class Signals:
 
     Of the steps committed since the last exchange: `samples`, `loss` (contribution to the sum of their global losses),
     `loss_weight` (the share of their samples it stands for), `nonfinite` (those with a loss that is no number). `stop`:
-    ranks that were asked to stop; `done`: ranks whose script has ended the job. Only the leader sets the others, so
-    their sums are its word: `plan_version` and `plan_bytes`, its newest plan and the length of its document, 0 if there
-    is nothing new, and `next_after`, in how many steps the next exchange is due.
+    ranks that were asked to stop; `done`: ranks whose script has ended the job. Only the leader sets the other fields,
+    so their sums are its values: `plan_version` and `plan_bytes`, its newest plan and the length of its document, 0 if
+    there is nothing new, and `next_after`, in how many steps the next exchange is due.
     """
 
     samples: float = 0.0
@@ -35,7 +35,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """What must be equal on all workers, of one worker: whole numbers below 2**53, or sums."""
+    """One worker's figures that must be equal on all workers: whole numbers below 2**53, or sums."""
 
     hyperparameters: float
     replica: float
@@ -64,7 +64,7 @@ class PendingSignals:
 
 
 def sum_over_ranks(tensor: torch.Tensor, generation: Generation) -> None:
-    """In place. Raises RuntimeError."""
+    """Sum a tensor over all ranks, in place. Raises RuntimeError."""
     generation.sum(tensor).wait()
 
 
@@ -101,12 +101,13 @@ def gather_documents(data: bytes, generation: Generation) -> list[bytes]:
 
 
 def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int, generation: Generation) -> None:
-    """All take those of rank `source`, in place, one after the other: they must be alike. Raises RuntimeError."""
+    """Send the tensors of rank `source` to all, in place, one after the other; they must be alike. Raises
+    RuntimeError."""
     with torch.no_grad():
         for each in tensors:
             if not each.numel():
                 continue
-            # bytes cannot be seen in one whose numbers stand there conjugated or negated
+            # a tensor that is conjugated or negated lazily cannot be viewed as bytes
             own = each.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
             _broadcast(own.reshape(-1).view(torch.uint8), source, generation)
             if generation.rank != source:

@@ -21,14 +21,14 @@ from heterotrain.groups.seal import SealedStore
 from heterotrain.groups.sockets import SocketCutter
 
 CPU = torch.device("cpu")
-# All members are here when groups are made, so whoever is not connected by then died in between.
+# All members are here when groups are made, so a member that is not connected by then has died in between.
 GROUP_SECONDS = 10.0
-# Beyond this a collective is lost even if nobody noticed; the operator acts on silent workers long before.
+# Beyond this a collective is lost even if no other sign shows it; the operator acts on silent workers long before.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-# How long a worker that was asked to stop still waits for the others to end a step with it. What it has to do after
-# that must fit into the 30 s that Kubernetes grants.
+# How long a worker that was asked to stop waits for the others to end the step. What it does afterwards must fit into
+# the 30 s that Kubernetes grants.
 STOP_SECONDS = 20.0
-# How often whoever waits looks whether the groups were given up meanwhile. Each look takes 0.3 ms of CPU.
+# How often a waiting worker looks whether the groups were given up meanwhile. Each look takes 0.3 ms of CPU time.
 _LOOK = timedelta(seconds=0.2)
 
 
@@ -42,7 +42,7 @@ def is_collective_error(error: RuntimeError) -> bool:
 
 
 class Collective:
-    """One that is under way; its tensors are not the caller's before `wait` has returned."""
+    """A collective under way; its tensors belong to it until `wait` has returned."""
 
     __slots__ = ("_backend", "_generation", "_work")
 
@@ -52,10 +52,10 @@ class Collective:
         self._backend = backend
 
     def wait(self) -> None:
-        """Until it has ended; over nccl, until the device's current stream is ordered after it.
+        """Wait until it has ended; over nccl, until the device's current stream is ordered after it.
 
-        Raises CollectiveError if it failed, or the groups were broken up meanwhile: gloo can lose track of an operation
-        on a connection that closes, and such a one would never end by itself.
+        Raises CollectiveError if it failed, or the groups were broken up meanwhile. Gloo can lose track of an operation
+        on a connection that closes, and such an operation would never end by itself.
         """
         ended_well = False
         try:
@@ -72,7 +72,7 @@ class Collective:
             self._generation.ended(self, well=ended_well)
 
     def _ended(self) -> bool:
-        """Whether it ended well, soon. Raises RuntimeError if it failed."""
+        """Whether it ended well within one look. Raises RuntimeError if it failed."""
         if self._backend == "nccl":
             self._work.wait()
             return True
@@ -87,19 +87,19 @@ class Collective:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has, well or not, without waiting."""
+        """Whether it has ended, well or not, without waiting."""
         return self._work.is_completed()
 
     def raise_its_error(self) -> None:
-        """Of one that has ended. Raises RuntimeError if it failed."""
+        """For a collective that has ended. Raises RuntimeError if it failed."""
         self._work.wait()
 
 
 class Generation:
     """The process groups of one attempt: `gradients` (nccl if all members have GPUs, else gloo), `control` (gloo).
 
-    They are no part of torch.distributed's own world, which stays the script's. Whoever begins a collective waits for
-    it; no code of this process runs in gloo's threads.
+    They are no part of torch.distributed's own world, which stays the script's. The caller that begins a collective
+    waits for it; no code of this process runs in gloo's threads.
     """
 
     gradients: dist.ProcessGroup
@@ -158,11 +158,11 @@ class Generation:
         return self._watched(self.gradients.allreduce([tensor], self._sum), self.backend)
 
     def sum(self, tensor: torch.Tensor) -> Collective:
-        """The same of small tensors on the CPU, beside the gradients."""
+        """Sum small tensors on the CPU over all members, in place, beside the gradients."""
         return self._watched(self.control.allreduce([tensor], self._sum))
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Collective:
-        """That of rank `source` for all, in place, on the CPU. Raises RuntimeError as above."""
+        """Send the tensor of rank `source` to all, in place, on the CPU. Raises RuntimeError as `sum_gradients`."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = source, 0
         return self._watched(self.control.broadcast([tensor], options))
@@ -173,22 +173,22 @@ class Generation:
         return collective
 
     def check(self) -> None:
-        """Raises CollectiveError if these groups are broken: what ends after that does not count, even if it ends
-        well."""
+        """Raises CollectiveError if these groups are broken. A collective that ends after that does not count, even if
+        it ends well."""
         if self._broken:
             raise CollectiveError(self._broken)
 
     def ended(self, collective: Collective, *, well: bool) -> None:
-        """Nobody waits for it any more. One that did not end well may be under way still: its groups are not broken yet
-        if it was given up for another's failure."""
+        """The caller does not wait for it any more. One that did not end well may still be under way: if it was given
+        up because another one failed, its groups are not broken yet."""
         self._under_way.pop(collective, None)
         if not well:
             self._given_up.append(collective)
 
     def check_others(self) -> None:
-        """One collective takes long, and gloo can lose track of it when a connection closes: has another one failed?
+        """Look at the other collectives while one takes long, for gloo can lose track of it when a connection closes.
 
-        Raises RuntimeError then, and when this worker has to stop and cannot wait any longer.
+        Raises RuntimeError if another one has failed, or if this worker has to stop and cannot wait any longer.
         """
         self.check()
         if self._is_asked_to_stop():
@@ -218,14 +218,14 @@ class Generation:
             self._abort_nccl()
 
     def _abort_nccl(self) -> None:
-        """Its sockets are not known here, so it is asked to give up by itself, beside, for that may take long. Untried
-        on GPUs."""
+        """Ask nccl to give up, since its sockets are not known here; in a thread, for that may take long. Not tried on
+        GPUs."""
         abort = getattr(self.__dict__.get("gradients"), "abort", None) if self.backend == "nccl" else None
         if abort is not None:
             threading.Thread(target=abort, name="heterotrain-abort", daemon=True).start()
 
     def leave(self) -> None:
-        """Release the groups, of which nobody else may hold a reference. Calling it twice is harmless."""
+        """Release the groups; nothing else may hold a reference to them. Calling it twice is harmless."""
         if self._left:
             return
         self._left = True
@@ -243,13 +243,13 @@ class Generation:
 
 
 class _LostTrack:
-    """Groups whose destructor would wait for an operation that gloo has lost track of, until that has ended."""
+    """Keeps groups whose destructor would wait for an operation that gloo has lost track of, until that has ended."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Any, list[Collective]]] = []
 
     def keep(self, group: Any, collectives: Sequence[Collective]) -> None:
-        """Hold it, unless all of them have ended."""
+        """Hold the group, unless all its collectives have ended."""
         unfinished = [each for each in collectives if not each.has_ended]
         if unfinished:
             # Not even the end of the interpreter may release it.
@@ -257,7 +257,7 @@ class _LostTrack:
             self._kept.append((group, unfinished))
 
     def release_ended(self) -> None:
-        """Those of which all have ended by now."""
+        """Release the groups whose collectives have all ended by now."""
         kept, self._kept = self._kept, []
         for group, unfinished in kept:
             if all(each.has_ended for each in unfinished):

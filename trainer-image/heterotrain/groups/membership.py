@@ -1,6 +1,6 @@
-"""Where the members of a generation meet: at their first meeting, and again whenever a collective has failed.
+"""Where the members of a generation meet: at the start, and again whenever a collective has failed.
 
-One TCPStore, served by the leader, outlives all attempts; each has a prefix of its own in it.
+One TCPStore, served by the leader, outlives all attempts; each attempt has a prefix of its own in it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from heterotrain.contract import Plan
 from heterotrain.groups.generation import GROUP_SECONDS, Generation
 from heterotrain.groups.seal import SealedStore, SealError
 from heterotrain.groups.sockets import SocketCutter
-from heterotrain.peers import LONGEST_WORD, parse_number, parse_word
+from heterotrain.peers import LONGEST_WORD, parse_leaving, parse_number
 
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
-_LEFT = "left"  # the store's key under which a worker that leaves before the end says so
+_LEFT = "left"  # the store's key under which a worker that leaves before the end writes why
 _LEFT_SECONDS = 3.0
 _GIVE_UP_SECONDS = 1.0
 _MAKING_GROUPS = 6  # times the bound of one wait, of which making two groups has several
@@ -163,11 +163,11 @@ class Rendezvous:
         self._left_since = self._left_since or time.monotonic()
         if time.monotonic() - self._left_since < _LEFT_SECONDS:
             return
-        name, why = parse_word(self._store.get(_LEFT))
+        name, why = parse_leaving(self._store.get(_LEFT))
         raise MembershipError(f"{name} left: {why}")
 
     def _keep_watch(self) -> None:
-        """If a collective takes long, look whether the others have given it up already, or the leader is lost."""
+        """While a collective takes long, look whether the others have given it up already, or the leader is lost."""
         while True:
             time.sleep(_WATCH_SECONDS)
             generation = self._current
@@ -197,7 +197,7 @@ class Rendezvous:
             self._store.set(keys[self._rank], self._device_type)
             while not self._store.check(keys):
                 if self._given_up:
-                    raise MembershipError("not waited for any more")
+                    raise MembershipError("this attempt was given up")
                 self._check_left()
                 if parse_number(self._store.get("attempt")) > self._attempt:
                     raise _OvertakenError
@@ -239,7 +239,7 @@ class Rendezvous:
         return generation
 
     def _hosts(self) -> set[str]:
-        """Addresses of all members; empty if they cannot all be found out."""
+        """The addresses of all members; empty if one of them cannot be resolved."""
         found: set[str] = set()
         for member in self._plan.members:
             host = member.address.rpartition(":")[0].strip("[]")
@@ -251,7 +251,7 @@ class Rendezvous:
 
 
 class _Aside(threading.Thread):
-    """A call beside the main thread, whose end may not come."""
+    """A call in a thread of its own, which may never end."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         super().__init__(name="heterotrain-aside", daemon=True)
@@ -262,7 +262,7 @@ class _Aside(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Keep what comes of it."""
+        """Keep what the call returns or raises."""
         try:
             self._returned = self._call()
             self._error = None

@@ -1,8 +1,9 @@
 """A torch store in which only those who know the job's secret can write what is believed.
 
-Whoever reaches the leader's port can speak to its TCPStore, which asks nobody who they are. So each key is replaced by
-its HMAC, and each value carries an HMAC over itself and its key: what was written without the secret, or moved from
-another key, is an error instead of an address to connect to. Values are addresses and counters, and no secrets.
+Whoever reaches the leader's port can speak to its TCPStore, which does not authenticate its clients. So each key is
+replaced by its HMAC, and each value carries an HMAC over itself and its key. A value that was written without the
+secret, or moved from another key, is an error instead of an address to connect to. Values are no secrets: they are
+addresses and counters.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _MAC_BYTES = _MAC().digest_size
 
 
 class SealError(RuntimeError):
-    """What stands in the store was not written by a worker that knows the job's secret."""
+    """A value in the store was not written by a worker that knows the job's secret."""
 
 
 class SealedStore(dist.Store):
-    """The part of a store that meeting and making groups need, over one that anybody may reach."""
+    """The methods of a store that meeting and making groups need, over a store that anybody may reach."""
 
     def __init__(self, store: dist.Store, secret: str) -> None:
         """Raises ValueError if the secret is too short to be one."""
@@ -38,28 +39,31 @@ class SealedStore(dist.Store):
         self._key_secret, self._value_secret = (_derived(derive, purpose) for purpose in (b"key", b"value"))
 
     def set(self, key: str, value: str | bytes) -> None:
-        """As of any store; the value may be bytes."""
+        """Write a value, which may be bytes."""
         name = self._name(key)
         self._store.set(name, self._sealed(name, value))  # type: ignore[arg-type]  # bytes, though not in its types
 
     def get(self, key: str) -> bytes:
-        """Wait for it. Raises SealError if it is none of ours."""
+        """Wait for a value. Raises SealError if no worker of this job wrote it."""
         name = self._name(key)
         return self._opened(key, name, self._store.get(name))
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """An empty expectation is for what is not there yet. Raises SealError if it is none of ours."""
+        """Replace the value if it is the expected one; an empty expectation means that there is none yet.
+
+        Raises SealError if no worker of this job wrote what is there.
+        """
         name = self._name(key)
         expected = self._sealed(name, expected_value) if expected_value else b""
         found = self._store.compare_set(name, expected, self._sealed(name, desired_value))  # type: ignore[arg-type]
         return self._opened(key, name, found) if found else b""
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all are there; their values are judged when they are read."""
+        """Whether all keys are there; their values are checked when they are read."""
         return self._store.check([self._name(key) for key in keys])
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Until all are there."""
+        """Wait until all keys are there."""
         names = [self._name(key) for key in keys]
         if timeout is None:
             self._store.wait(names)

@@ -77,7 +77,7 @@ class SocketCutter:
         self.release()
 
     def release(self) -> None:
-        """Forget them without a cut."""
+        """Forget them without shutting them."""
         for each in self._sockets:
             each.close()
         self._sockets = []

@@ -177,4 +177,4 @@ def _samples(batch: Any) -> int:
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         for each in batch:
             return _samples(each)
-    raise ValueError("no tensor in the batch tells how many samples it has")
+    raise ValueError("no tensor in the batch shows how many samples it has")

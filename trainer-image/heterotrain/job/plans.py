@@ -92,9 +92,9 @@ class Plans:
         return plan
 
     def facts(self) -> dict[str, str]:
-        """For ranks that may have missed an announcement."""
+        """The plans that this rank knows, for ranks that may have missed an announcement."""
         return {"plan": self.active.to_json(), "pending": self._pending.to_json() if self._pending else ""}
 
     def take_over(self, facts: Facts) -> None:
-        """Know what another rank knows."""
+        """Take over what another rank knows."""
         self._active, self._pending = facts.plan, facts.pending

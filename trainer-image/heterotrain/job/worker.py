@@ -1,6 +1,6 @@
-"""This process as a worker of a job: what its environment says, its signals, and its last words.
+"""This process as a worker of a job: its environment, its signals, and its last words.
 
-Kept apart from training so that a script that fails at any point still says how it ended.
+It is apart from training, so that a script that fails at any point still reports how it ended.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Worker:
         config = TrainingConfig.from_json(environment[contract.ENV_CONFIG])
         unknown = TrainingConfig.unknown_in(environment[contract.ENV_CONFIG])
         if unknown:
-            log.warning("this version of the library does without what it does not know: %s", ", ".join(unknown))
+            log.warning("this version of the library passes over what it does not know: %s", ", ".join(unknown))
         series = environment.get(contract.ENV_SERIES)
         batch = environment.get(contract.ENV_GLOBAL_BATCH_SIZE)
         return cls(
@@ -81,7 +81,8 @@ class Worker:
 
 
 def _secret(environment: Mapping[str, str]) -> str | None:
-    """None if there is none. Raises ValueError for one that anybody could guess, such as an empty one."""
+    """The job's secret, None if there is none. Raises ValueError for one that is easily guessed, such as an empty
+    one."""
     secret = environment.get(contract.ENV_SECRET)
     if secret is not None and len(secret) < SECRET_LENGTH:
         raise ValueError(f"{contract.ENV_SECRET}: expected at least {SECRET_LENGTH} characters, found {len(secret)}")
@@ -99,7 +100,7 @@ def limit_threads(environment: Mapping[str, str]) -> None:
 
 
 class MissingDeviceError(RuntimeError):
-    """A worker has not the device that its group promises; the text says how to do without."""
+    """A worker does not have the device that its group promises; the text says how to train without it."""
 
 
 def choose_device(config: TrainingConfig) -> torch.device:
@@ -145,10 +146,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Farewell:
-    """Writes this worker's last words when the interpreter ends, however it ends (but for a kill)."""
+    """Writes this worker's last words when the interpreter ends, however it ends, unless it is killed."""
 
     def __init__(self, path: Path, describe: Callable[[str], Termination]) -> None:
-        """`describe` makes the last words of an error's text, empty if there was none."""
+        """`describe` makes last words from the text of an error, which is empty if there was none."""
         self._path = path
         self._describe = describe
         self._error = ""
@@ -156,7 +157,7 @@ class Farewell:
         self._previous_hook = sys.excepthook
 
     def install(self) -> None:
-        """From now on."""
+        """Do so from now on."""
         sys.excepthook = self._on_exception
         atexit.register(self._write)
 

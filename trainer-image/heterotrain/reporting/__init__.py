@@ -1,1 +1,1 @@
-"""What a worker tells of itself: times, memory, records of steps, and the page at /metrics."""
+"""What a worker reports: times, memory, records of steps, and the page at /metrics."""

@@ -16,7 +16,7 @@ class CudaPeakMemory(PeakMemory):
         self._limit_bytes: float | None = None
 
     def children_bytes(self) -> float:
-        return 0.0  # they hold none of the GPU's memory
+        return 0.0  # children hold none of the GPU's memory
 
     def limit_bytes(self) -> float | None:
         return self._limit_bytes
@@ -24,7 +24,7 @@ class CudaPeakMemory(PeakMemory):
     def _give_back(self) -> None:
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self._device)
-        # What others hold there, and CUDA itself, is not to be had.
+        # What other processes and CUDA itself hold there is not available.
         self._limit_bytes = float(free + torch.cuda.memory_reserved(self._device))
 
     def _forget(self) -> None:
@@ -35,5 +35,5 @@ class CudaPeakMemory(PeakMemory):
 
 
 def peak_memory_of(device: torch.device) -> PeakMemory:
-    """What is right for a device."""
+    """The kind of peak that is right for a device."""
     return CudaPeakMemory(device) if device.type == "cuda" else PeakMemory()

@@ -1,7 +1,6 @@
 """This worker's peak memory in ordinary steps, by which the operator learns how large its batch may grow.
 
-Only measured steps count: a checkpoint or an evaluation takes memory too, but not in proportion to the batch, and would
-be mistaken for it.
+Only measured steps count: a checkpoint or an evaluation takes memory too, but not in proportion to the batch.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from dataclasses import dataclass
 from heterotrain.reporting import resources
 
 READ_SECONDS = 0.25
-"""Of measured steps between two readings, whose cost a small step feels. The kernel keeps the most until it is told to
-forget."""
+"""Seconds of measured steps between two readings, since a reading at each small step would cost too much. The kernel
+keeps the greatest figure until it is reset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most bytes held since the plan in force began, in steps of so many samples at once."""
+    """The most bytes held since the active plan began, in steps of `batch_size` samples at once."""
 
     memory_bytes: float
     batch_size: int
@@ -36,19 +35,19 @@ class PeakMemory:
         self._unread_seconds = READ_SECONDS  # of measured steps since the last reading
 
     def begin(self) -> None:
-        """Another batch size is in force: what the one before needed is given back, and does not count any more."""
+        """Another batch size is active: the memory that the one before needed is given back, and does not count."""
         self.peak = None
         self._give_back()
-        self._begin_anew()
+        self._begin_again()
 
     def children_bytes(self) -> float:
         """What processes that load data hold beside this one, now."""
         return resources.children_memory_bytes()
 
     def step(self, samples: int, seconds: float, *, measured: bool) -> None:
-        """A step of so many seconds has ended, with `samples` at once; one that is not `measured` does not count."""
+        """A step of this many seconds has ended, with `samples` at once; one that is not `measured` does not count."""
         if not measured or samples <= 0:
-            self._begin_anew()
+            self._begin_again()
             return
         self._unread_seconds += seconds
         if self._unread_seconds < READ_SECONDS:
@@ -63,7 +62,7 @@ class PeakMemory:
         """The limit under which it is; None if there is none."""
         return resources.memory_limit_bytes()
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         self._unread_seconds = READ_SECONDS
         self._forget()
 
@@ -77,5 +76,5 @@ class PeakMemory:
         self._forgets = resources.forget_peak()
 
     def _read(self) -> float | None:
-        # A peak that does not begin anew may be that of another batch, or of the script's preparations.
+        # A peak that cannot be reset may be that of another batch, or of the script's preparations.
         return resources.peak_memory_bytes() if self._forgets else None

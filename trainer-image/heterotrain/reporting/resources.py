@@ -1,7 +1,7 @@
-"""What this worker uses and may use: memory, CPU throttling; read from the kernel, absent where it says nothing.
+"""What this worker uses and may use of memory and CPU, read from the kernel; None where the kernel has no figure.
 
-Of memory it is what the process itself holds. The cgroup's own peak holds the page cache too, which grows to the limit
-with every file that is read and goes again when the memory is needed; and a container may not set it back.
+Memory is what the process itself holds. The cgroup's own peak includes the page cache, which grows to the limit with
+every file that is read and shrinks when the memory is needed; and a container may not reset it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def peak_memory_bytes() -> float | None:
 
 
 def forget_peak() -> bool:
-    """Let the peak begin anew at what is resident now; False where the kernel does not allow that."""
+    """Reset the peak to what is resident now; False where the kernel does not allow that."""
     try:
         (PROC_SELF / "clear_refs").write_text("5")  # proc(5): resets the peak resident set size
     except OSError:
@@ -35,8 +35,8 @@ def forget_peak() -> bool:
 
 
 def children_memory_bytes() -> float:
-    """Memory of this process's children alone, in bytes, such as those that load data; what they share with it is in
-    its own.
+    """Memory of this process's children alone, in bytes, such as those that load data; what they share with this
+    process counts as its own.
     """
     total = 0.0
     for listed in (PROC_SELF / "task").glob("*/children"):
@@ -49,7 +49,7 @@ def children_memory_bytes() -> float:
 
 
 def memory_limit_bytes() -> float | None:
-    """The memory limit in force now, in bytes; None if there is none. It follows an in-place resize."""
+    """The present memory limit in bytes; None if there is none. It follows an in-place resize."""
     for file in ("memory.max", "memory.limit_in_bytes"):
         folder = _folder("memory", file)
         if folder is None:
@@ -59,7 +59,7 @@ def memory_limit_bytes() -> float | None:
             limit = math.inf if text == "max" else float(text)
         except (OSError, ValueError):
             continue
-        # Version 1 says "no limit" by a number beyond any machine's memory.
+        # Version 1 writes "no limit" as a number beyond any machine's memory.
         return limit if limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") else None
     return None
 
@@ -125,7 +125,7 @@ def cpu_throttled_seconds() -> float | None:
 
 
 def cpu_limit_cores() -> float | None:
-    """The CPU limit in force now, in cores; None if there is none. It follows an in-place resize."""
+    """The present CPU limit in cores; None if there is none. It follows an in-place resize."""
     folder = _folder("cpu", "cpu.stat")
     if folder is None:
         return None

@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 SECONDS = 30.0
-"""A peer that says nothing for so long is left; longer than readers keep a connection that they do not use."""
+"""The connection of a peer that is silent for so long is closed. Readers close unused connections earlier."""
 
 
 def listening(port: int) -> socket.socket:
@@ -55,7 +55,7 @@ class MetricsServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._thread.join()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A reader that went away is nothing to tell of."""
+        """A reader that went away is not worth a line in the log."""
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -76,4 +76,4 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  # the base class names it so
-        """Reading metrics is nothing to tell of either."""
+        """Reading metrics is not worth a line in the log."""

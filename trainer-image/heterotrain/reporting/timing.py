@@ -1,8 +1,8 @@
 """A worker's own time: what it takes for itself, without any waiting for others.
 
-From the completion of the previous step's last collective to the moment its last gradient bucket is ready: it holds
-optimizer step, data loading, transfer, forward and backward. The return of `backward()` would be too late (it has
-waited for the others by then), its start too early.
+Own time goes from the completion of the previous step's last collective to the moment at which this step's last
+gradient bucket is ready. So it includes the optimizer's step, data loading, transfer, forward and backward. The return
+of `backward()` would be too late an end, since it has waited for the others by then, and its start would be too early.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class StepTimes(NamedTuple):
     wait: float
 
     def read(self) -> StepTimes:
-        """They are known."""
+        """Return the times, which are known already."""
         return self
 
 
 class PendingTimes(Protocol):
-    """Those of a step that the device may not have ended yet."""
+    """The times of a step that the device may not have ended yet."""
 
     def read(self) -> StepTimes:
         """Wait until they are known."""
@@ -41,11 +41,11 @@ class StepClock:
         self._done = self._begin
 
     def restart(self) -> None:
-        """Begin a step now; what went before (set-up, a checkpoint, a new group) is not the step's."""
+        """Begin a step now; what happened before (set-up, a checkpoint, a new group) is no part of it."""
         self._begin = self._ready = self._done = time.perf_counter()
 
     def bucket_ready(self) -> None:
-        """A gradient bucket of this step is ready; the last one to say so counts."""
+        """A gradient bucket of this step is ready; the last one counts."""
         self._ready = time.perf_counter()
 
     def bucket_done(self) -> None:
@@ -67,14 +67,14 @@ class StepClock:
 
 
 class CudaStepTimes(NamedTuple):
-    """Those of a step between two events on the device; `host` is what the host saw of it."""
+    """The times of a step between two events on the device; `host` are those that the host measured."""
 
     begin: torch.cuda.Event
     ready: torch.cuda.Event
     host: StepTimes
 
     def read(self) -> StepTimes:
-        """Wait until the device has come there."""
+        """Wait until the device has reached the step's end."""
         self.ready.synchronize()
         own = self.begin.elapsed_time(self.ready) / 1e3
         return StepTimes(own=own, wait=max(0.0, sum(self.host) - own))

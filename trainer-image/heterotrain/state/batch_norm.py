@@ -93,7 +93,7 @@ class RunningStatistics:
                     layer.num_batches_tracked.fill_(int(count))
 
     def places(self) -> list[tuple[nn.Module, str]]:
-        """Whose they are, and under which names."""
+        """The modules that own these buffers, and the buffers' names there."""
         return [(layer, name) for layer in self._layers for name in layer._buffers]
 
     def buffers(self) -> list[torch.Tensor]:

@@ -1,12 +1,11 @@
-"""A model's buffers: which a step must be able to put back, and how those of several workers become one model's.
+"""A model's buffers: a step that fails puts them back, and those of several workers are merged into one model's.
 
-Each worker's buffers are its own while it trains. They become everybody's where they are used: for an evaluation, for
-a checkpoint, and at the end. By kind:
+Each worker's buffers are its own while it trains. They are made equal on all workers where they are used: for an
+evaluation, for a checkpoint, and at the end. By kind:
 
 * BatchNorm's (and InstanceNorm's) running statistics are merged, weighted by samples (`batch_norm.py`).
-* All others that differ between workers (counters of steps, vectors of spectral norm, codebooks) are those of the
-worker
-  that has seen most samples since, all of one worker, for they may depend on each other.
+* All others that differ between workers (counters of steps, vectors of spectral norm, codebooks) are taken from the
+  worker that has seen most samples since the last merge; all from one worker, for they may depend on each other.
 
 A module may write into a buffer, also behind the back of its version (`.data`), or put another tensor in its place. So
 buffers are looked up by their owner and name, and compared by content.
@@ -31,7 +30,7 @@ _LOOKED_AT_STEPS = 3  # in which buffers that change without a trace are looked 
 
 
 class _Place(NamedTuple):
-    """Where a buffer is: in a module, under a name."""
+    """Where a buffer is: the module that owns it, and its name there."""
 
     owner: nn.Module
     name: str
@@ -39,7 +38,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Kept:
-    """A buffer as it was, and when."""
+    """A buffer, its version when it was copied, and the copy."""
 
     buffer: torch.Tensor
     version: int
@@ -50,7 +49,7 @@ class KeptBuffers:
     """Copies of buffers as they were before the running step; made again only of those that steps do change."""
 
     def __init__(self, module: nn.Module) -> None:
-        # A walk through all modules at each step would be felt; few have buffers.
+        # Few modules have buffers, and a walk through all modules at each step would cost too much.
         self._owners = [each for each in module.modules() if each._buffers]
         # BatchNorm writes its statistics without leaving a trace in their versions.
         self._untraced = {_Place(*place) for place in RunningStatistics(module).places()}
@@ -58,7 +57,7 @@ class KeptBuffers:
         self._looks = 0
 
     def keep(self) -> None:
-        """As they are now."""
+        """Keep the buffers as they are now."""
         if self._owners:  # most models have none
             self._keep()
 
@@ -88,7 +87,7 @@ class KeptBuffers:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """As they were."""
+        """Put the buffers back as they were."""
         for place, kept in self._kept.items():
             kept.buffer.copy_(kept.copy)
             kept.version = kept.buffer._version
@@ -96,7 +95,7 @@ class KeptBuffers:
 
 
 class SharedBuffers:
-    """All workers' buffers, made one model's when they are needed."""
+    """The buffers of all workers, which are made equal when they are needed."""
 
     def __init__(self, module: nn.Module) -> None:
         self.statistics = RunningStatistics(module)
@@ -107,7 +106,7 @@ class SharedBuffers:
         self._samples = 0
 
     def saw(self, samples: int) -> None:
-        """This worker's buffers have seen so many samples more, in a committed step."""
+        """This worker's buffers have seen this many samples more, in a committed step."""
         self._samples += samples
 
     @contextlib.contextmanager
@@ -121,8 +120,8 @@ class SharedBuffers:
                 buffer.copy_(value)
 
     def merge(self, generation: Generation) -> None:
-        """All workers take the same. Raises RuntimeError if the groups break, ValueError if a buffer has not the same
-        shape on all of them."""
+        """Make the buffers of all workers equal. Raises RuntimeError if the groups break, ValueError if a buffer has
+        another shape on some workers."""
         if generation.world_size == 1 or not (self._others or self.statistics.any):
             return
         seen = torch.zeros(generation.world_size, dtype=torch.float64)

@@ -37,7 +37,7 @@ class CheckpointError(Exception):
 
 
 class MisfitError(CheckpointError):
-    """The checkpoint that is to be resumed from is another training's: so it is at every try."""
+    """The checkpoint that is to be resumed from belongs to another training, and will at every further try."""
 
     fatal = True
 
@@ -61,14 +61,14 @@ def _save(state: dict[str, Any], file: IO[bytes]) -> None:
 
 
 class _Noting:
-    """What is written to a file, and the first error of that."""
+    """A file that notes the first error of a write to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.error: OSError | None = None
         self._file = file
 
     def write(self, data: bytes) -> int:
-        """As the file's."""
+        """Do as the file does."""
         try:
             return self._file.write(data)
         except OSError as error:
@@ -76,7 +76,7 @@ class _Noting:
             raise
 
     def flush(self) -> None:
-        """As the file's."""
+        """Do as the file does."""
         self._file.flush()
 
 
@@ -110,7 +110,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _plain_number(value: Any) -> Any:
-    numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody has its numbers
+    numpy = sys.modules.get("numpy")  # where it is not imported, no value is one of its numbers
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
@@ -146,7 +146,8 @@ def _load(file: IO[bytes]) -> dict[str, Any]:
 
 
 def _check_whole(file: IO[bytes]) -> None:
-    """Raises CheckpointError if bytes are other than were written. torch writes checksums, and never looks at them."""
+    """Raises CheckpointError if the bytes differ from those that were written. torch writes checksums, but does not
+    compare them."""
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()

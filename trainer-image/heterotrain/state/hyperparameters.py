@@ -1,7 +1,7 @@
 """The numbers of an optimizer's parameter groups: rates, momenta, decays. They belong to the step.
 
-A script may set them by hand in its loop, which a worker without samples does not run: it takes them over from one
-that does. All workers keep a checksum of those that their steps used.
+A script may set them by hand in its loop. A worker without samples does not run that loop, and takes the numbers over
+from one that does. All workers keep a checksum of the numbers that their steps used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_HYPERPARAMETERS = frozenset({"params", "fused", "foreach", "capturable", "di
 
 
 class Hyperparameters:
-    """Those of one optimizer; which there are is found out when `settle` is called, before the first step."""
+    """The hyperparameters of one optimizer; `settle`, before the first step, finds out which there are."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.checksum = 0
@@ -31,7 +31,7 @@ class Hyperparameters:
         self._pairs: list[tuple[int, str, int]] = []
 
     def settle(self) -> None:
-        """Schedules and the like have added theirs."""
+        """All hyperparameters are there now, also those that schedules have added."""
         plain: list[tuple[int, str, int | None]] = []
         self._groups, self._pairs = [], []
         for number, group in enumerate(self._optimizer.param_groups):
@@ -42,14 +42,14 @@ class Hyperparameters:
                 elif _is_number(value):
                     plain.append((number, key, None))
             keys = [key for at, key, _ in plain if at == number]
-            # Reading them one by one would be felt. For one key itemgetter gives no tuple, so it gets it twice.
+            # Reading them one by one would cost too much. For one key itemgetter returns no tuple, so it gets it twice.
             self._groups.append(itemgetter(*keys, *keys[:1]) if keys else lambda _: ())
             plain += [(number, keys[0], None)] if keys else []
         self._places = [*plain, *self._pairs]
 
     @property
     def names(self) -> list[str]:
-        """Of each number, the same on all workers of a job."""
+        """The name of each number; the same on all workers of a job."""
         return [key if index is None else f"{key}[{index}]" for _, key, index in self._places]
 
     def values(self) -> list[Any]:
@@ -67,7 +67,7 @@ class Hyperparameters:
         return values + [groups[at][key][index] for at, key, index in self._pairs] if self._pairs else values
 
     def take(self, values: Sequence[float]) -> None:
-        """Set them as another worker has them."""
+        """Set the numbers to those of another worker."""
         for (number, key, index), value in zip(self._places, values, strict=True):
             group = self._optimizer.param_groups[number]
             found = group[key] if index is None else group[key][index]
@@ -83,7 +83,7 @@ class Hyperparameters:
                 group[key] = type(found)(value)
 
     def used(self, step: int, values: Sequence[Any]) -> None:
-        """The optimizer makes the step with these. The checksum holds each change of theirs, and its step."""
+        """The optimizer steps with these values. The checksum covers each change of the values, and its step."""
         if self._are_plain and values == self._used:
             return  # most steps end here; a tensor may have been changed in place
         numbers = list(map(float, values))

@@ -1,7 +1,7 @@
 """Random numbers of the training, such as dropout's: they belong to the seed, the worker and the step.
 
-Workers draw different ones, a replayed step the same, and a resumed job goes on as if it had never stopped, whoever of
-the workers is at which place. What is drawn while samples are loaded belongs to the samples (`augmentation.py`).
+Workers draw different numbers, a replayed step draws the same, and a resumed job goes on as if it had never stopped,
+whatever the order of its workers. What is drawn while samples are loaded belongs to the samples (`augmentation.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _64_BITS = (1 << 64) - 1
 
 
 class StepRandomness:
-    """One worker's."""
+    """The random numbers of one worker."""
 
     def __init__(self, seed: int, worker: str, device: torch.device) -> None:
         self._stream = seed_of(seed, worker)
@@ -33,7 +33,7 @@ class StepRandomness:
     def start(self, step: int) -> None:
         """The script's other sources begin a stream of this worker's own too, where it starts and where it resumes.
 
-        Setting them for each step would be felt, and few scripts draw from them while they train.
+        Setting them for each step would cost too much, and few scripts draw from them while they train.
         """
         seed = self._of(step)
         random.seed(seed)

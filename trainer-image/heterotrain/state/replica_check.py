@@ -1,8 +1,8 @@
 """A checksum of a worker's replica: of the parameters, and of what the optimizer keeps of them.
 
-Each time a window of all numbers is looked at, and the window moves on, so that all have been looked at after a while.
-Workers of one kind of machine must have the very same bits. Others round differently, so theirs are only compared in
-size: sums of absolute values must agree to one part in a thousand.
+Each checksum is of a window of all numbers, and the window moves on, so that after a while all numbers were looked at.
+Workers on machines of one kind must have the very same bits. Machines of different kinds round differently, so only the
+sizes of their numbers are compared: sums of absolute values must agree to one part in a thousand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 WINDOW = 1 << 17
-"""Parameters looked at each time, at some tenths of a millisecond."""
+"""Parameters in one window, which takes some tenths of a millisecond."""
 
 TOLERANCE = 1e-3
 
@@ -34,7 +34,8 @@ class ReplicaError(Exception):
 
 
 def kind_of_machine(device: torch.device) -> str:
-    """Workers of one kind compute the same bits from the same numbers, as far as the optimizer's step goes."""
+    """The kind of machine that this worker runs on. Machines of one kind compute the same bits from the same numbers,
+    as far as the optimizer's step goes."""
     if device.type == "cuda":
         return f"{torch.__version__} {torch.cuda.get_device_name(device)}"
     capability = torch.backends.cpu.get_cpu_capability()
@@ -51,8 +52,8 @@ class ReplicaChecksum:
         self._starts = list(accumulate((each.numel() for each in self._parameters), initial=0))
 
     def at(self, number: int, *, exact: bool) -> float:
-        """Of the `number`th window: a checksum of its bits, a whole number below 2**52; or if not `exact` the sum of
-        its absolute values."""
+        """The checksum of the `number`th window: of its bits, a whole number below 2**52; or if not `exact`, the sum
+        of its absolute values."""
         parts: dict[torch.dtype, list[torch.Tensor]] = {}
         for part in self._window(number):
             parts.setdefault(part.dtype, []).append(part)
@@ -63,7 +64,7 @@ class ReplicaChecksum:
         return float(sum((place + 1) * _bits(each) for place, each in enumerate(together.values())) % _EXACT)
 
     def whole(self, *, exact: bool) -> float:
-        """Of all numbers, likewise."""
+        """The checksum of all numbers, made in the same way."""
         windows = -(-self._starts[-1] // WINDOW)
         sums = [self.at(number, exact=exact) for number in range(windows)]
         return (
@@ -117,8 +118,8 @@ class Difference:
 
 
 def difference(what: str, values: Sequence[float], *, exact: bool) -> Difference | None:
-    """Who differs from the others, by rank; None if nobody does. Where no value is most workers', all but those that
-    agree with the first are said to differ."""
+    """The ranks that differ from the others; None if all agree. Where no value is shared by most workers, all ranks
+    that disagree with the first one differ."""
     if exact:
         if len(set(values)) == 1:
             return None

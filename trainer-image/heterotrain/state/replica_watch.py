@@ -1,4 +1,4 @@
-"""Are the workers' replicas equal? Looked at with every exchange; a difference stops the job."""
+"""Compares the workers' replicas with every exchange; a difference stops the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heterotrain.state.replica_check import Difference, ReplicaChecksum, Replica
 from heterotrain.state.training_state import TrainingState
 
 MOST_STEPS = 16
-"""Steps from one exchange to the next at the most, where steps are fast."""
+"""The most steps from one exchange to the next, where steps are fast."""
 
 STEPS_BETWEEN = 64
 """Steps from one checksum of the replica to the next, where steps are fast."""
@@ -20,7 +20,7 @@ _NAMED = 5
 
 
 class ReplicaWatch:
-    """One worker's side; all of them conclude the same at the same step."""
+    """One worker's side of the comparison; all workers draw the same conclusion at the same step."""
 
     def __init__(self, hyperparameters: Hyperparameters, checksum: ReplicaChecksum, state: TrainingState) -> None:
         self.exact = True  # all workers are machines of one kind
@@ -32,8 +32,8 @@ class ReplicaWatch:
         self._equal_at: int | None = None
 
     def checksums(self, steps_between: int) -> Checksums:
-        """Of this worker, at the beginning of a step; exchanges are `steps_between` steps apart. Where they follow one
-        another fast, most carry no checksum of the replica: it would be felt."""
+        """The checksums of this worker at the beginning of a step; exchanges are `steps_between` steps apart. Where
+        exchanges follow one another fast, most carry no checksum of the replica, which would cost too much."""
         step = self._state.position.step
         due = self._number == 0 or steps_between < MOST_STEPS or step - self._looked_at >= STEPS_BETWEEN
         if not due:
@@ -43,7 +43,7 @@ class ReplicaWatch:
         return Checksums(self._hyperparameters.checksum, self._checksum.at(self._number, exact=self.exact))
 
     def whole(self) -> Checksums:
-        """Of this worker, and of all numbers: where the job ends, and what a checkpoint holds."""
+        """The checksums of this worker over all numbers, for where the job ends and for what a checkpoint holds."""
         self._looked_at = self._state.position.step
         return Checksums(self._hyperparameters.checksum, self._checksum.whole(exact=self.exact))
 
@@ -55,15 +55,15 @@ class ReplicaWatch:
             "parameters or optimizer state", replicas, exact=self.exact
         )
         if found is not None:
-            raise ReplicaError(self._told(found, members))
+            raise ReplicaError(self._explained(found, members))
         self._equal_at = self._looked_at
 
     def restart(self) -> None:
-        """After a failure, or at the start, all begin together."""
+        """All workers begin together, at the start and after a failure."""
         self._number = 0
         self._hyperparameters.restart()
 
-    def _told(self, found: Difference, members: Sequence[Member]) -> str:
+    def _explained(self, found: Difference, members: Sequence[Member]) -> str:
         names = [members[rank].name for rank in found.ranks]
         who = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         equal_at = self._equal_at

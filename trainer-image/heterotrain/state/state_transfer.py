@@ -1,5 +1,5 @@
-"""A training state on its way from one worker to the others: what it is made of first, then one tensor after the other,
-so that nobody holds it a second time as bytes."""
+"""Sends a training state from one worker to the others: first its structure, then one tensor after the other, so that
+no worker holds the state a second time as bytes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from heterotrain.groups.generation import Generation
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError
 
-# How much larger than the receiver's own a state may be: an optimizer that has not stepped yet has none.
+# How much larger than the receiver's own state the received one may be: an optimizer has no state before its first
+# step.
 _TIMES_LARGER = 8
 _BYTES_MORE = 64 << 20
 
 
 def broadcast_state(own: dict[str, Any], source: int, generation: Generation, *, takes: bool) -> dict[str, Any] | None:
-    """The state of rank `source`, on the CPU, for the ranks that are to take it; None for all others, who call it
-    nevertheless. `own` is this rank's.
+    """The state of rank `source`, on the CPU, for the ranks that are to take it; None for all other ranks, which call
+    this function too. `own` is this rank's state.
 
     Raises RuntimeError if the groups break, CheckpointError if what arrives is no state, or far larger than `own`.
     """
-    speaks = generation.rank == source
-    received = broadcast_document(checkpoint.pack(_without_content(own)) if speaks else None, source, generation)
-    if speaks:
+    sends = generation.rank == source
+    received = broadcast_document(checkpoint.pack(_without_content(own)) if sends else None, source, generation)
+    if sends:
         for tensor in _tensors(own):
             broadcast_tensors([tensor], source, generation)
         return None

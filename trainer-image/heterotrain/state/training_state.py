@@ -1,4 +1,4 @@
-"""Everything that a job's training consists of, in one place: packed for checkpoints and for ranks that lag behind."""
+"""Everything that a job's training consists of, packed for checkpoints and for ranks that lag behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrainingState:
         config: TrainingConfig,
         job_uid: str = "",
     ) -> None:
-        """Without a `job_uid` nothing is known of who wrote which checkpoint."""
+        """Without a `job_uid` it is not known which job wrote a checkpoint."""
         self.position = Position()
         self.registered: dict[str, Any] = {}
         self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
@@ -54,7 +54,7 @@ class TrainingState:
         return {"model": model, "optimizer": optimizer, "registered": registered}
 
     def whole(self) -> dict[str, Any]:
-        """All of it; tensors are the very ones that are trained. Raises CheckpointError as `checked`."""
+        """The whole state; its tensors are the very ones that are trained. Raises CheckpointError as `checked`."""
         return {
             "schema": checkpoint.SCHEMA,
             "step": self.position.step,
@@ -68,7 +68,7 @@ class TrainingState:
         }
 
     def load(self, state: dict[str, Any]) -> str:
-        """Take over another rank's, or that of a run before. Returns the UID of its job, empty if it has none.
+        """Take over the state of another rank, or of an earlier run. Returns the UID of its job, empty if it has none.
 
         Raises CheckpointError if it does not fit this job, model or optimizer.
         """
@@ -116,7 +116,7 @@ class TrainingState:
             wrote = self.load(state)
         except CheckpointError as error:
             raise MisfitError(
-                f"{error}; it is the newest in {self._config.checkpoint_path} (spec.checkpoint.path): to begin anew, "
+                f"{error}; it is the newest in {self._config.checkpoint_path} (spec.checkpoint.path): to begin again, "
                 "set spec.checkpoint.resume: Never or move it away"
             ) from error
         self.saved_step = self.position.step

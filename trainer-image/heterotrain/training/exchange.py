@@ -32,7 +32,7 @@ class Exchange:
         self._next_step = 0
         self._steps_between = 1
         self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
-        self._announced_samples = 0  # everybody's, of which the exchange under way speaks
+        self._announced_samples = 0  # everybody's, whose sum the exchange under way brings
 
     @property
     def under_way(self) -> bool:
@@ -108,5 +108,5 @@ class Exchange:
         self._pending = None
         self._next_step, self._steps_between = 0, 1
         self._samples = (0, 0)
-        self.stop_agreed = False  # whoever was asked to stop says so again
+        self.stop_agreed = False  # a worker that was asked to stop sends that again
         self._watch.restart()

@@ -123,7 +123,7 @@ class Group:
         self._reducing.now = None
         if self.generation is not None:
             if self.generation.backend == "nccl":
-                # What nccl calls completed is only enqueued, so nobody can tell which steps are committed.
+                # What nccl calls completed is only enqueued, so it is not known which steps are committed.
                 raise MembershipError(
                     f"{self.broken}; over nccl a failed step is not repeated in place, the job goes on from its newest "
                     "checkpoint (training.backend: gloo repeats it)"

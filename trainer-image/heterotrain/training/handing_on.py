@@ -1,9 +1,9 @@
-"""What the script does in its loop, for workers on which it did not run.
+"""Hands on what the script did in its loop to workers on which the loop did not run.
 
-A worker without samples runs none of the script's loop. Gradients that are clipped there would be clipped on all
-workers but this one, and a learning rate that is set there would be the old one here: the models would drift apart. In
-a step with such workers the first of the others hands on its hyperparameters, and says whether its gradients changed
-between their arrival and the optimizer's step; if so, it hands them on too.
+A worker without samples runs none of the script's loop. Gradients that the script clips would be clipped on all other
+workers, a learning rate that it sets would be set on all others, and the models would drift apart. So in a step with
+such workers the first worker that has samples sends its hyperparameters, and whether its gradients changed between
+their arrival and the optimizer's step; if they did, it sends them too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ def hand_on_changes(
     *,
     takes: bool,
 ) -> None:
-    """Every worker calls it, before its optimizer's step; rank `source` had samples and a witness of their gradients.
+    """Every worker calls it before its optimizer's step; rank `source` had samples and a witness of their gradients.
 
-    This worker `takes` both if it had none; the others have the same already. Raises RuntimeError if the groups break.
+    This worker `takes` hyperparameters and gradients over if it had no samples; the others have the same already.
+    Raises RuntimeError if the groups break.
     """
-    speaks = generation.rank == source
+    sends = generation.rank == source
     own = [float(each) for each in hyperparameters.values()]
     message = torch.zeros(1 + len(own), dtype=torch.float64)
-    if speaks:
+    if sends:
         message = torch.tensor([float(witness is not None and witness.changed), *own], dtype=torch.float64)
     sum_over_ranks(message, generation)
     changed, *values = message.tolist()
@@ -43,13 +44,13 @@ def hand_on_changes(
         hyperparameters.take(values)
     if not changed:
         return
-    # The script may have taken some away, which then are nobody's.
-    present = torch.tensor([speaks and each.grad is not None for each in parameters], dtype=torch.int64)
+    # The script may have removed some gradients; those are removed on all workers.
+    present = torch.tensor([sends and each.grad is not None for each in parameters], dtype=torch.int64)
     sum_over_ranks(present, generation)
     kept = [parameter for parameter, there in zip(parameters, present.tolist(), strict=True) if there]
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in kept]
-    # Who has the same already receives them aside.
-    received = gradients if speaks or takes else [torch.empty_like(each) for each in gradients]
+    # A worker that has the same already receives them into tensors that it drops.
+    received = gradients if sends or takes else [torch.empty_like(each) for each in gradients]
     broadcast_tensors(received, source, generation)
     if takes:
         for parameter in parameters:

@@ -1,4 +1,4 @@
-"""The model that the script holds: its own, in the worker's precision, and noted when it is looked at.
+"""The model that the script holds: its own, in the worker's precision; a forward without gradients is noted.
 
 Everything else (attributes, methods, state_dict, copies) is the wrapped module's, so that scripts and their checkpoints
 look the same alone and in a job.
@@ -21,7 +21,7 @@ def _itself(module: nn.Module) -> nn.Module:
 
 
 class ElasticModel(nn.Module):
-    """A module of the job's; copies of it, and what `torch.save` writes, are of the module that it wraps."""
+    """Wraps a module of the job; copies of it, and what `torch.save` writes, are those of the wrapped module."""
 
     module: nn.Module
 

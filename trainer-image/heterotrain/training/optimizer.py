@@ -1,4 +1,4 @@
-"""The optimizer that the script holds: its step happens only if everybody's gradients arrived.
+"""The optimizer that the script holds: its step happens only if the gradients of all workers arrived.
 
 A subclass of torch's Optimizer, so that learning-rate schedulers accept it; it shares the state of the one it wraps.
 """

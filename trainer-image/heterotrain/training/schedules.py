@@ -25,13 +25,13 @@ class _Schedule:
 
 
 class Schedules:
-    """Those of one job, in the order in which they were registered."""
+    """The schedules of one job, in the order in which they were registered."""
 
     def __init__(self) -> None:
         self._all: list[_Schedule] = []
 
     def add(self, name: str, candidate: Any, every: Every) -> None:
-        """Take it if it is one, that is if it has a `step()`.
+        """Take an object that is a schedule, that is, has a `step()`.
 
         Raises TypeError for what has a `step()` that the session cannot call: a ReduceLROnPlateau, an optimizer.
         """
@@ -78,7 +78,7 @@ class Schedules:
                 continue
             text = (
                 f"registered schedule {each.name!r} ({type(each.schedule).__name__}) is made for {found} calls, the "
-                f"job has {length} {each.every}s; session.total_steps tells how many"
+                f"job has {length} {each.every}s; session.total_steps is the number of steps"
             )
             if isinstance(each.schedule, lr_scheduler.OneCycleLR) and found < length:
                 raise ValueError(text)

@@ -1,7 +1,7 @@
 """A small CNN on scikit-learn's handwritten digits: 1,797 real 8x8 images that need no download.
 
-It normalises over groups of channels unless told otherwise: statistics of local batches would make the model depend on
-how the global batch is split. The model also takes images of other sizes.
+It normalises over groups of channels unless it is asked for something else: statistics of local batches would make the
+model depend on how the global batch is split. The model also takes images of other sizes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ out, because its random numbers would depend on how the batch is split. Source: 
 Unsupervised Multitask Learners" (2019), section 2.3.
 
 The bundled sequences have one fixed length, so that the mean over a batch's tokens is the mean over its samples; losses
-of padded ones, whose samples have unequal numbers of tokens, are told to the session with a count.
+of padded ones, whose samples have unequal numbers of tokens, are weighted by a count.
 """
 
 from __future__ import annotations

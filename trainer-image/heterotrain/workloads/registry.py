@@ -85,7 +85,7 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class _Model:
     form: type[Form]
-    data: str  # what it trains on unless told otherwise
+    data: str  # what it trains on by default
     make: Callable[..., nn.Module]  # of a form, and `norm` and `width` where it has them
     criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     learning_rate: float
@@ -138,7 +138,7 @@ MODELS: Final = tuple(_MODELS)
 
 
 def default_data(model: str) -> str:
-    """The name of the data that a model trains on unless told otherwise."""
+    """The name of the data that a model trains on by default."""
     return _MODELS[model].data
 
 

@@ -1,6 +1,6 @@
-"""The newest evaluation in short, as metrics, last words and status have it; `heterotrain.contract` offers it to all.
+"""The newest evaluation in short, as metrics, last words and status have it.
 
-Whatever a script measures ends here in bounds: so many metrics, with names so long, of finite values.
+What a script measures is bounded here: the number of metrics, the length of their names, and finite values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 MAX_METRICS = 16
 MAX_METRIC_NAME = 63
 MAX_BYTES = 2048
-"""Of all metrics as JSON: last words have 4096 bytes in all."""
+"""The most bytes of all metrics as JSON; last words have 4096 bytes in all."""
 
 _GREATEST_STEP = 2**53
 
@@ -31,8 +31,8 @@ class Evaluated:
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= _GREATEST_STEP:
             return None
         kept: dict[str, float] = {}
-        for name, told in metrics:
-            value = _finite(told)
+        for name, given in metrics:
+            value = _finite(given)
             if _is_name(name) and value is not None:
                 more = {**kept, str(name): value}
                 if len(more) > MAX_METRICS or len(json.dumps(more)) > MAX_BYTES:
@@ -42,7 +42,7 @@ class Evaluated:
 
     @classmethod
     def from_document(cls, document: object) -> Evaluated | None:
-        """Read what `to_document` wrote, or something that is not ours, of which nothing is believed."""
+        """Read what `to_document` wrote; None of anything else."""
         if not isinstance(document, Mapping) or not isinstance(document.get("metrics"), Mapping):
             return None
         return cls.of(document.get("step"), document["metrics"].items())

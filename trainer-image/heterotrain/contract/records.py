@@ -1,4 +1,4 @@
-"""What workers write of their steps and evaluations, one JSON line each; `heterotrain.contract` offers it to all.
+"""The records that workers write of their steps and evaluations, one JSON line each.
 
 Lines of both kinds share a file, so each kind refuses the other's.
 """
@@ -66,7 +66,7 @@ class StepRecord:
     mark: str
 
     def to_json(self) -> str:
-        """One line, without the newline. Written out, for a step feels what json.dumps() takes."""
+        """One line, without the newline. It is written out, since json.dumps() would cost each step more."""
         loss = "null" if self.loss is None else _number(self.loss)
         return (
             f'{{"time": {self.time!r}, "step": {self.step}, "epoch": {self.epoch}, "version": {self.version}, '
@@ -104,5 +104,5 @@ def _number(value: float) -> str:
 
 
 def _line(record: Any) -> str:
-    # asdict() would copy every value, at a cost that a step feels.
+    # asdict() would copy every value, which costs too much.
     return json.dumps({field.name: getattr(record, field.name) for field in fields(record)})

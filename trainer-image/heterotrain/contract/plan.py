@@ -1,0 +1,177 @@
+"""The plan: who trains, and with how many samples each. It travels as one JSON document.
+
+A plan may be written by anybody who can write the ConfigMap, or by another version of the operator, so it is read with
+bounds and refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heterotrain.foreign import MAX_WHOLE, is_text, parse_object, shown
+
+PLAN_SCHEMA = 1
+"""Schema of the plan document that this version writes, and the newest that it reads."""
+
+PLAN_FILE = "plan.json"
+"""Key in the plan's ConfigMap, hence the file's name in its volume."""
+
+
+class PlanError(ValueError):
+    """A plan document that a worker must not follow; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker in a plan.
+
+    `batch_size` is in samples per step and may be 0; `address` is `host:port`. With a `micro_batch_size` the worker
+    does its part of a step in micro-batches of at most so many samples, whose gradients it adds up; 0: all at once.
+    """
+
+    name: str
+    uid: str
+    address: str
+    group: str
+    batch_size: int
+    micro_batch_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who trains, and with how many samples each.
+
+    `version` grows with every change, `generation` with every change of membership. Ranks are positions in
+    `members`; the first member is the leader.
+    """
+
+    version: int
+    generation: int
+    apply_at: str  # "step" | "epoch"
+    members: tuple[Member, ...]
+
+    @property
+    def leader(self) -> str:
+        """Name of the member that serves the rendezvous and announces newer plans."""
+        return self.members[0].name
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per full step: the sum of the members' batch sizes."""
+        return sum(member.batch_size for member in self.members)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Samples per step, by rank."""
+        return tuple(member.batch_size for member in self.members)
+
+    def rank_of(self, name: str, uid: str) -> int | None:
+        """The rank of a worker; None if the plan does not hold it under this very identity."""
+        for rank, member in enumerate(self.members):
+            if member.name == name and member.uid == uid:
+                return rank
+        return None
+
+    def to_json(self) -> str:
+        """The document as it is stored in the ConfigMap."""
+        return json.dumps(
+            {
+                "schema": PLAN_SCHEMA,
+                "version": self.version,
+                "generation": self.generation,
+                "applyAt": self.apply_at,
+                "leader": self.leader,
+                "globalBatchSize": self.global_batch_size,
+                "members": [
+                    {
+                        "name": m.name,
+                        "uid": m.uid,
+                        "address": m.address,
+                        "group": m.group,
+                        "batchSize": m.batch_size,
+                    }
+                    | ({"microBatchSize": m.micro_batch_size} if m.micro_batch_size else {})
+                    for m in self.members
+                ],
+            }
+        )
+
+
+MAX_PLAN_BYTES = 2**20
+"""What a ConfigMap may hold, and so the longest plan that is read."""
+
+MAX_NAME_LENGTH = 253
+"""The longest name of a Kubernetes object; UIDs, groups and addresses are shorter."""
+
+
+def _whole(document: Mapping[str, Any], key: str, where: str = "") -> int:
+    value = document.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise PlanError(f"{where}{key}: expected int, found {shown(value)}")
+    if value < 0:
+        raise PlanError(f"{where}{key}: {shown(value)} is negative")
+    if value > MAX_WHOLE:
+        raise PlanError(f"{where}{key}: {shown(value)} is above {MAX_WHOLE}")
+    return value
+
+
+def _text(document: Mapping[str, Any], key: str, where: str = "") -> str:
+    value = document.get(key)
+    if not isinstance(value, str):
+        raise PlanError(f"{where}{key}: expected str, found {shown(value)}")
+    if not is_text(value, MAX_NAME_LENGTH):
+        raise PlanError(f"{where}{key}: expected at most {MAX_NAME_LENGTH} characters of text, found {shown(value)}")
+    return value
+
+
+def parse_plan(text: str | bytes) -> Plan:
+    """Read a plan document; fields that are not known here are passed over.
+
+    Raises PlanError if it is malformed, longer than `MAX_PLAN_BYTES`, of a newer schema, has a repeated or no member,
+    a number above 2**53, or if its batches do not add up.
+    """
+    try:
+        document = parse_object(text, MAX_PLAN_BYTES)
+    except ValueError as error:
+        raise PlanError(str(error)) from error
+    schema = _whole(document, "schema")
+    if schema > PLAN_SCHEMA:
+        raise PlanError(f"schema: {schema} is newer than {PLAN_SCHEMA}, the newest that is understood here")
+    apply_at = _text(document, "applyAt")
+    if apply_at not in ("step", "epoch"):
+        raise PlanError(f"applyAt: expected 'step' or 'epoch', found {shown(apply_at)}")
+    entries = document.get("members")
+    if not isinstance(entries, list):
+        raise PlanError(f"members: expected list, found {shown(entries)}")
+    if not entries:
+        raise PlanError("members: a plan needs at least one member")
+    members = []
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise PlanError(f"members[{index}]: expected an object, found {shown(entry)}")
+        where = f"members[{index}]."
+        members.append(
+            Member(
+                name=_text(entry, "name", where),
+                uid=_text(entry, "uid", where),
+                address=_text(entry, "address", where),
+                group=_text(entry, "group", where),
+                batch_size=_whole(entry, "batchSize", where),
+                micro_batch_size=_whole(entry, "microBatchSize", where) if "microBatchSize" in entry else 0,
+            )
+        )
+    plan = Plan(_whole(document, "version"), _whole(document, "generation"), apply_at, tuple(members))
+    if len({member.name for member in members}) != len(members):
+        raise PlanError("members: a name occurs twice")
+    leader = _text(document, "leader")
+    if leader != plan.leader:
+        raise PlanError(f"leader: {shown(leader)} is not the first member, {shown(plan.leader)}")
+    total = _whole(document, "globalBatchSize")
+    if total != plan.global_batch_size:
+        raise PlanError(f"globalBatchSize: {total}, but the members' batches add up to {plan.global_batch_size}")
+    if total < 1:
+        raise PlanError("globalBatchSize: must be at least 1")
+    return plan
