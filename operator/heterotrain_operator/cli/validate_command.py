@@ -11,11 +11,9 @@ from typing import Any
 from heterotrain_operator.api import KIND, HeteroTrainingJob, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.document import STANDARD_INPUT, read_documents
 from heterotrain_operator.api.lint import doubts, faults
+from heterotrain_operator.cli.exit_codes import BAD_INPUT, SUCCEEDED
 from heterotrain_operator.clusters.kube.objects.names import CHECKPOINT_VOLUME, PLAN_VOLUME
 from heterotrain_operator.clusters.local.template import read_templates
-
-VALID = 0
-BAD_INPUT = 2
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -58,7 +56,7 @@ def validate(paths: Sequence[Path], *, strict: bool) -> int:
             refused += _refuse(source.name, ManifestError([Problem("", f"holds no {KIND}")]))
     if not found and not refused:
         refused += _refuse(", ".join(map(str, paths)), ManifestError([Problem("", f"no file holds a {KIND}")]))
-    return BAD_INPUT if refused else VALID
+    return BAD_INPUT if refused else SUCCEEDED
 
 
 def _sources(paths: Sequence[Path]) -> Iterator[_Source | ManifestError]:
@@ -75,7 +73,7 @@ def _sources(paths: Sequence[Path]) -> Iterator[_Source | ManifestError]:
 
 
 def _is_meant(document: Any, documents: Sequence[Any], source: _Source) -> bool:
-    """Whether a document is to be a job: a stranger among others, or in a folder, is not judged."""
+    """Whether a document is to be a job. One of another kind is passed over, unless the user named it alone."""
     alone = source.named and len(documents) == 1
     return alone or (isinstance(document, dict) and _resembles(document.get("kind")))
 

@@ -186,9 +186,9 @@ def job_view(job: JobState, now: datetime, *, wide: bool = False, width: int = U
         parts.append(Text(job.reason))
     for remark in remarks(job):
         parts.append(Text(remark, style="yellow"))
-    told = [condition for condition in job.conditions if wide or condition.holds or condition.type == "Balanced"]
-    if told:
-        parts += [Text(), conditions_table(told, now)]
+    shown = [condition for condition in job.conditions if wide or condition.holds or condition.type == "Balanced"]
+    if shown:
+        parts += [Text(), conditions_table(shown, now)]
     if job.workers:
         table = workers_table(job.workers, job.plan_version, width)
         room = next(column.width or 0 for column in table.columns if column.header == "STATE")
