@@ -23,7 +23,7 @@ from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, is_script
 from heterotrain_operator.cli.version import package_version
 
 FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "print_manifest")
-"""Options of `run` that say what a manifest says otherwise."""
+"""Options of `run` for what a manifest would state itself."""
 
 
 def program_name(path: str) -> str:

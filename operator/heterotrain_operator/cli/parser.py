@@ -167,7 +167,7 @@ def _add_validate(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def parse(arguments: Sequence[str], program: str) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """What is asked, and the words after `--`, which are a script's.
+    """The options, and the words after `--`, which are a script's arguments.
 
     Raises SystemExit(2) for what is not understood, with the usage of the command that is meant.
     """

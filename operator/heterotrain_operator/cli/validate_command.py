@@ -20,7 +20,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file, how it is called, and whether the user named it: what else is in a folder need not be a job."""
+    """A file, and whether the user named it: files that are found in a folder need not be jobs."""
 
     path: Path
     named: bool
@@ -117,7 +117,7 @@ def described(job: HeteroTrainingJob) -> str:
 
 
 def _refuse(name: str, error: ManifestError) -> int:
-    """Say why; returns one, to be counted."""
+    """Print why; returns 1, so that callers can count."""
     if name:
         sys.stderr.write(f"{name} is refused:\n")
     for problem in error.problems:

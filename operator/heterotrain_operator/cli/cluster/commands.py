@@ -117,7 +117,8 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # `| head` has seen enough; what is still buffered must not fail once more when the interpreter ends.
+        # The reader of a pipe, such as `head`, has ended; buffered output must not fail again when the interpreter
+        # ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except ReadingError as error:

@@ -143,7 +143,7 @@ def _section(title: str, lines: Sequence[str], style: str = "") -> list[Renderab
 
 
 def _why(evidence: Evidence, now: datetime) -> list[str]:
-    """The reason that the plan in force was published with."""
+    """The reason for which the active plan was published."""
     plan = evidence.plan
     if plan is None:
         return ["There is no plan yet: the first one is published once every worker answers."]
@@ -272,7 +272,7 @@ def _ceiling(ahead: Outlook) -> str:
 
 
 def _folded(events: Iterable[ReportedEvent]) -> list[ReportedEvent]:
-    """Events that say the same one after the other as one, as of the last."""
+    """The events, with equal ones in succession folded into one at the time of the last."""
     folded: list[ReportedEvent] = []
     for event in events:
         if folded and (folded[-1].reason, folded[-1].message) == (event.reason, event.message):

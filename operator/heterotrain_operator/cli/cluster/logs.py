@@ -64,7 +64,7 @@ def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | N
 
 
 def chosen_workers(job: str, worker: str | None, names: Sequence[str]) -> list[str]:
-    """The worker that is meant by its name, or by that without the job's; all of them by None.
+    """The worker of this name, which may lack the job's name at its beginning; None means all workers.
 
     Raises WorkerNotFoundError, naming those that exist.
     """
@@ -84,7 +84,7 @@ def _pieces(log: BinaryIO) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines with their ends; one that does not end comes in pieces no longer than those given."""
+    """Whole lines with their ends; a line that does not end comes in pieces of about PIECE_BYTES."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")

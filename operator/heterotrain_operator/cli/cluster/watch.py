@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0
-"""An API server may be away for a while, and the job trains on meanwhile."""
+"""An API server may be unreachable for a while, in which the job goes on training."""
 
 Document = dict[str, Any]
 
@@ -94,7 +94,9 @@ def follow(
                     return
                 yield change.job
             silent_since = None
-            if clock() - began < RETRY_SECONDS:  # whoever ends watches at once is not to be stormed
+            if (
+                clock() - began < RETRY_SECONDS
+            ):  # a server that ends every watch at once must not be flooded with requests
                 pause(RETRY_SECONDS)
         except ExpiredError:
             version = None

@@ -26,7 +26,7 @@ LEAST_ROWS = 3
 
 
 LINES_AROUND = 8
-"""Of the live view besides a row for each worker: the table's lines and heading, progress, reason, and some room."""
+"""Lines of the live view besides the workers' rows: the table's lines and heading, progress, reason, and some room."""
 
 
 class View:
@@ -76,7 +76,7 @@ class View:
         self.say(f"{title}{place}", style="bold")
 
     def clear(self) -> None:
-        """Nothing runs now."""
+        """Remove the live view: nothing runs now."""
         if self._live is not None:
             self._live.update(Text(""), refresh=True)
 

@@ -81,8 +81,8 @@ def workers_table(
     """One row per worker, by group and index; `memory_limits` are the greatest batches that memory is
     thought to hold.
 
-    Of memory only what is known of anybody is shown, and of all that only what fits into `width` columns, and
-    the first `most` workers.
+    Columns about memory are shown if they are known of any worker, of all columns those that fit into `width`, and of
+    all workers the first `most`.
     """
     workers = by_rank(job, seen)[:most]
     devices = {group.name: group.device for group in job.groups}
