@@ -4,8 +4,8 @@
     .venv/bin/python hack/bench/bsp.py --workload resnet18 --level 8 --level dynamic --out out/bench/bsp
     .venv/bin/python hack/bench/table.py out/bench/bsp
 
-Every setting, a workload at a level of heterogeneity, is one `heterotrain run --compare`: all policies in one
-invocation, in rounds of reversed order, between two profiles of the workers. Its figures go into a file of its own, and
+Every setting, a workload at a level of heterogeneity, is one experiment, as `heterotrain run --compare` runs it: all
+policies, in rounds of reversed order, between two profiles of the workers. Its figures go into a file of its own, and
 settings that are there are not run again: a long benchmark can be done in parts, and `table.py` reads them together.
 """
 
@@ -15,10 +15,9 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from bsp_setting import (
     DYNAMIC,
     DYNAMIC_LEVELS,
     PAPER_CORES,
-    ROOT,
     WARM_UP_STEPS,
     WORKLOADS,
     Setting,
@@ -40,30 +38,68 @@ from bsp_setting import (
     spare_cores,
 )
 
+from heterotrain_operator.api import parse_manifest, to_core
+from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import machine_cores
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.experiments.experiment import Experiment, experiment_of, placements_of, run_trials, summary_of
+from heterotrain_operator.experiments.figures.history import WELL
+from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
+from heterotrain_operator.experiments.trials.observer import Observer
+from heterotrain_operator.experiments.trials.stop import stop_signals
+from heterotrain_operator.experiments.trials.workers import limits_of
 from heterotrain_operator.experiments.wording import clock
 
 LEVELS = (*map(str, PAPER_CORES), DYNAMIC)
 
 
+class Titles(Observer):
+    """Prints which trial runs, and what the user has to know."""
+
+    def begin(
+        self, title: str, job: Job, log_file: Callable[[str], Path], *, position: str = "", endless: bool = False
+    ) -> None:
+        """Print the title of a trial."""
+        print(f"{job.name}: {title}" + (f" ({position})" if position else ""), file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """Print it."""
+        print(text, file=sys.stderr)
+
+
+def experiment(setting: Setting, folder: Path) -> Experiment:
+    """The experiment of a setting; its schedule passes through a file in `folder`, as a user's does."""
+    job = parse_manifest(manifest(setting))
+    changes = schedule(setting)
+    found = None
+    if changes is not None:
+        path = folder / "schedule.yaml"
+        path.write_text(yaml.safe_dump(changes, sort_keys=False), encoding="utf-8")
+        core = to_core(job)
+        found = load_schedule(path, core, limits_of(core))
+    return experiment_of(job, compared=setting.compared, rounds=setting.rounds, schedule=found)
+
+
 def run(setting: Setting, folder: Path) -> dict[str, Any]:
     """Run one setting in `folder`; returns its document. Raises RuntimeError if the run fails."""
-    job = folder / "job.yaml"
-    job.write_text(yaml.safe_dump(manifest(setting), sort_keys=False), encoding="utf-8")
-    words = [sys.executable, "-m", "heterotrain_operator.cli.main", "run", str(job), "--json", "--fresh"]
-    words += ["--compare", ",".join(setting.compared), "--rounds", str(setting.rounds), "--out", str(folder / "run")]
-    changes = schedule(setting)
-    if changes is not None:
-        (folder / "schedule.yaml").write_text(yaml.safe_dump(changes, sort_keys=False), encoding="utf-8")
-        words += ["--schedule", str(folder / "schedule.yaml")]
-    packages = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "trainer-image"), os.environ.get("PYTHONPATH", "")])
+    wanted = experiment(setting, folder)
     load = os.getloadavg()[0]
-    done = subprocess.run(
-        words, cwd=ROOT, env=os.environ | {"PYTHONPATH": packages}, stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{setting.name}: heterotrain run ended with {done.returncode}")
-    summary = json.loads(done.stdout)
+    mechanism = detect()
+    with stop_signals() as stop:
+        results = run_trials(
+            wanted,
+            folder,
+            mechanism=mechanism,
+            observer=Titles(),
+            stop=stop,
+            placements=placements_of(wanted),
+        )
+    last = results[-1].history
+    if last.phase not in WELL:
+        raise RuntimeError(f"{setting.name}: {last.title} {last.phase.lower()}: {last.message}")
+    summary = summary_of(wanted, results, mechanism.describe()).to_json()
+    steps = {(each.trial.policy, each.trial.round): each.history.steps for each in results}
+    warm_up_steps = min(WARM_UP_STEPS, setting.steps // 2)
     return {
         "benchmark": "bsp",
         "workload": setting.workload.model,
@@ -71,7 +107,7 @@ def run(setting: Setting, folder: Path) -> dict[str, Any]:
         "level": setting.level,
         "steps": setting.steps,
         "rounds": setting.rounds,
-        "warm_up_steps": min(WARM_UP_STEPS, setting.steps // 2),
+        "warm_up_steps": warm_up_steps,
         "cores": setting.cores,
         "machine": {
             "cores": machine_cores(),
@@ -80,7 +116,7 @@ def run(setting: Setting, folder: Path) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": version("torch"),
         },
-        **figures(summary, folder / "run", min(WARM_UP_STEPS, setting.steps // 2)),
+        **figures(summary, steps, warm_up_steps),
         "warnings": summary["warnings"],
     }
 

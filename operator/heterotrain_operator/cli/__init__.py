@@ -1,1 +1,1 @@
-"""The command line: runs a job here and says what came of it; needs neither torch nor Kubernetes."""
+"""The command line: parses what the user asks for, and prints what comes of it. It needs no torch."""

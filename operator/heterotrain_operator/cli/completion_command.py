@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> int:
     """Print the shell's script for a parser. Returns the exit code."""
-    import shtab  # noqa: PLC0415 - nobody else needs it
+    import shtab  # noqa: PLC0415 - no other command needs it
 
     for action in _actions(parser):
         if action.type is Path or "--kubeconfig" in action.option_strings:

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: a row is a line, and what has no room is left out by a fixed priority, not cut."""
+"""Tables that fit the terminal: a row is one line, and columns without room are left out by a fixed priority."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Column:
 
     @property
     def cell(self) -> str:
-        """Under which its cells are found: its heading, unless another column has the same."""
+        """The key of its cells in a row: its heading, unless another column has the same heading."""
         return self.key or self.heading
 
     @property
     def heading_width(self) -> int:
-        """Of the longest line of the heading."""
+        """The width of the longest line of the heading."""
         return max(map(cell_len, self.heading.split("\n")))
 
 
 def shortened(name: str, width: int) -> str:
-    """A name without its middle; the end tells workers apart, so more of it stays.
+    """A name without its middle; more of its end is kept, for that distinguishes workers.
 
     >>> shortened("digits-large-0", 10)
     'dig…arge-0'
@@ -69,7 +69,7 @@ def fitted(
 ) -> Table:
     """A table of at most `width` columns, if its columns of rank 0 allow that; `rows` have their cells by heading.
 
-    Between two columns are `gap` columns, with a `box` those of its lines.
+    Two columns are `gap` blanks apart; with a `box`, its lines separate them.
     """
     shown = list(columns)
     while _least_width(shown, rows, box, gap) > width and any(column.rank for column in shown):
@@ -98,7 +98,7 @@ def fitted(
 
 
 class FittedTable:
-    """The same without lines, for whatever place it is printed in."""
+    """A table without lines, as wide as the place in which it is printed."""
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]]) -> None:
         self._columns = columns
@@ -133,7 +133,7 @@ def _natural(column: Column, rows: Sequence[Mapping[str, Cell]]) -> int:
 
 
 def _least(column: Column, rows: Sequence[Mapping[str, Cell]]) -> int:
-    """The width below which the column says nothing of use."""
+    """The width below which the column is useless."""
     natural = _natural(column, rows)
     if column.text:
         return min(natural, max(column.least, column.heading_width))

@@ -16,9 +16,9 @@ from heterotrain_operator.api.base import MAX_GROUP_NAME
 
 SUFFIX = ".py"
 WORKERS = (Decimal(1), Decimal("0.5"), Decimal("0.25"))
-"""CPU limits of the workers if nobody says: as unequal as those of the examples."""
+"""CPU limits of the workers by default: as unequal as those of the examples."""
 SAMPLES_EACH = 64
-"""Of the global batch if nobody says, for each worker on average."""
+"""Samples of the default global batch for each worker, on average."""
 EPOCHS = 1
 IMAGE = "heterotrain-trainer:0.1.0"
 
@@ -29,7 +29,7 @@ _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop
 @dataclass(frozen=True, slots=True)
 class ScriptJob:
     """A script with its arguments, the CPU limit of each worker in cores, samples per step, and the end: epochs or
-    steps. What is None is up to this module.
+    steps. Where a field is None, this module chooses a default.
     """
 
     script: Path
@@ -102,7 +102,7 @@ def manifest_text(document: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors, which a reader would have to follow."""
+    """Writes no anchors, which a reader would have to follow."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

@@ -11,18 +11,16 @@ from typing import Any
 from heterotrain_operator.api import KIND, HeteroTrainingJob, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.document import STANDARD_INPUT, read_documents
 from heterotrain_operator.api.lint import doubts, faults
+from heterotrain_operator.cli.exit_codes import BAD_INPUT, SUCCEEDED
 from heterotrain_operator.clusters.kube.objects.names import CHECKPOINT_VOLUME, PLAN_VOLUME
 from heterotrain_operator.clusters.local.template import read_templates
-
-VALID = 0
-BAD_INPUT = 2
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file, how it is called, and whether the user named it: what else is in a folder need not be a job."""
+    """A file, and whether the user named it: files that are found in a folder need not be jobs."""
 
     path: Path
     named: bool
@@ -58,7 +56,7 @@ def validate(paths: Sequence[Path], *, strict: bool) -> int:
             refused += _refuse(source.name, ManifestError([Problem("", f"holds no {KIND}")]))
     if not found and not refused:
         refused += _refuse(", ".join(map(str, paths)), ManifestError([Problem("", f"no file holds a {KIND}")]))
-    return BAD_INPUT if refused else VALID
+    return BAD_INPUT if refused else SUCCEEDED
 
 
 def _sources(paths: Sequence[Path]) -> Iterator[_Source | ManifestError]:
@@ -75,7 +73,7 @@ def _sources(paths: Sequence[Path]) -> Iterator[_Source | ManifestError]:
 
 
 def _is_meant(document: Any, documents: Sequence[Any], source: _Source) -> bool:
-    """Whether a document is to be a job: a stranger among others, or in a folder, is not judged."""
+    """Whether a document is to be a job. One of another kind is passed over, unless the user named it alone."""
     alone = source.named and len(documents) == 1
     return alone or (isinstance(document, dict) and _resembles(document.get("kind")))
 
@@ -119,7 +117,7 @@ def described(job: HeteroTrainingJob) -> str:
 
 
 def _refuse(name: str, error: ManifestError) -> int:
-    """Say why; returns one, to be counted."""
+    """Print why; returns 1, so that callers can count."""
     if name:
         sys.stderr.write(f"{name} is refused:\n")
     for problem in error.problems:

@@ -1,4 +1,4 @@
-"""Where a job's checkpoints lie on this machine, and what is there already; nothing is lost by accident."""
+"""Where a job's checkpoints are on this machine, and which are there already. None is ever removed."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ def committed_steps(seen: Seen) -> int:
 
 
 def reached_steps(seen: Seen) -> int:
-    """The same, with what workers that have ended said at last: the last steps fall between two looks."""
+    """The committed steps, including those that workers reported when they ended: a job's last steps fall between two
+    observations."""
     ended = max((worker.step for worker in seen.workers if worker.exit_code is not None), default=0)
     return max(committed_steps(seen), ended)

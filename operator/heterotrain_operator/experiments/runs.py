@@ -55,7 +55,7 @@ def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -
 
 
 def _entries(runs: Path) -> list[Path]:
-    """Those that `begin` made; what else somebody has put there is left alone."""
+    """The entries that `begin` made; other files in the folder are left alone."""
     return sorted(entry for entry in runs.iterdir() if _MOMENT.fullmatch(entry.name)) if runs.is_dir() else []
 
 

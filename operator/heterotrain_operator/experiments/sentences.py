@@ -15,7 +15,7 @@ from heterotrain_operator.experiments.wording import UNKNOWN
 
 
 def metrics_of(trials: Sequence[TrialSummary]) -> tuple[str, ...]:
-    """The names of all that was evaluated, in the order in which the scripts told them."""
+    """The names of all that was evaluated, in the order in which the scripts reported them."""
     return tuple(dict.fromkeys(name for trial in trials for each in trial.evaluations for name in each.metrics))
 
 
@@ -50,7 +50,7 @@ def speedup(found: Speedup) -> str:
 
 
 PHASE_FIGURES = ("from step", "steps", "samples/s", "iteration", "adjustments", "of ceiling", "of ceiling, all steps")
-"""What `phase_figures` tells."""
+"""The headings of `phase_figures`."""
 
 
 def phase_figures(phase: PhaseSummary) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ UNKNOWN = "-"
 
 
 NAMED = 16
-"""Workers in one line before it only counts them."""
+"""Workers that are named in one line; further ones are only counted."""
 
 
 _AGES = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))

@@ -66,22 +66,26 @@ def test_the_common_loss_is_one_that_every_arm_reached():
     assert common_loss([joined(history(5, (32, 32), (1.0, 1.0)))]) is None
 
 
-def test_figures_leave_out_the_warm_up(tmp_path: Path):
+def test_figures_leave_out_the_warm_up():
     slow = history(20, (32, 32), (1.5, 1.5))
     fast = history(20, (32, 32), (0.5, 0.5), first=20, began=1000.0 + 20 * 2.0)
-    lines = [
-        json.dumps({"worker": name, **json.loads(record.to_json()), "cpuLimit": 0.5})
-        for part in (slow, fast)
-        for name, records in part.items()
-        for record in records
-    ]
-    (tmp_path / "optimal-1-series.jsonl").write_text("\n".join(lines), "utf-8")
     trial = {"policy": "Optimal", "round": 1, "worker": [{"name": FAST, "batch": 40}, {"name": SLOW, "batch": 24}]}
     trial |= dict.fromkeys(set(TRIAL_FIGURES) - trial.keys())
-    found = figures({"arms": [trial], "levels": [], "ceilings": []}, tmp_path, 20)
+    summary = {"arms": [trial], "levels": [], "ceilings": []}
+    found = figures(summary, {("Optimal", 1): joined(slow, fast)}, 20)
     assert found["arms"][0]["samples_per_second"] == pytest.approx(64.0)
     assert found["arms"][0]["batches"] == [40, 24]
     assert found["arms"][0]["target_seconds"] == 18.0  # ten steps of 2 s: the loss never changes
+
+
+@pytest.mark.parametrize("level", ["2", DYNAMIC])
+def test_a_setting_is_an_experiment_that_compares_all_its_policies_between_profiles(level: str, tmp_path: Path):
+    setting = Setting(WORKLOADS["svm"], level, 1.5, 100, 2)
+    wanted = bsp.experiment(setting, tmp_path)
+    trained = [trial.policy for trial in wanted.trials if not trial.is_profile]
+    assert sorted(trained) == sorted(2 * [bsp_setting.OWN_POLICY, *setting.compared])
+    assert [trial.is_profile for trial in (wanted.trials[0], wanted.trials[-1])] == [True, True]
+    assert len(wanted.schedule.changes) == (len(bsp_setting.DYNAMIC_LEVELS) if setting.is_dynamic else 0)
 
 
 def document(level: str = "8", **trials: float) -> dict[str, object]:

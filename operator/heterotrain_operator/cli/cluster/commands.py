@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heterotrain_operator.cli.exit_codes import BAD_INPUT, FAILED, NO_CLUSTER
 from heterotrain_operator.clusters.kube.reading_errors import (
     AccessError,
     JobNotFoundError,
@@ -26,10 +27,6 @@ from heterotrain_operator.clusters.kube.reading_errors import (
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
-
-NO_LOG = 1
-BAD_INPUT = 2
-NO_CLUSTER = 3
 
 COMMANDS = ("status", "watch", "explain", "logs")
 
@@ -120,13 +117,14 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # `| head` has seen enough; what is still buffered must not fail once more when the interpreter ends.
+        # The reader of a pipe, such as `head`, has ended; buffered output must not fail again when the interpreter
+        # ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except ReadingError as error:
         sys.stderr.write(f"{program} {asked.command}: {error}\n")
         if isinstance(error, NoLogError):
-            return NO_LOG
+            return FAILED
         return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError | WorkerNotFoundError) else NO_CLUSTER
 
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
 BALANCING = ("PlanPublished", "PlanRestored", "BatchRebalanced", "MemoryBoundFound", "DryRun")
-"""Reasons of the events that tell how the batches came about."""
+"""Reasons of the events that say how the batches came about."""
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedEvent:
     """One event: when it last happened, how often, its reason and its message."""
 
     moment: datetime | None
@@ -57,7 +57,7 @@ class Evidence:
     plan: Plan | None
     memory: Memory | None
     problems: tuple[str, ...]
-    events: tuple[Told, ...]
+    events: tuple[ReportedEvent, ...]
 
 
 def explain(reader: Reader, name: str, console: Console, now: datetime) -> int:
@@ -73,7 +73,7 @@ def explain(reader: Reader, name: str, console: Console, now: datetime) -> int:
         plan=stored.plan,
         memory=stored.memory,
         problems=tuple(filter(None, (stored.plan_problem, stored.memory_problem))),
-        events=tuple(_told(event) for event in reader.events(name, job.uid)),
+        events=tuple(_reported(event) for event in reader.events(name, job.uid)),
     )
     show(console, explanation(evidence, now))
     return 0
@@ -113,10 +113,10 @@ def _resolved(document: Document) -> tuple[Job | None, tuple[str, ...]]:
     return to_core(job), ()
 
 
-def _told(event: Mapping[str, Any]) -> Told:
+def _reported(event: Mapping[str, Any]) -> ReportedEvent:
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return Told(
+    return ReportedEvent(
         moment=moment(last or event["metadata"].get("creationTimestamp")),
         count=series.get("count") or event.get("count") or 1,
         kind=event.get("type", ""),
@@ -143,7 +143,7 @@ def _section(title: str, lines: Sequence[str], style: str = "") -> list[Renderab
 
 
 def _why(evidence: Evidence, now: datetime) -> list[str]:
-    """The reason that the plan in force was published with."""
+    """The reason for which the active plan was published."""
     plan = evidence.plan
     if plan is None:
         return ["There is no plan yet: the first one is published once every worker answers."]
@@ -271,9 +271,9 @@ def _ceiling(ahead: Outlook) -> str:
     )
 
 
-def _folded(events: Iterable[Told]) -> list[Told]:
-    """Events that say the same one after the other as one, as of the last."""
-    folded: list[Told] = []
+def _folded(events: Iterable[ReportedEvent]) -> list[ReportedEvent]:
+    """The events, with equal ones in succession folded into one at the time of the last."""
+    folded: list[ReportedEvent] = []
     for event in events:
         if folded and (folded[-1].reason, folded[-1].message) == (event.reason, event.message):
             folded[-1] = replace(event, count=folded[-1].count + event.count)
@@ -282,7 +282,7 @@ def _folded(events: Iterable[Told]) -> list[Told]:
     return folded
 
 
-def _history(events: Sequence[Told], now: datetime) -> Table:
+def _history(events: Sequence[ReportedEvent], now: datetime) -> Table:
     table = columns("age", "times", "reason", "message", right=("times",))
     for event in events:
         style = "yellow" if event.kind == "Warning" else ""

@@ -1,7 +1,7 @@
-"""What a job's object in a cluster says of it, read with patience.
+"""Read the object of a job in a cluster tolerantly.
 
-The object may come from another version of the operator, or from one that has not looked at it yet: what is absent is
-None, and fields that are not known here are passed over.
+The object may come from another version of the operator, or from one that has not looked at it yet: absent fields are
+None, and unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class JobState:
 
     @property
     def ended(self) -> bool:
-        """Whether it succeeded or failed, for good."""
+        """Whether it has succeeded or failed."""
         return self.phase in FINAL_PHASES
 
     def condition(self, kind: str) -> ConditionState | None:

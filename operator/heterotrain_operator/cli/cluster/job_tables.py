@@ -27,10 +27,10 @@ STYLES = {
 }
 
 MESSAGES = 5
-"""Of workers, repeated in full below their table."""
+"""Messages of workers that are repeated in full below their table."""
 
 UNSEEN = "Unseen"
-"""Stands for the phase of a job that no operator has looked at."""
+"""Shown as the phase of a job that no operator has observed yet."""
 
 
 def console() -> Console:
@@ -143,7 +143,7 @@ def jobs_table(
 
 
 def workers_table(workers: Sequence[WorkerState], plan_version: int | None, width: int = UNCUT_WIDTH) -> Table:
-    """One line per worker; a plan that is not the one in force is marked."""
+    """One line per worker; a plan other than the active one is marked."""
     fits = any(worker.most is not None for worker in workers)
     rows: list[dict[str, Cell]] = []
     for worker in workers:
@@ -186,9 +186,9 @@ def job_view(job: JobState, now: datetime, *, wide: bool = False, width: int = U
         parts.append(Text(job.reason))
     for remark in remarks(job):
         parts.append(Text(remark, style="yellow"))
-    told = [condition for condition in job.conditions if wide or condition.holds or condition.type == "Balanced"]
-    if told:
-        parts += [Text(), conditions_table(told, now)]
+    shown = [condition for condition in job.conditions if wide or condition.holds or condition.type == "Balanced"]
+    if shown:
+        parts += [Text(), conditions_table(shown, now)]
     if job.workers:
         table = workers_table(job.workers, job.plan_version, width)
         room = next(column.width or 0 for column in table.columns if column.header == "STATE")

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from heterotrain_operator.cli.exit_codes import BAD_INPUT, FAILED, SUCCEEDED
 from heterotrain_operator.clusters.kube.reading_errors import NoLogError, WorkerNotFoundError
 from heterotrain_operator.experiments import runs
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
-
-PRINTED = 0
-NO_LOG = 1
-BAD_INPUT = 2
 
 PIECE_BYTES = 64 * 1024
 
@@ -28,7 +25,7 @@ def print_local(run: Path, job: str, worker: str | None, *, trial: str | None, t
     trained = [slug for slug in found if not slug.startswith("profile-")] or list(found)
     if not found:
         sys.stderr.write(f"{program} logs: the run in {run} has no logs\n")
-        return NO_LOG
+        return FAILED
     if trial is not None and trial not in found:
         sys.stderr.write(f"{program} logs: the run in {run} has no trial {trial!r}; it has {', '.join(found)}\n")
         return BAD_INPUT
@@ -43,7 +40,7 @@ def print_local(run: Path, job: str, worker: str | None, *, trial: str | None, t
     for name in names:
         with chosen.workers[name].open("rb") as log:
             _write(_last(_lines(_pieces(log)), tail), name if worker is None else "")
-    return PRINTED
+    return SUCCEEDED
 
 
 def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | None) -> int:
@@ -55,19 +52,19 @@ def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | N
     pods = {pod["metadata"]["name"]: pod for pod in reader.worker_pods(job)}
     if not pods:
         raise NoLogError(f"job {job} has no pods now; what they have printed is gone with them")
-    code = PRINTED
+    code = SUCCEEDED
     for name in chosen_workers(job, worker, list(pods)):
         try:
             _write(_lines(reader.log(pods[name], tail=tail)), name if worker is None else "")
         except NoLogError as error:
             sys.stdout.flush()
             sys.stderr.write(f"{name}: {error}\n")
-            code = NO_LOG
+            code = FAILED
     return code
 
 
 def chosen_workers(job: str, worker: str | None, names: Sequence[str]) -> list[str]:
-    """The worker that is meant by its name, or by that without the job's; all of them by None.
+    """The worker of this name, which may lack the job's name at its beginning; None means all workers.
 
     Raises WorkerNotFoundError, naming those that exist.
     """
@@ -87,7 +84,7 @@ def _pieces(log: BinaryIO) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines with their ends; one that does not end comes in pieces no longer than those given."""
+    """Whole lines with their ends; a line that does not end comes in pieces of about PIECE_BYTES."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")

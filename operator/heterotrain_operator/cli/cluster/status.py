@@ -43,7 +43,7 @@ def show_job(reader: Reader, name: str, console: Console, output: str | None, no
 
 
 def _without_bookkeeping(job: dict[str, Any]) -> dict[str, Any]:
-    """Without the record of who manages which field, which kubectl hides, too."""
+    """The object without the record of who manages which field, which kubectl hides, too."""
     metadata = {key: value for key, value in job["metadata"].items() if key != "managedFields"}
     return {**job, "metadata": metadata}
 

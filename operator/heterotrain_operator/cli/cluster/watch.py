@@ -13,18 +13,17 @@ from rich.text import Text
 
 from heterotrain_operator.cli.cluster.job_state import JobState, read_job
 from heterotrain_operator.cli.cluster.job_tables import UNSEEN, job_view, remarks, shown, steps
+from heterotrain_operator.cli.exit_codes import FAILED, SUCCEEDED
 from heterotrain_operator.clusters.kube.reading_errors import ExpiredError, UnreachableError
 from heterotrain_operator.experiments import wording
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
-SUCCEEDED = 0
-FAILED = 1
 
 RETRY_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0
-"""An API server may be away for a while, and the job trains on meanwhile."""
+"""An API server may be unreachable for a while, in which the job goes on training."""
 
 Document = dict[str, Any]
 
@@ -67,7 +66,7 @@ def follow(
     """The job as it is now and after every change of it; None, at last, once it was deleted.
 
     A watch that ends or breaks is taken up where it was. Where the cluster has forgotten that moment, the job is
-    looked at anew: what it is now matters, not how it came about.
+    looked at again: what it is now matters, not how it came about.
     """
     look = reader.look(name)
     if look.job is None:
@@ -95,7 +94,9 @@ def follow(
                     return
                 yield change.job
             silent_since = None
-            if clock() - began < RETRY_SECONDS:  # whoever ends watches at once is not to be stormed
+            if (
+                clock() - began < RETRY_SECONDS
+            ):  # a server that ends every watch at once must not be flooded with requests
                 pause(RETRY_SECONDS)
         except ExpiredError:
             version = None

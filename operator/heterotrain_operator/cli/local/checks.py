@@ -118,7 +118,7 @@ def _unasked_resume(durable: Path) -> Iterator[Problem]:
 
 
 def _checkpoint_problems(durable: Path) -> Iterator[Problem]:
-    """Found now, and not when the first checkpoint is lost."""
+    """A folder that cannot be written to is reported before the run, not when the first checkpoint is lost."""
     hindrance = _hindrance(durable)
     if hindrance:
         yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {hindrance}")

@@ -60,7 +60,8 @@ def _introduce_checkpoints(view: View, experiment: Experiment, options: Options)
 
 
 def ignored_fields(prepared: Prepared) -> list[str]:
-    """Fields of the manifest that mean nothing on this machine; those of templates by their path in the pod, once."""
+    """Fields of the manifest without effect on this machine; fields of pod templates are named once, by their path in
+    the pod."""
     in_templates = (path for template in prepared.templates.values() for path in template.ignored)
     paths = list(dict.fromkeys(_IN_POD.sub("", path) for path in in_templates))
     if prepared.experiment.job.spec.metrics.source != "Pods":

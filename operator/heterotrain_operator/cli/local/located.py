@@ -14,11 +14,11 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 """Options of python that take the next word."""
 
 FOLDERS_ABOVE = 2
-"""That of a manifest: as deep as manifests usually lie in a repository."""
+"""Folders above that of the manifest in which scripts are sought: manifests usually lie no deeper in a repository."""
 
 
 def script_at(words: Sequence[str]) -> int | None:
-    """The position of the script in a command such as `python -u train.py`; None if it runs none that can be told."""
+    """The position of the script in a command such as `python -u train.py`; None if it cannot be found."""
     if not words or not Path(words[0]).name.startswith("python"):
         return None
     position = 1
@@ -30,7 +30,7 @@ def script_at(words: Sequence[str]) -> int | None:
 
 
 def located(job: HeteroTrainingJob, manifest: Path, here: Path, problems: list[Problem]) -> HeteroTrainingJob:
-    """The job with every relative script by where it is, and a problem for each that is nowhere.
+    """The job with the absolute path of every relative script, and a problem for each script that is not found.
 
     A script is sought below `here`, the current folder, then below that of the manifest and FOLDERS_ABOVE more, so that
     a path that was written for the top of a repository holds from anywhere; with a workingDir only below that.
@@ -62,7 +62,7 @@ def _locate(container: dict[str, Any], manifest: Path, here: Path, place: str, p
         [Path(asked)] if asked is not None else list(dict.fromkeys((here, beside, *beside.parents[:FOLDERS_ABOVE])))
     )
     if asked is not None and not folders[0].is_dir():
-        return  # which is refused by itself
+        return  # reading the templates refuses such a folder
     found = next((folder / script for folder in folders if (folder / script).is_file()), None)
     if found is None:
         field = "command" if position < len(command) else "args"

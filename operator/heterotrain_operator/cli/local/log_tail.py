@@ -1,4 +1,4 @@
-"""Read logs that may still grow, in lines for people: bounded, whatever a script prints."""
+"""Read logs that may still grow, as lines, in bounded memory whatever a script prints."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import deque
 from pathlib import Path
 
 LONGEST_LINE = 4096
-"""Characters after which a line that does not end is shown as one all the same."""
+"""A longer line is shown in pieces of so many characters."""
 MOST_BYTES = 256 * 1024
-"""Read at one look; what a script prints beyond that is passed over, and counted."""
+"""Bytes read at once; what a script prints beyond that between two calls is skipped, and its length is shown."""
 LAST_BYTES = 256 * 1024
-"""Of the end of a log, searched for its last lines."""
+"""Bytes at the end of a log that are searched for its last lines."""
 
 
 def visible(line: str) -> str:

@@ -26,7 +26,7 @@ from heterotrain_operator.experiments.trials.runner import INTERRUPTED
 from heterotrain_operator.experiments.trials.workers import worker_names
 
 LAST_LINES = 20
-"""Of the failing worker's log, shown at the end of a run."""
+"""Lines of the failing worker's log that are shown at the end of a run."""
 
 
 def print_outcome(console: Console, summary: Summary, failed: FailedWorker | None, *, here: Path, logs: Path) -> None:

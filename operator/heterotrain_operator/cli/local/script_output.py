@@ -12,7 +12,7 @@ NONE, LEADER, ALL = "none", "leader", "all"
 CHOICES = (LEADER, ALL, NONE)
 
 LOOK_EVERY_SECONDS = 0.25
-"""Reading logs takes CPU time from the workers."""
+"""Seconds between two reads: reading logs takes CPU time from the workers."""
 
 
 class ScriptOutput:

@@ -14,7 +14,7 @@ from heterotrain_operator.experiments.figures.summary import Summary
 from heterotrain_operator.experiments.figures.trial_summary import TrialSummary
 
 METRICS = 4
-"""Of what a script evaluates, in the table; `--json` and the report have all."""
+"""Metrics of a script's evaluations that the table shows; `--json` and the report have all."""
 TRIAL_COLUMNS = (
     Column("policy", name=True),
     Column("steps", rank=5),
@@ -31,7 +31,7 @@ PHASE_COLUMNS = (
     Column("CPU limits", left=True),
     *(Column(heading, rank=rank) for heading, rank in zip(sentences.PHASE_FIGURES, (4, 5, 2, 1, 6, 0, 3), strict=True)),
 )
-"""Of `sentences.PHASE_FIGURES` the share of the ceiling always stays."""
+"""The column with the share of the ceiling is never left out."""
 
 
 def trials_table(summary: Summary, width: int) -> Table:

@@ -1,7 +1,7 @@
 """The ceiling: how fast the job could be if every batch were split with perfect knowledge of the workers; pure.
 
 A speed-up alone says little: it grows with how badly the uniform split fits. The share of the ceiling says
-how much of what was possible has been reached (mechanisms, section 4).
+how much of what was possible has been reached.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ceilings = Mapping[int, MeasuredCeiling]
 
 
 def ceilings_at(levels: Sequence[Ceilings], level: int) -> Ceilings:
-    """The ceilings under these limits; none where they were not measured."""
+    """The ceilings under the limits of this level; empty where they were not measured."""
     return levels[level] if level < len(levels) else {}
 
 

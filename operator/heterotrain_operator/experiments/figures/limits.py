@@ -23,7 +23,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """CPU limits as they were changed at `seconds` (Unix time), when `step` steps were committed; `level` tells which
+    """CPU limits as they were changed at `seconds` (Unix time), when `step` steps were committed; `level` says which
     of the run's sets of limits hold from then on, `limits` by worker in cores (None: no limit).
     """
 

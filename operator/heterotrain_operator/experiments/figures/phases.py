@@ -23,7 +23,7 @@ from heterotrain_operator.experiments.figures.steps import (
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The steps committed under one set of limits; of the first one the beginning lay before the change."""
+    """The steps committed under one set of limits. The first of them may have begun under the limits before."""
 
     label: str
     level: int

@@ -10,11 +10,11 @@ from heterotrain_operator.core.split.oracle import ProfiledTime
 from heterotrain_operator.experiments.figures.steps import Step, balanced
 
 LEAST_SIZES = 4
-"""Batch sizes per worker below which a profile does not carry a ceiling well."""
+"""A profile at fewer batch sizes than this is too coarse for a trustworthy ceiling."""
 
 
 BEST_BALANCED_SHARE = 0.20
-"""Where no step is balanced, this share of the steps, the best balanced ones, stand in."""
+"""Share of the steps, the best balanced ones, that are used instead where no step is balanced."""
 
 
 DOUBTFUL_DRIFT = 0.10

@@ -24,7 +24,7 @@ def read_series(path: Path) -> tuple[StepRecord, ...]:
 
 
 def read_evaluations(path: Path) -> tuple[EvaluationRecord, ...]:
-    """What a worker's file tells of evaluations; only the leader's tells of any."""
+    """The evaluations in a worker's file; only the leader's file has any."""
     return _read(path, EvaluationRecord.from_json)
 
 

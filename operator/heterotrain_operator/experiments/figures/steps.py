@@ -54,8 +54,8 @@ class Step:
 
     @property
     def spread(self) -> float | None:
-        """(longest - shortest) / longest own time of the workers that had samples; None if nobody had any. Of one step,
-        hence with all of its noise: the job's imbalance is what decisions say of a whole plan."""
+        """(longest - shortest) / longest own time of the workers that had samples; None if none had any. It is that of
+        one step, with all of its noise; the job's imbalance is what decisions say of a whole plan."""
         own = [record.own for record in self.records.values() if record.samples > 0]
         longest = max(own, default=0.0)
         return (longest - min(own)) / longest if longest > 0 else None
@@ -84,13 +84,13 @@ def since_last_adjustment(steps: Sequence[Step]) -> Sequence[Step]:
 
 
 def _adjusted(before: Step, after: Step) -> bool:
-    # Only workers that both steps know: a killed worker's last account may be missing, which changes nothing.
+    # Only workers that both steps know: a killed worker's last record may be missing, which changes nothing.
     known = before.records.keys() & after.records.keys()
     return any(before.records[name].batch != after.records[name].batch for name in known)
 
 
 def balanced(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The unmarked steps whose own times are balanced (mechanisms: within 10 %)."""
+    """The unmarked steps whose own times are balanced to within BALANCED_WITHIN."""
     return tuple(
         step for step in steps if not step.marked and step.spread is not None and step.spread <= BALANCED_WITHIN
     )

@@ -124,7 +124,7 @@ def _global_batch(steps: Sequence[Step]) -> int:
 
 
 def _fault(trial: TrialHistory, fractions: Sequence[float | None], parts: Sequence[PhaseSummary]) -> str | None:
-    """Says which share of a ceiling cannot be, the greatest of the trial's and of its phases'; None if all can."""
+    """A sentence about the greatest share of a ceiling, of the trial or of its phases, if it is above FAULT_ABOVE."""
     found = [(fraction, "") for fraction in fractions]
     for part in parts:
         found += [(part.ceiling_fraction, f" in {part.label}"), (part.ceiling_fraction_all, f" in {part.label}")]

@@ -10,7 +10,7 @@ from heterotrain_operator.experiments.trials.result import TrialResult
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What bears on the figures besides the job: this machine's CPU cores, and how limits were imposed on
+    """What affects the figures besides the job: this machine's CPU cores, and how limits were imposed on
     them.
     """
 

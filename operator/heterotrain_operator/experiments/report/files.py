@@ -39,7 +39,7 @@ def _series(trial: TrialResult) -> str:
 
 
 def _limit(trial: TrialHistory, worker: str, seconds: float) -> dict[str, float | None]:
-    """Nothing before the first change: then it is what the manifest says."""
+    """The limit since the last change; empty before the first one, when the manifest's limit holds."""
     limits = next((change.limits for change in reversed(trial.changes) if change.seconds <= seconds), None)
     return {} if limits is None else {"cpuLimit": limits[worker]}
 

@@ -1,7 +1,7 @@
 """The report as one page that needs nothing else.
 
-The page holds everything inside itself, so that it can be mailed or kept; of the machine it names only what
-bears on the figures, never its name.
+The page holds everything inside itself, so that it can be mailed or kept; of the machine it shows only what
+affects the figures, never its name.
 """
 
 from __future__ import annotations

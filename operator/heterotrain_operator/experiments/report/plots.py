@@ -81,7 +81,7 @@ def _dots(axes: Axes, xs: Sequence[float], ys: Sequence[float], tint: str) -> No
 
 
 def _above_most(values: Sequence[float]) -> float:
-    """A limit that shows nearly everything: a few stalls must not press the rest flat."""
+    """A limit that shows nearly everything: a few very long steps must not flatten the other lines."""
     ordered = sorted(values)
     return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.995 * len(ordered)) - 1)]
 

@@ -29,7 +29,7 @@ class Change:
 class Schedule:
     """Changes in ascending order, and the different levels that workers have during the job, `levels[0]` at its start.
 
-    Without changes it is that of a job whose limits stay.
+    Without changes the limits stay.
     """
 
     levels: tuple[Level, ...]

@@ -136,7 +136,7 @@ def _limits(
     if not isinstance(given, dict) or not given:
         problems.append(Problem(path, "must map worker groups, or single workers, to CPU limits such as 500m"))
         return
-    # Groups first: what is said of a single worker is more exact.
+    # Groups come first, so that the limit of a single worker replaces that of its group.
     for name in sorted(given, key=lambda name: len(names.get(name, ())), reverse=True):
         at = render_path(("changes", index, "cpuLimits", str(name)))
         if name not in names:

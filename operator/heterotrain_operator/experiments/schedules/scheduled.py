@@ -15,11 +15,11 @@ EVENT = "LimitsChanged"
 
 
 LEAST_SECONDS = 0.1
-"""Between looks for a step that is about to be reached: each costs the workers CPU time."""
+"""The shortest pause before a step that is about to be reached: each observation costs the workers CPU time."""
 
 
 class Limited(Protocol):
-    """A world in which workers' limits can be changed from outside."""
+    """A backend in which workers' limits can be changed from outside."""
 
     def set_cpu_limit(self, name: str, cores: float | None) -> None:
         """Change a worker's CPU limit, in cores."""
@@ -31,7 +31,7 @@ class Limited(Protocol):
 
 
 class ScheduledLimits:
-    """The limits of one trial. Tell it every look; `now` gives Unix seconds.
+    """The limits of one trial. `look` must be called with every observation; `now` gives Unix seconds.
 
     A worker that is started again begins with its manifest's limit, so every worker is known by its uid.
     """
@@ -39,7 +39,7 @@ class ScheduledLimits:
     def __init__(
         self,
         schedule: Schedule,
-        world: Limited,
+        backend: Limited,
         placements: Sequence[Mapping[str, int]],
         now: Callable[[], float],
         declared: Limits,
@@ -47,7 +47,7 @@ class ScheduledLimits:
         """`placements` has for each level of the schedule a CPU for each worker, or none."""
         self.changes: list[LimitChange] = []
         self._schedule = schedule
-        self._world = world
+        self._backend = backend
         self._placements = placements
         self._now = now
         self._level = 0
@@ -59,7 +59,7 @@ class ScheduledLimits:
         self._imposed: dict[str, int] = {}
 
     def look(self, seen: Seen) -> tuple[Event, ...]:
-        """Change what is due; returns what there is to tell. Raises LimitError if a limit is refused."""
+        """Change what is due; returns an event for each change. Raises LimitError if a limit is refused."""
         step = self._step = committed_steps(seen)
         self._pace.note(self._now(), step)
         if self._began is None and step > 0:
@@ -78,7 +78,7 @@ class ScheduledLimits:
         return tuple(events)
 
     def seconds_left(self) -> float | None:
-        """Until the next change, as far as can be foreseen; None if it cannot, or there is none."""
+        """Until the next change, as far as it can be predicted; None if it cannot, or if there is no further change."""
         if self._done == len(self._schedule.changes):
             return None
         at = self._schedule.changes[self._done].at
@@ -96,7 +96,7 @@ class ScheduledLimits:
         return self._schedule.levels[self._level].limits
 
     def _seconds(self) -> float | None:
-        # The start of a job takes its time, which differs; what counts is training.
+        # Starting a job takes a different time in every trial; seconds count from its first step on.
         return None if self._began is None else self._now() - self._began
 
     def _impose(self, seen: Seen) -> None:
@@ -107,10 +107,10 @@ class ScheduledLimits:
                 continue
             known = self._declared if before is None else self._schedule.levels[before].limits
             if known[worker.name] != self._limits[worker.name]:
-                self._world.set_cpu_limit(worker.name, self._limits[worker.name])
+                self._backend.set_cpu_limit(worker.name, self._limits[worker.name])
             cpu = self._placements[self._level].get(worker.name)
             if cpu is not None and (before is None or cpu != self._placements[before].get(worker.name)):
-                self._world.keep_to_cpu(worker.name, cpu)
+                self._backend.keep_to_cpu(worker.name, cpu)
 
 
 def _words(limits: Limits) -> str:

@@ -10,7 +10,7 @@ from heterotrain_operator.core.model import Decision, Event
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One decision that did or said something.
+    """One decision that published a plan or recorded events.
 
     `seconds` since the trial began; `step` counts the steps committed by then; `version` and `batches` (by
     rank) are those of the plan it published, None and empty if it published none.
@@ -29,7 +29,7 @@ class Entry:
 
 
 def entry_of(seconds: float, step: int, decision: Decision) -> Entry | None:
-    """What is worth keeping of a decision; None if it did and said nothing."""
+    """The entry for a decision; None if it published no plan and recorded no event."""
     if decision.plan is None and not decision.events:
         return None
     return Entry(

@@ -21,7 +21,7 @@ they are."""
 
 
 UNMEASURED_INTERVALS = 5
-"""Control intervals in which no step was measured after which the profile expects none any more."""
+"""A profile ends after so many control intervals in which no step was fit for measuring."""
 
 
 def endless(job: HeteroTrainingJob) -> HeteroTrainingJob:

@@ -25,7 +25,7 @@ class Rounds:
 
     def note(self, seen: Seen, decision: Decision) -> None:
         """One round of the loop."""
-        # A worker that has just ended may not have said yet how far it came.
+        # A worker that has just ended may not have reported yet how far it came.
         self._steps = reached_steps(seen) or self._steps
         changed = self._limits.look(seen)
         decision = replace(decision, events=(*decision.events, *changed))

@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(Exception):  # noqa: N818 - what the user asks for is no error
-    """The user asked to stop; `signum` is the signal that said so."""
+    """The user asked to stop; `signum` is the signal that asked for it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")

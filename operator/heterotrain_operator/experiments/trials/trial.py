@@ -30,9 +30,10 @@ class Trial:
 
 
 def trials_of(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Trial, ...]:
-    """What to run, in order: the policies in each round, reversed from one to the next; `levels` of CPU limits.
+    """What to run, in order: all policies in each round, and profiles before and after under each of `levels` sets of
+    CPU limits.
 
-    A machine that warms up or slows down meanwhile then favours none (mechanisms, section 4).
+    The order is reversed so that a machine which becomes slower or faster meanwhile favours no policy.
     """
     trials = []
     for number in range(1, rounds + 1):
