@@ -9,7 +9,7 @@ from heterotrain import contract
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.api.workers import WorkerGroup
+from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 from heterotrain_operator.core.model import Group, Job
 
 
