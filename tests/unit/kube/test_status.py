@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft4Validator
 
 from heterotrain.contract import Evaluated
-from heterotrain_operator.api.crd import custom_resource_definition
+from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
 from heterotrain_operator.core.model import Condition, Seen
