@@ -39,8 +39,8 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     plan = decision.plan or seen.plan
     over = decision.phase in FINAL_PHASES
     groups = [group.name for group in job.spec.worker_groups]
-    limits = dict(decision.safe_batches)
-    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, memory_limits=limits, over=over)
+    safe = dict(decision.safe_batches)
+    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, safe=safe, over=over)
     durable = checkpoint_condition(job)
     wanted = (*decision.conditions, *([] if durable is None else [durable]))
     completed = previous.get("completionTime") if previous.get("phase") in FINAL_PHASES else None

@@ -53,13 +53,13 @@ def worker_entries(
     seen: Seen,
     plan: Plan | None,
     *,
-    memory_limits: Mapping[str, int],
+    safe: Mapping[str, int],
     over: bool,
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
-    `plan` is the active one after this decision, `memory_limits` the batches that memory holds, by worker. `over`: the
-    job has ended, so workers whose pods are gone stay listed as they were last seen.
+    `plan` is the one in force after this decision, `safe` what memory holds, by worker. `over`: the job has ended, so
+    workers whose pods are gone stay listed as they were last seen.
     """
     before = {entry.get("name"): entry for entry in previous}
     ranks = {member.name: rank for rank, member in enumerate(plan.members)} if plan is not None else {}
@@ -72,8 +72,8 @@ def worker_entries(
     known = seen.plan or plan
     entries = [_entry(worker, known, plan, before.get(worker.name, {})) for worker in workers.values()]
     for entry in entries:
-        if 0 <= memory_limits.get(entry["name"], -1) <= MAX_BATCH:
-            entry["maxBatchSize"] = memory_limits[entry["name"]]
+        if 0 <= safe.get(entry["name"], -1) <= MAX_BATCH:
+            entry["maxBatchSize"] = safe[entry["name"]]
     if over:
         entries += [_gone(entry) for name, entry in before.items() if name not in workers]
     return entries
