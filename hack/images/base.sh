@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 stand_in() {
-  "$KIND_DIR/base.sh"
+  "$OFFLINE_DIR/base.sh"
   # A stand-in cannot be what a digest promises.
   [[ "$BASE" != *@* ]] || die "no registry answers, and nothing else is $BASE"
   say "no registry answers: making a stand-in for $BASE"

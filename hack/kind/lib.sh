@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2034
-# What all scripts of this folder share: where things are, how to complain, and how a cached build gets its name.
+# What all scripts of this folder and of kind-offline share: where things are, how to complain, and how a cached build gets its name.
 
 KIND_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+OFFLINE_DIR=${KIND_DIR%/*}/kind-offline
 CACHE=${HETEROTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/heterotrain}
 BIN=$CACHE/bin            # links to the newest build of every tool
 STATE=$CACHE/kind         # all that belongs to the running cluster; `make kind-down` removes it
@@ -24,7 +25,7 @@ die() {
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
 # One at a time: two runs at once would build the same things into the same places. Scripts that were started by
-# another one of this folder run under its lock.
+# another one run under its lock.
 take_lock() {
   [ -z "${HETEROTRAIN_KIND_LOCKED:-}" ] || return 0
   mkdir -p "$CACHE"

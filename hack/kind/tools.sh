@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build programs from the pinned Go modules in modules/, each module once: the results lie in the cache under the name
-# of what made them, and $BIN has links to the newest. Names modules, all of them by default.
+# Build programs from the pinned Go modules in modules/, here and in kind-offline, each module once: the results lie in
+# the cache under the name of what made them, and $BIN has links to the newest. Names modules, all of them by default.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -30,6 +30,17 @@ version_flags() { # PREFIX, of vMAJOR.MINOR.PATCH: what programs say of themselv
   printf -- '-X %sMajor=%s -X %sMinor=%s' "$1" "${major%%.*}" "$1" "${minor%%.*}"
 }
 
+source_of() { # MODULE
+  local folder
+  for folder in "$KIND_DIR" "$OFFLINE_DIR"; do
+    if [ -d "$folder/modules/$1" ]; then
+      echo "$folder/modules/$1"
+      return
+    fi
+  done
+  die "there is no module $1"
+}
+
 build() {
   local module=$1 folder=$2 started=$SECONDS target=tool
   [ "$module" != pause ] || target=.
@@ -38,7 +49,7 @@ build() {
   say "building $module from Go modules"
   rm -rf "$folder.new"
   mkdir -p "$folder.new"
-  (cd "$KIND_DIR/modules/$module" && CGO_ENABLED=0 GOOS=linux go build -mod=readonly -buildvcs=false -trimpath \
+  (cd "$(source_of "$module")" && CGO_ENABLED=0 GOOS=linux go build -mod=readonly -buildvcs=false -trimpath \
     "${FLAGS[@]}" -o "$folder.new/" "$target") || die "cannot build $module"
   # Go names a program after its package, and etcd's is called server.
   [ ! -e "$folder.new/server" ] || mv "$folder.new/server" "$folder.new/etcd"
@@ -54,9 +65,10 @@ forget_older() { # builds of a module other than this one
 }
 
 provide() {
-  local module=$1 folder program
+  local module=$1 folder program source
+  source=$(source_of "$module")
   flags_of "$module"
-  folder=$CACHE/builds/$module-$(key_of "$KIND_DIR/modules/$module" "$(uname -m)" "${FLAGS[*]}")
+  folder=$CACHE/builds/$module-$(key_of "$source" "$(uname -m)" "${FLAGS[*]}")
   if [ ! -d "$folder" ]; then
     build "$module" "$folder"
     forget_older "$module" "$folder"

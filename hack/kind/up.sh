@@ -13,7 +13,7 @@ choose_image() {
     "$KIND_DIR/tools.sh" tools kubernetes
     echo "$REGISTRY_NODE_IMAGE"
   else
-    "$KIND_DIR/node-image.sh"
+    "$OFFLINE_DIR/node-image.sh"
   fi
 }
 
@@ -58,7 +58,7 @@ all_speak() { # since TIME
 
 finish() { # IMAGE: what kind does not do; cheap to repeat
   wait_for 60 all_speak "$(date --utc +%FT%T)" || die "not all nodes answer"
-  ! own_image "$1" || "$KIND_DIR/network.sh"
+  ! own_image "$1" || "$OFFLINE_DIR/network.sh"
   "$KIND_DIR/gpus.sh"
   kubectl wait --for=condition=Ready nodes --all --timeout=120s >/dev/null || die "not all nodes get ready"
   kubectl wait --for=condition=Ready pods --all --namespace kube-system --timeout=120s >/dev/null ||

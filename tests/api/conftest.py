@@ -13,7 +13,7 @@ import pytest
 import yaml
 from jsonschema import Draft4Validator
 
-from heterotrain_operator.api.crd import custom_resource_definition
+from heterotrain_operator.api.generate.crd import custom_resource_definition
 
 HERE = Path(__file__).parent
 Document = dict[str, Any]

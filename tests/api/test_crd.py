@@ -12,12 +12,12 @@ import pytest
 import yaml
 from jsonschema import Draft4Validator
 
-from heterotrain_operator.api import crd, reference
 from heterotrain_operator.api.availability import NOT_YET
+from heterotrain_operator.api.generate import crd, reference
+from heterotrain_operator.api.generate.schema import node_at
 from heterotrain_operator.api.generated import write_or_check
 from heterotrain_operator.api.mutability import MUTABLE
 from heterotrain_operator.api.rules import RULES
-from heterotrain_operator.api.schema import node_at
 
 Document = dict[str, Any]
 Change = Callable[[dict[str, Any]], Document]

@@ -1,4 +1,4 @@
-"""A checked job becomes what the core decides on and what its trainers are told."""
+"""A checked job becomes what the core decides on and the configuration of its trainers."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import yaml
 from kubernetes_validate.utils import latest_version
 
 from e2e.helm import CHART, CRDS_CHART, NAMESPACE, RELEASE, REPOSITORY, Document, helm, of_kind, render, rights
-from heterotrain_operator.api import crd
+from heterotrain_operator.api.generate import crd
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,7 @@ from socketserver import BaseServer
 
 import pytest
 
-from handlers.operators import Team, team
+from handlers.operators import Workers, serving_workers
 from heterotrain_operator.controller import handlers as kopf_handlers
 from heterotrain_operator.controller import rounds
 from heterotrain_operator.controller import supervisor as controller
@@ -53,8 +53,8 @@ def site(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
-def workers(api: ApiServer) -> Iterator[Team]:
-    with team(api) as made:
+def workers(api: ApiServer) -> Iterator[Workers]:
+    with serving_workers(api) as made:
         yield made
 
 

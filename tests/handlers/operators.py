@@ -110,7 +110,7 @@ async def until(true: Callable[[], Any], what: str = "") -> None:
             await asyncio.sleep(0.01)
 
 
-class Team:
+class Workers:
     """Workers of one job: a metrics server each, at a loopback address of its own."""
 
     def __init__(self, api: ApiServer) -> None:
@@ -170,9 +170,9 @@ def _closed(served: tuple[Any, threading.Thread]) -> None:
 
 
 @contextmanager
-def team(api: ApiServer) -> Iterator[Team]:
+def serving_workers(api: ApiServer) -> Iterator[Workers]:
     """Workers as long as the block lasts."""
-    made = Team(api)
+    made = Workers(api)
     try:
         yield made
     finally:
@@ -238,7 +238,7 @@ async def looks(port: int, more: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def trained(api: ApiServer, workers: Team, job: Document = JOB) -> None:
+async def trained(api: ApiServer, workers: Workers, job: Document = JOB) -> None:
     """The job is applied, its pods run, and all follow the first plan."""
     api.put("heterotrainingjobs", job)
     await until(lambda: api.names("pods") == sorted(NAMES))

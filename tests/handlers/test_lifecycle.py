@@ -15,7 +15,7 @@ from kubernetes.leaderelection.leaderelection import LeaderElection
 from handlers.conftest import Site
 from handlers.operators import (
     PATIENCE_SECONDS,
-    Team,
+    Workers,
     fetched,
     looks,
     loops,
@@ -104,7 +104,7 @@ async def test_replica_writes_nothing_before_it_leads_and_leads_at_once_when_it_
     assert holder(api) is None
 
 
-async def test_operator_that_goes_on_after_another_keeps_the_plan(site: Site, api: ApiServer, workers: Team) -> None:
+async def test_operator_that_goes_on_after_another_keeps_the_plan(site: Site, api: ApiServer, workers: Workers) -> None:
     async with operator(options(identity="operator-b")):
         await trained(api, workers)
     plan, chosen = plan_of(api), options()
@@ -116,7 +116,7 @@ async def test_operator_that_goes_on_after_another_keeps_the_plan(site: Site, ap
 
 
 async def test_more_pods_than_one_page_of_a_list_are_all_seen(
-    site: Site, api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch
+    site: Site, api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with operator(options(identity="operator-b")):
         await trained(api, workers)
@@ -131,8 +131,8 @@ async def test_more_pods_than_one_page_of_a_list_are_all_seen(
         assert [write[:3] for write in api.writes if write[1] != "leases"] == []
 
 
-async def test_list_that_cannot_be_continued_is_begun_anew(
-    site: Site, api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch
+async def test_list_that_cannot_be_continued_is_begun_again(
+    site: Site, api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with operator(options(identity="operator-b")):
         await trained(api, workers)
@@ -187,7 +187,7 @@ async def test_probes_are_answered_over_ipv6_too(site: Site, api: ApiServer) -> 
 # --- an API server in trouble -----------------------------------------------------------------------------------
 
 
-async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: ApiServer, workers: Team) -> None:
+async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: ApiServer, workers: Workers) -> None:
     chosen = options()
     async with operator(chosen):
         await trained(api, workers)
@@ -201,11 +201,11 @@ async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: Api
         assert phase(api) == "Running"
 
 
-async def test_job_that_was_deleted_meanwhile_is_not_begun_anew(site: Site, api: ApiServer, workers: Team) -> None:
+async def test_job_that_was_deleted_meanwhile_is_not_begun_again(site: Site, api: ApiServer, workers: Workers) -> None:
     async with operator():
         await trained(api, workers)
         site.down()
-        api.remove("heterotrainingjobs", "digits", told=False)
+        api.remove("heterotrainingjobs", "digits", watched=False)
         workers.end(*workers.workers)
         site.up()
         await until(lambda: not loops())
@@ -221,7 +221,7 @@ async def test_job_at_rest_that_was_deleted_meanwhile_is_forgotten(site: Site, a
             api.put("heterotrainingjobs", merged(JOB, {"metadata": {"name": name}, "spec": SUSPENDED}))
         await until(lambda: all(status_of(api, name).get("phase") == "Suspended" for name in ("resting", "deleted")))
         site.down()
-        api.remove("heterotrainingjobs", "deleted", told=False)
+        api.remove("heterotrainingjobs", "deleted", watched=False)
         api.reads.clear()
         site.up()
         await until(lambda: loops() == ["job team-a/resting"])
@@ -236,7 +236,7 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
     async with operator(chosen):
         await ready(chosen)
         api.forbidden.add("team-b")
-        api.forget_history()  # watches begin anew, and those of team-b are refused
+        api.forget_history()  # watches begin again, and those of team-b are refused
         lost = f'{WATCH_UP.series}{{namespace="team-b",resource="pods"}} 0.0'
         await shown(chosen, lost)
         status, text = await fetched(chosen.health_port, "/readyz")
@@ -247,12 +247,12 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
         api.put("heterotrainingjobs", JOB, "team-b")
         await until(lambda: ("pods", "team-b", "digits-small-0") in api.objects)
         await shown(chosen, lost.replace(" 0.0", " 1.0"))
-    told = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
-    assert [line for line in told if "pods in namespace team-b" in line] == [
+    logged = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [line for line in logged if "pods in namespace team-b" in line] == [
         "watching pods in namespace team-b: HTTP 403; trying again until it goes",
         "watching pods in namespace team-b goes again",
     ]
-    assert not [line for line in told if line.startswith("Request attempt")]
+    assert not [line for line in logged if line.startswith("Request attempt")]
 
 
 async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: ApiServer) -> None:

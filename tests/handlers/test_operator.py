@@ -6,7 +6,19 @@ import asyncio
 
 import pytest
 
-from handlers.operators import Team, fetched, looks, loops, operator, options, phase, plan_of, status_of, trained, until
+from handlers.operators import (
+    Workers,
+    fetched,
+    looks,
+    loops,
+    operator,
+    options,
+    phase,
+    plan_of,
+    status_of,
+    trained,
+    until,
+)
 from heterotrain.contract import PLAN_FILE
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from kube_server.api_server import ApiServer, merged
@@ -72,7 +84,7 @@ async def test_operator_of_all_namespaces_steers_jobs_anywhere(api: ApiServer) -
         await until(lambda: ("pods", "team-b", NAMES[0]) in api.objects)
 
 
-async def test_batches_follow_a_slow_worker_and_then_all_is_quiet(api: ApiServer, workers: Team) -> None:
+async def test_batches_follow_a_slow_worker_and_then_all_is_quiet(api: ApiServer, workers: Workers) -> None:
     chosen = options()
     async with operator(chosen):
         await trained(api, workers, BOLD)
@@ -93,7 +105,7 @@ async def test_batches_follow_a_slow_worker_and_then_all_is_quiet(api: ApiServer
         assert [read for read in api.reads if read[1] != "leases"] == []
 
 
-async def test_deleted_job_ends_its_loop_and_its_series(api: ApiServer, workers: Team) -> None:
+async def test_deleted_job_ends_its_loop_and_its_series(api: ApiServer, workers: Workers) -> None:
     chosen = options()
     async with operator(chosen):
         await trained(api, workers)
@@ -111,7 +123,7 @@ def owner_of(api: ApiServer, pod: str) -> str:
     return "" if found is None else str(found["metadata"]["ownerReferences"][0]["uid"])
 
 
-async def test_job_of_the_same_name_is_another_job(api: ApiServer, workers: Team) -> None:
+async def test_job_of_the_same_name_is_another_job(api: ApiServer, workers: Workers) -> None:
     async with operator():
         await trained(api, workers)
         api.remove("heterotrainingjobs", "digits")
@@ -121,7 +133,7 @@ async def test_job_of_the_same_name_is_another_job(api: ApiServer, workers: Team
         await until(lambda: loops() == ["job team-a/digits"])
 
 
-async def test_invalid_job_is_told_so_once_and_steered_when_mended(api: ApiServer) -> None:
+async def test_invalid_job_says_so_once_and_is_steered_when_corrected(api: ApiServer) -> None:
     async with operator():
         api.put("heterotrainingjobs", INVALID)
         await until(lambda: phase(api) == "Invalid")
@@ -147,7 +159,7 @@ async def test_name_that_something_else_has_is_told_of(api: ApiServer) -> None:
         await until(lambda: phase(api) == "Created")
 
 
-async def test_damaged_plan_is_restored(api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damaged_plan_is_restored(api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heterotrain_operator.core.decide.SETTLE_SECONDS", 0.0)
     async with operator():
         await trained(api, workers)
@@ -158,7 +170,7 @@ async def test_damaged_plan_is_restored(api: ApiServer, workers: Team, monkeypat
         assert plan_of(api).members == plan.members
 
 
-async def test_deleted_plan_is_restored(api: ApiServer, workers: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_plan_is_restored(api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heterotrain_operator.core.decide.SETTLE_SECONDS", 0.0)
     async with operator():
         await trained(api, workers)
@@ -169,7 +181,7 @@ async def test_deleted_plan_is_restored(api: ApiServer, workers: Team, monkeypat
         assert plan_of(api).members == plan.members
 
 
-async def test_pod_that_was_deleted_restarts_the_workers(api: ApiServer, workers: Team) -> None:
+async def test_pod_that_was_deleted_restarts_the_workers(api: ApiServer, workers: Workers) -> None:
     async with operator():
         await trained(api, workers)
         api.remove("pods", NAMES[0])

@@ -1,4 +1,4 @@
-"""The operator as a process of its own: what it is told by its environment, and how it ends."""
+"""The operator as a process of its own: what its environment sets, and how it ends."""
 
 from __future__ import annotations
 

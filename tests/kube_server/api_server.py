@@ -119,10 +119,10 @@ class ApiServer:
             key = (plural, namespace, name)
             return copy.deepcopy(self._store(key, merged(self.objects[key], patch)))
 
-    def remove(self, plural: str, name: str, namespace: str = "team-a", *, told: bool = True) -> None:
-        """Take an object away with all that it owns; without `told` watches hear nothing of it."""
+    def remove(self, plural: str, name: str, namespace: str = "team-a", *, watched: bool = True) -> None:
+        """Take an object away with all that it owns; without `watched` no watch shows it."""
         with self._changed:
-            self._remove((plural, namespace, name), told=told)
+            self._remove((plural, namespace, name), watched=watched)
 
     def forget_history(self) -> None:
         """As a restart does: watches end, and none can be resumed from before."""
@@ -152,19 +152,19 @@ class ApiServer:
         if old is not None and not status and new.get("spec") != old.get("spec"):
             meta["generation"] += 1
         self.objects[key] = new
-        self._tell("ADDED" if old is None else "MODIFIED", key, new)
+        self._record("ADDED" if old is None else "MODIFIED", key, new)
         return new
 
-    def _remove(self, key: Id, *, told: bool) -> None:
+    def _remove(self, key: Id, *, watched: bool) -> None:
         old = self.objects.pop(key)
-        if told:
-            self._tell("DELETED", key, old)
+        if watched:
+            self._record("DELETED", key, old)
         uid = old["metadata"]["uid"]
         for other, found in list(self.objects.items()):
             if any(owner["uid"] == uid for owner in found["metadata"].get("ownerReferences", ())):
-                self._remove(other, told=told)
+                self._remove(other, watched=watched)
 
-    def _tell(self, kind: str, key: Id, body: Document) -> None:
+    def _record(self, kind: str, key: Id, body: Document) -> None:
         self._version = next(self._versions)
         body["metadata"]["resourceVersion"] = str(self._version)
         self._history.append((self._version, kind, key[0], copy.deepcopy(body)))
@@ -335,7 +335,7 @@ class ApiServer:
         if running and options.get("gracePeriodSeconds") != 0:
             grace = {"deletionTimestamp": moment(self.clock() + 30), "deletionGracePeriodSeconds": 30}
             return self._store(key, merged(old, {"metadata": grace}))
-        self._remove(key, told=True)
+        self._remove(key, watched=True)
         return old
 
     def _check_right(self, verb: str, resource: str, namespace: str) -> None:

@@ -129,7 +129,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nothing to tell of."""
+        """A client that went away is no error."""
 
     def cut(self) -> None:
         """Break every connection off."""

@@ -1,6 +1,6 @@
-"""What the operator relies on in an API server, told of the tiny one and, with `-m e2e`, of the cluster in KUBECONFIG.
+"""What the operator relies on in an API server, checked on the tiny one and, with `-m e2e`, on a cluster.
 
-So the tests that use the tiny one are about a world that exists.
+So the tests that use the tiny one speak of something real.
 """
 
 from __future__ import annotations

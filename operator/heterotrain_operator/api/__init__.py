@@ -4,7 +4,7 @@ from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
 from heterotrain_operator.api.manifest import load_manifest, parse_manifest, parse_stored
 from heterotrain_operator.api.problems import ManifestError, Problem
 from heterotrain_operator.api.resolve import checkpoint_folder, global_batch_variable, to_core, training_config
-from heterotrain_operator.api.workers import WorkerGroup
+from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 
 __all__ = [
     "API_VERSION",

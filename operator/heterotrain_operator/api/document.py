@@ -103,6 +103,6 @@ def _in_one_line(error: yaml.YAMLError) -> str:
         mark = error.problem_mark
         lines = (mark.buffer or "").split("\n")
         line = lines[mark.line].strip("\0 \t\r")[:LONGEST_LINE] if mark.line < len(lines) else ""
-        told = f" (the line is: {line})" if line else ""
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}{told}"
+        shown = f" (the line is: {line})" if line else ""
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}{shown}"
     return " ".join(str(error).split())

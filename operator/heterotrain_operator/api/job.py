@@ -16,11 +16,16 @@ from heterotrain_operator.api.base import (
     Name,
     Text,
 )
-from heterotrain_operator.api.batching import Batching
-from heterotrain_operator.api.policies import Checkpoint, Membership, Metrics, RunPolicy, Scaling, Stragglers
+from heterotrain_operator.api.spec.batching import Batching
+from heterotrain_operator.api.spec.checkpoint import Checkpoint
+from heterotrain_operator.api.spec.membership import Membership
+from heterotrain_operator.api.spec.metrics import Metrics
+from heterotrain_operator.api.spec.run_policy import RunPolicy
+from heterotrain_operator.api.spec.scaling import Scaling
+from heterotrain_operator.api.spec.stragglers import Stragglers
+from heterotrain_operator.api.spec.training import Training
+from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 from heterotrain_operator.api.status import JobStatus
-from heterotrain_operator.api.training import Training
-from heterotrain_operator.api.workers import WorkerGroup
 
 API_VERSION = "heterotrain.dev/v1alpha1"
 KIND = "HeteroTrainingJob"

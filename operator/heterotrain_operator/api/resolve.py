@@ -1,4 +1,4 @@
-"""Turn a checked job into what the pure core decides on, and into what its trainers are told."""
+"""Turn a checked job into what the pure core decides on, and into the configuration of its trainers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heterotrain import contract
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.api.workers import WorkerGroup
+from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 from heterotrain_operator.core.model import Group, Job
 
 
@@ -79,7 +79,7 @@ def checkpoint_folder(job: HeteroTrainingJob) -> str | None:
 
 
 def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:
-    """The variable that tells workers the global batch before there is a plan; none if it may change with the
+    """The variable with the global batch, for workers before there is a plan; none if it may change with the
     workers."""
     batch = job.spec.training.global_batch_size
     if batch is None or not job.spec.batching.fixed_global_batch:
@@ -88,7 +88,7 @@ def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:
 
 
 def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
-    """What the workers of one group are told at their start.
+    """The configuration that the workers of one group start with.
 
     Raises ValueError if the job has no such group.
     """

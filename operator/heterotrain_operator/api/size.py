@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.api.base import MAX_BATCH, MAX_REPLICAS
-from heterotrain_operator.api.workers import WorkerGroup
+from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 
 CONFIG_MAP_BYTES = 2**20
 """What a ConfigMap's values may hold together. Source: Kubernetes 1.34, `ValidateConfigMap` in

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from heterotrain_operator.api import chart, crd
+from heterotrain_operator.api.generate import chart, crd
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHARTS = [REPOSITORY / "helm" / name for name in ("heterotrain", "heterotrain-crds")]

@@ -1,4 +1,4 @@
-"""A job of three workers that trains, as seen and as its status tells it."""
+"""A job of three workers that trains, as seen and as its status shows it."""
 
 from __future__ import annotations
 

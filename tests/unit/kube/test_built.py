@@ -186,10 +186,10 @@ def test_pod_has_a_dns_name_of_its_own() -> None:
 
 
 def test_worker_is_told_who_it_is() -> None:
-    told = environment(built())
-    config = told.pop(contract.ENV_CONFIG)
+    variables = environment(built())
+    config = variables.pop(contract.ENV_CONFIG)
     assert TrainingConfig.from_json(config) == training_config(job(), "small")
-    assert told == {
+    assert variables == {
         "HETEROTRAIN_JOB": "digits",
         "HETEROTRAIN_JOB_UID": JOB_UID,
         "HETEROTRAIN_WORKER": "digits-small-0",
@@ -222,11 +222,11 @@ def test_variables_of_the_template_hold_unless_they_are_of_our_contract() -> Non
     theirs = {"PYTHONUNBUFFERED": "0", "EPOCHS": "3", "HETEROTRAIN_JOB": "x", "HETEROTRAIN_SERIES": "/data/series"}
     entries = [{"name": name, "value": value} for name, value in theirs.items()]
     entries.append({"name": "HETEROTRAIN_UID", "value": "forged"})
-    told = environment(built(env=entries))
-    assert (told["PYTHONUNBUFFERED"], told["EPOCHS"]) == ("0", "3")
-    assert told["HETEROTRAIN_JOB"] == "digits"
-    assert told["HETEROTRAIN_SERIES"] == "/data/series"
-    assert "HETEROTRAIN_UID" not in told
+    variables = environment(built(env=entries))
+    assert (variables["PYTHONUNBUFFERED"], variables["EPOCHS"]) == ("0", "3")
+    assert variables["HETEROTRAIN_JOB"] == "digits"
+    assert variables["HETEROTRAIN_SERIES"] == "/data/series"
+    assert "HETEROTRAIN_UID" not in variables
 
 
 def test_variables_of_the_template_may_refer_to_ours() -> None:

@@ -229,7 +229,7 @@ def test_what_a_user_has_under_a_name_of_ours_stays_as_it_is(
 
 def test_job_that_was_deleted_unnoticed_is_told_of_by_its_first_status(world: World, api: ApiServer) -> None:
     body, pods = world.body, world.pods
-    api.remove("heterotrainingjobs", "digits", told=False)
+    api.remove("heterotrainingjobs", "digits", watched=False)
     world.cluster.observe(Watched(body, world.parsed(body), pods, ()))
     with pytest.raises(JobGoneError, match="team-a/digits"):
         world.cluster.act(Decision("Created", "nothing yet"), Memory.initial())
@@ -242,7 +242,7 @@ def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiSe
     if waits:  # as `kubectl delete --cascade=foreground` lets it
         api.change("heterotrainingjobs", "digits", {"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}})
     else:
-        api.remove("heterotrainingjobs", "digits", told=False)
+        api.remove("heterotrainingjobs", "digits", watched=False)
     world.cluster.observe(Watched(body, world.parsed(body), (), ()))
     api.writes.clear()
     with pytest.raises(JobGoneError, match="team-a/digits"):
@@ -266,9 +266,9 @@ def test_member_that_is_gone_is_seen_as_it_was_last_until_the_plan_names_it_no_m
     world.train()
     leader = next(pod for pod in world.pods if pod.name == LEADER)
     others = [pod for pod in world.pods if pod.name != LEADER]
-    stranger = replace(leader, name="digits-old-0", uid="of an earlier plan", gone=True)
+    former = replace(leader, name="digits-old-0", uid="of an earlier plan", gone=True)
     world.api.remove("pods", LEADER)
-    seen, _ = world.look(pods=[*others, replace(leader, gone=True, message="preempted"), stranger])
+    seen, _ = world.look(pods=[*others, replace(leader, gone=True, message="preempted"), former])
     assert LEADER not in {worker.name for worker in seen.workers}
     assert [(worker.name, worker.message) for worker in seen.departed] == [(LEADER, "preempted")]
     assert world.look(pods=others)[0].departed == seen.departed
@@ -313,17 +313,17 @@ def test_node_of_a_worker_that_was_asked_to_stop_is_looked_at(world: World, api:
 
 def test_pod_that_went_while_the_watch_was_away_is_missed_in_the_end(world: World, api: ApiServer) -> None:
     world.train()
-    ghosts = [pod for pod in world.pods if pod.name == LEADER]
-    api.remove("pods", LEADER, told=False)
+    stale = [pod for pod in world.pods if pod.name == LEADER]
+    api.remove("pods", LEADER, watched=False)
     del world.workers.said[LEADER]
     for _ in range(8):
-        world.round(5, pods=[*ghosts, *world.pods])
+        world.round(5, pods=[*stale, *world.pods])
         world.end_pods()
     assert len(api.names("pods")) == 3
     assert world.status["phase"] == "Restarting"
     world.run_pods()
     world.workers.wait(*NAMES)
-    world.round(pods=[*ghosts, *world.pods])
+    world.round(pods=[*stale, *world.pods])
     assert world.status["phase"] == "Running"
 
 
@@ -390,7 +390,7 @@ def test_member_that_an_index_lacks_after_a_takeover_costs_nobody_anything(world
 
 def test_members_that_are_gone_are_asked_for_once(world: World, api: ApiServer) -> None:
     world.train()
-    api.remove("pods", LEADER, told=False)
+    api.remove("pods", LEADER, watched=False)
     api.reads.clear()
     assert world.round().phase == "Restarting"
     for _ in range(5):
@@ -401,7 +401,7 @@ def test_members_that_are_gone_are_asked_for_once(world: World, api: ApiServer) 
 
 def test_pod_of_another_identity_is_not_taken_for_the_member(world: World, api: ApiServer) -> None:
     world.train()
-    api.remove("pods", LEADER, told=False)
+    api.remove("pods", LEADER, watched=False)
     api.put("pods", {"metadata": {"name": LEADER}})
     assert world.round(pods=[pod for pod in world.pods if pod.name != LEADER]).phase == "Restarting"
 
@@ -426,8 +426,8 @@ def test_worker_that_an_index_lacks_is_no_reason_to_give_up_a_lost_plan(world: W
 
 def test_plan_that_names_what_is_no_pod_asks_for_nothing(world: World, api: ApiServer) -> None:
     world.train()
-    stranger = replace(world.plan.members[0], name="../secrets/token", uid="none")
-    forged = replace(world.plan, members=(*world.plan.members, stranger))
+    unknown = replace(world.plan.members[0], name="../secrets/token", uid="none")
+    forged = replace(world.plan, members=(*world.plan.members, unknown))
     api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: forged.to_json()}})
     api.reads.clear()
     world.round()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft4Validator
 
 from heterotrain_operator.api import Problem
-from heterotrain_operator.api.crd import custom_resource_definition
+from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts
 from heterotrain_operator.clusters.kube.observe.workers import worker_seen
 from heterotrain_operator.clusters.kube.status.invalid import invalid_status

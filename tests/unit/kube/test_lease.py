@@ -20,12 +20,12 @@ from kube_server.api_server import ApiServer, StatusError
 
 @dataclass
 class Replica:
-    """A replica whose clock is in hand; `told` is what it was told of leading."""
+    """A replica whose clock is in hand; `reported` is what it reported of leading."""
 
     client: PatientClient
     name: str
     seconds: float = 1000.0
-    told: list[bool] = field(default_factory=list)
+    reported: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.leadership = Leadership(
@@ -33,7 +33,7 @@ class Replica:
             name="heterotrain",
             namespace="ops",
             identity=self.name,
-            on_change=self.told.append,
+            on_change=self.reported.append,
             clock=lambda: self.seconds,
         )
 
@@ -82,7 +82,7 @@ def refusing(api: ApiServer) -> None:
 def test_one_of_two_replicas_leads(first: Replica, second: Replica, api: ApiServer) -> None:
     assert [first.ask(), second.ask(), first.ask(2), second.ask(2)] == [True, False, True, False]
     assert holder(api) == "first"
-    assert (first.told, second.told) == ([True], [])
+    assert (first.reported, second.reported) == ([True], [])
 
 
 def test_replica_that_does_not_lead_is_stopped_at_the_fence(first: Replica, second: Replica) -> None:
@@ -99,7 +99,7 @@ def test_other_replica_takes_over_when_the_lease_has_run_out(first: Replica, sec
     assert second.ask()
     assert holder(api) == "second"
     assert not first.ask(16)
-    assert first.told == [True, False]
+    assert first.reported == [True, False]
 
 
 def test_other_replica_takes_over_at_once_when_the_lease_is_given_back(
@@ -110,7 +110,7 @@ def test_other_replica_takes_over_at_once_when_the_lease_is_given_back(
     first.leave()
     assert holder(api) is None
     assert not first.leadership.leading
-    assert first.told == [True, False]
+    assert first.reported == [True, False]
     assert second.ask()
 
 
@@ -143,7 +143,7 @@ def test_replica_paused_while_it_asked_does_not_lead(first: Replica, api: ApiSer
 
     api.refuse = pause
     assert not first.ask()
-    assert first.told == []
+    assert first.reported == []
     api.refuse = lambda *_: None
     assert first.ask()
 
@@ -151,7 +151,7 @@ def test_replica_paused_while_it_asked_does_not_lead(first: Replica, api: ApiSer
 def test_lease_that_lapsed_and_came_back_is_told_of_as_lost_and_won(first: Replica) -> None:
     first.ask()
     assert first.ask(RENEW_DEADLINE_SECONDS + 1)
-    assert first.told == [True, False, True]
+    assert first.reported == [True, False, True]
 
 
 def test_api_server_that_fails_for_a_moment_costs_no_leadership(first: Replica, api: ApiServer) -> None:
@@ -162,7 +162,7 @@ def test_api_server_that_fails_for_a_moment_costs_no_leadership(first: Replica, 
     assert not first.ask(4)
     api.refuse = lambda *_: None
     assert first.ask(2)
-    assert first.told == [True, False, True]
+    assert first.reported == [True, False, True]
 
 
 def test_lease_that_cannot_be_given_back_runs_out(first: Replica, api: ApiServer) -> None:
@@ -190,8 +190,8 @@ def test_why_there_is_no_lease_is_logged_and_renewals_are_not(
 def test_running_replica_asks_at_once_and_ends_when_told(first: Replica) -> None:
     thread = threading.Thread(target=first.leadership.run)
     thread.start()
-    while not first.told:
+    while not first.reported:
         assert thread.is_alive()
     first.leadership.stop()
     thread.join()
-    assert first.told == [True, False]
+    assert first.reported == [True, False]

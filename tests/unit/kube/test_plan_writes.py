@@ -172,7 +172,7 @@ def test_plan_that_somebody_damaged_is_restored_with_the_same_batches(world: Wor
     assert world.events[-1] == "PlanRestored"
 
 
-def test_damaged_memory_is_written_anew_at_once(world: World, api: ApiServer) -> None:
+def test_damaged_memory_is_written_again_at_once(world: World, api: ApiServer) -> None:
     plan = world.train()
     api.change("configmaps", "digits-plan", {"data": {MEMORY_KEY: "{"}})
     world.round()

@@ -1,4 +1,4 @@
-"""What keeps strangers from a job's workers: the secret that they share, and who may connect to them."""
+"""What keeps everybody else from a job's workers: the secret that they share, and who may connect to them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_workers_reach_one_another_and_only_readers_of_metrics_reach_them() -> N
     assert metrics == {"from": list(PEERS), "ports": [{"port": 9400, "protocol": "TCP"}]}
 
 
-def test_workers_of_another_job_are_strangers() -> None:
+def test_workers_of_another_job_may_not_connect() -> None:
     selected = build_policy(job(), JOB_UID, PEERS)["spec"]["podSelector"]["matchLabels"]
     assert selected["heterotrain.dev/job-name"] == "digits"
 

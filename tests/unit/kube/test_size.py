@@ -54,7 +54,7 @@ def largest_plan(name: str, group: str, members: int) -> Plan:
 
 
 def memory_of(workers: int, plan_version: int = 7) -> Memory:
-    """Of workers of whom everything is known that a measurement can tell: digits that no packing foretells."""
+    """Of workers of whom all measurements are known, with digits that do not compress."""
     draw = random.Random(3)
 
     def known() -> WorkerMemory:
@@ -94,8 +94,8 @@ def test_one_worker_more_is_refused_with_the_number_that_fits(name: str, group: 
     workers = most(name, group)
     with pytest.raises(ManifestError, match=rf"^spec.workerGroups: {workers + 1} workers are too many") as caught:
         sized(name, group, workers + 1)
-    (told,) = re.findall(r"with these names (\d+) workers fit", str(caught.value))
-    assert int(told) == workers
+    (stated,) = re.findall(r"with these names (\d+) workers fit", str(caught.value))
+    assert int(stated) == workers
 
 
 def test_three_thousand_workers_of_usual_names_are_admitted() -> None:

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft4Validator
 
 from heterotrain.contract import Evaluated
-from heterotrain_operator.api.crd import custom_resource_definition
+from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
@@ -90,8 +90,8 @@ def test_batch_is_that_of_the_plan_being_published_and_the_version_the_one_follo
 
 
 def test_worker_outside_the_plan_has_no_batch() -> None:
-    stranger = worker("digits-small-0", metrics(plan_version=0, phase="waiting", steps=0.0), uid="another")
-    (entry,) = status(seen=Seen((stranger,), plan()))["workers"]
+    recreated = worker("digits-small-0", metrics(plan_version=0, phase="waiting", steps=0.0), uid="another")
+    (entry,) = status(seen=Seen((recreated,), plan()))["workers"]
     assert (entry["phase"], entry.get("batchSize"), entry.get("planVersion")) == ("waiting", None, None)
 
 
@@ -278,9 +278,9 @@ def test_newest_evaluation_is_told_and_stays() -> None:
     assert known["evaluation"] == {"step": 100, "metrics": [{"name": "accuracy", "value": 0.1235}]}
     assert status(known, seen=training())["evaluation"] == known["evaluation"]
     ended = [replace(each, metrics=None, exit_code=0, finished=True, evaluated=late) for each in training().workers]
-    told = status(known, seen=Seen(tuple(ended), plan()))
-    assert told["evaluation"]["step"] == 120
-    assert [entry["value"] for entry in told["evaluation"]["metrics"]] == [0.9877, 0.5]
+    new = status(known, seen=Seen(tuple(ended), plan()))
+    assert new["evaluation"]["step"] == 120
+    assert [entry["value"] for entry in new["evaluation"]["metrics"]] == [0.9877, 0.5]
 
 
 def test_evaluation_is_a_quiet_figure_while_the_job_runs() -> None:

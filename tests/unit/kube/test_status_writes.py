@@ -26,9 +26,9 @@ def test_measurements_that_are_no_numbers_are_no_news_each_time(odd: float) -> N
     """NaN differs from itself, and so does, since Python 3.13, a dataclass that holds it."""
     figures = {"wait_seconds": odd, "loss": odd, "steps": odd, "memory_bytes": odd, "cpu_limit": odd}
     workers = tuple(replace(worker, cpu_limit=odd) for worker in training(odd, 1.0, odd, **figures).workers)
-    told = decision(imbalance=odd, safe_batches=(("digits-small-0", 7),))
-    first = status(seen=Seen(workers, plan()), decided=told)
-    assert not worth_writing(first, status(first, Seen(workers, plan()), told), None)
+    decided = decision(imbalance=odd, safe_batches=(("digits-small-0", 7),))
+    first = status(seen=Seen(workers, plan()), decided=decided)
+    assert not worth_writing(first, status(first, Seen(workers, plan()), decided), None)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,10 @@ def test_first_status_is_written_at_once() -> None:
 
 
 def test_countdown_is_no_news_but_another_reason_is() -> None:
-    before = status(decided=decision("Restarting", "workers start anew in 3.2 s"))
-    assert not worth_writing(before, status(before, decided=decision("Restarting", "workers start anew in 2.1 s")), 1.0)
+    before = status(decided=decision("Restarting", "workers start again in 3.2 s"))
+    assert not worth_writing(
+        before, status(before, decided=decision("Restarting", "workers start again in 2.1 s")), 1.0
+    )
     assert worth_writing(before, status(before, decided=decision("Restarting", "waiting for digits-small-0")), 1.0)
 
 
@@ -132,9 +134,9 @@ def test_running_job_that_is_edited_into_an_invalid_one_keeps_its_status() -> No
     assert found["observedGeneration"] == 4
 
 
-def test_refusal_is_told_once_and_goes_when_the_job_is_mended() -> None:
+def test_refusal_is_reported_once_and_goes_when_the_job_is_corrected() -> None:
     first = invalid_status(None, 4, PROBLEMS, NOW)
     assert invalid_status(first, 4, PROBLEMS, NOW + 60) == first
-    mended = status(first)
-    assert mended["phase"] == "Running"
-    assert [entry["type"] for entry in mended["conditions"]] == ["Running", "Balanced"]
+    corrected = status(first)
+    assert corrected["phase"] == "Running"
+    assert [entry["type"] for entry in corrected["conditions"]] == ["Running", "Balanced"]

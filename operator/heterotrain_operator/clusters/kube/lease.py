@@ -29,7 +29,7 @@ def _is_trouble(record: logging.LogRecord) -> bool:
     return record.getMessage().startswith(("Failed", "Error"))
 
 
-# The library tells of every renewal, in the same breath as of every refusal.
+# The library logs every renewal at the same level as every refusal.
 logging.getLogger("leaderelection").addFilter(_is_trouble)
 
 
@@ -81,14 +81,14 @@ class Leadership:
         self._give_back()
 
     def ask(self) -> None:
-        """Acquire or renew the Lease once, and tell if that changed something."""
+        """Acquire or renew the Lease once, and report a change of who leads."""
         asked = self._clock()
         granted = self._granted()
         if not self.leading:
-            self._tell(False)  # also if it is held again: meanwhile it may have been another's
+            self._report(False)  # also if it is held again: another may have held it in between
         if granted:
             self._held_until = asked + RENEW_DEADLINE_SECONDS
-            self._tell(self.leading)
+            self._report(self.leading)
 
     def stop(self) -> None:
         """End `run`."""
@@ -96,7 +96,7 @@ class Leadership:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _tell(self, leads: bool) -> None:
+    def _report(self, leads: bool) -> None:
         if leads != self._led:
             self._led = leads
             logger.info("%s %s", self.identity, "leads" if leads else "does not lead any more")
@@ -121,4 +121,4 @@ class Leadership:
                 self._lock.update(self._lock.name, self._lock.namespace, record)
         except (HTTPError, ApiException) as error:
             logger.warning("the Lease runs out by itself: %s", error)
-        self._tell(False)
+        self._report(False)

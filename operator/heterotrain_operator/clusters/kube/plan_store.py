@@ -71,9 +71,9 @@ class PlanStore:
         return stored
 
     def write(self, job: HeteroTrainingJob, uid: str, plan: Plan | None, memory: Memory) -> None:
-        """Store a new plan (None: that in force stays) and the memory; without a plan only if losing the memory would
-        matter. Measurements alone do not: workers count from the beginning of the plan in force, so that whoever comes
-        next has them again at the first look.
+        """Store a new plan (None: the stored one stays) and the memory; without a plan only if losing the memory would
+        matter. Measurements alone do not: workers count from the beginning of the active plan, so another operator has
+        them again at its first observation.
 
         Raises PlanConflictError if somebody else wrote meanwhile, GatewayError otherwise.
         """

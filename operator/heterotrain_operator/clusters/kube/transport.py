@@ -45,7 +45,7 @@ class GatewayError(Exception):
 class ConflictError(GatewayError):
     """The object exists already, or is not of the version that was expected, or something that it depends on is not.
 
-    `exists` tells the first from the others.
+    `exists` is true for the first of these alone.
     """
 
     exists = False

@@ -1,4 +1,4 @@
-"""What users are told of one job: its status and its events, written when they are worth it."""
+"""What users read of one job: its status and its events, written when they are worth it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container that trains, the first of a worker's pod: what it is told, mounts, and asks for."""
+"""The container that trains, the first of a worker's pod: its environment, its mounts and its resources."""
 
 from __future__ import annotations
 

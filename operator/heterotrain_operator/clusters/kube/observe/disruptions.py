@@ -29,7 +29,7 @@ _LOST = frozenset({"ContainerStatusUnknown", "Unknown"})
 
 
 def is_disrupted(status: Document, trainer: Document) -> bool:
-    """Whether a pod was or is being ended by somebody else, as far as its status tells."""
+    """Whether a pod was or is being ended by somebody else, as far as its status says."""
     reason = status.get("reason") or ""
     if disruption(status) or reason in _TAKEN_AWAY or reason in _REJECTED or reason.startswith(_OUT_OF):
         return True

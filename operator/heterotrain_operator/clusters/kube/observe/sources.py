@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from heterotrain_operator.api import HeteroTrainingJob
-from heterotrain_operator.api.policies import Prometheus
+from heterotrain_operator.api.spec.metrics import Prometheus
 from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.metrics.allowed import allowed_server

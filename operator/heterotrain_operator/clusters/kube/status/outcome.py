@@ -1,4 +1,4 @@
-"""What a job's status tells of its end, where the memory of the decisions is lost."""
+"""What a job's status says of its end, for the case that the memory of decisions is lost."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PHASE_DELETED = "deleted"
 """Of a worker whose pod went with the end of its job."""
 
 _MEASURED = ("planVersion", "ownMilliseconds", "waitingPercent")
-"""What only a worker's metrics tell."""
+"""What only a worker's metrics say."""
 
 
 def two_digits(value: float) -> float | int:

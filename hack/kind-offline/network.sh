@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tell every node of ours which range of addresses the pods of each node have; the nodes do the rest (node/files/).
-# Nodes from a registry bring a network daemon, and need none of this.
+# Nodes from a registry bring a network daemon of their own.
 set -euo pipefail
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../kind/lib.sh"
 
 ranges() { # "NODE RANGE" lines, once all nodes have a range
   kubectl get nodes --output jsonpath='{range .items[*]}{.metadata.name} {.spec.podCIDR}{"\n"}{end}'

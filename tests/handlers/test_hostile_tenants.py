@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from handlers.operators import PATIENCE_SECONDS, Team, operator, options, trained, until
+from handlers.operators import PATIENCE_SECONDS, Workers, operator, options, trained, until
 from heterotrain.contract import DEFAULT_METRICS_PORT
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import rounds
@@ -86,7 +86,7 @@ def run(api: ApiServer, number: int, server: Hostile) -> None:
     ],
 )
 async def test_thirty_two_hostile_jobs_do_not_keep_another_tenants_job_from_its_rounds(
-    api: ApiServer, workers: Team, counted: Counter[str], source: str, behaviours: Sequence[Behaviour]
+    api: ApiServer, workers: Workers, counted: Counter[str], source: str, behaviours: Sequence[Behaviour]
 ) -> None:
     own = f"127.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
     behaviours = list(itertools.islice(itertools.cycle(behaviours), JOBS))

@@ -2,7 +2,7 @@
 # Make the Docker image heterotrain-debian:bookworm with debootstrap, for machines that reach no image registry. It is
 # the base of the cluster's nodes, and stands in for other images that are built on Debian 12.
 set -euo pipefail
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../kind/lib.sh"
 
 SUITE=bookworm
 KEY_LABEL=heterotrain.dev/key

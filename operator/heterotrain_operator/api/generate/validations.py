@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heterotrain_operator.api.availability import NOT_YET, Limit
+from heterotrain_operator.api.generate.schema import Schema, node_at
 from heterotrain_operator.api.mutability import MUTABLE, is_mutable
-from heterotrain_operator.api.rules import RULES, Cel
-from heterotrain_operator.api.schema import Schema, node_at
+from heterotrain_operator.api.rule import Cel
+from heterotrain_operator.api.rules import RULES
 
 _KEY = "x-kubernetes-validations"
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from heterotrain.contract import TRAINING_LOSS
 from heterotrain_operator.api.base import MAX_STEPS, POLICY_NAME, Batch, Model, Steps
+from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.api.rule import Cel, Rule
 
 Mode = Literal["BSP", "ASP"]
 LastStep = Literal["Partial", "Drop", "Carry"]
@@ -84,3 +88,67 @@ class Training(Model):
         description="How the learning rate follows a change of the global batch: not, in proportion, or with "
         "its square root.",
     )
+
+
+def _one_batch_size(training: Training) -> Iterator[Problem]:
+    if (training.global_batch_size is None) == (training.batch_size_per_worker is None):
+        found = "neither" if training.global_batch_size is None else "both"
+        yield Problem("spec.training", f"needs exactly one of globalBatchSize and batchSizePerWorker, found {found}")
+
+
+ONE_BATCH_SIZE = Rule(
+    ("spec.training.globalBatchSize", "spec.training.batchSizePerWorker"),
+    _one_batch_size,
+    (
+        Cel(
+            "spec.training",
+            "has(self.globalBatchSize) != has(self.batchSizePerWorker)",
+            "set exactly one of globalBatchSize and batchSizePerWorker",
+        ),
+    ),
+)
+
+
+def _one_end(training: Training) -> Iterator[Problem]:
+    if (training.epochs is None) == (training.steps is None):
+        found = "neither" if training.epochs is None else "both"
+        yield Problem("spec.training", f"needs exactly one of epochs and steps, found {found}")
+
+
+ONE_END = Rule(
+    ("spec.training.epochs", "spec.training.steps"),
+    _one_end,
+    (Cel("spec.training", "has(self.epochs) != has(self.steps)", "set exactly one of epochs and steps"),),
+)
+
+
+def _target_has_a_direction(training: Training) -> Iterator[Problem]:
+    target = training.target
+    if target is not None and target.metric == TRAINING_LOSS and target.mode == "Max":
+        yield Problem(
+            "spec.training.target.mode",
+            "must be Min for the training loss, which begins above any target; name the metric if it is another",
+        )
+    if target is not None and target.metric != TRAINING_LOSS and target.mode is None:
+        yield Problem(
+            "spec.training.target.mode",
+            f"is required for metric {target.metric}: Max if it is to rise to the value, Min if it is to fall",
+        )
+
+
+TARGET_HAS_A_DIRECTION = Rule(
+    ("spec.training.target.metric", "spec.training.target.mode"),
+    _target_has_a_direction,
+    (
+        Cel(
+            "spec.training.target",
+            f"self.metric != '{TRAINING_LOSS}' || !has(self.mode) || self.mode == 'Min'",
+            f"mode must be Min for metric {TRAINING_LOSS}",
+        ),
+        Cel(
+            "spec.training.target",
+            f"self.metric == '{TRAINING_LOSS}' || has(self.mode)",
+            f"mode is required for a metric other than {TRAINING_LOSS}",
+        ),
+    ),
+)

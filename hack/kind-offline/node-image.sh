@@ -2,7 +2,7 @@
 # Build the image of the cluster's nodes where none can be pulled, and print its name. What the cluster would pull is
 # made too: each control plane component is one static program, so its image is one layer.
 set -euo pipefail
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../kind/lib.sh"
 
 PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl etcd coredns pause)
 IMAGE_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -12,7 +12,7 @@ image_name() {
   for program in "${PROGRAMS[@]}"; do
     builds+=("$(basename "$(dirname "$(readlink "$BIN/$program")")")")
   done
-  echo "heterotrain-node:$(key_of "$KIND_DIR/node" "$(declare -f copy_kind_files make_component)" "${builds[@]}" \
+  echo "heterotrain-node:$(key_of "$OFFLINE_DIR/node" "$(declare -f copy_kind_files make_component)" "${builds[@]}" \
     "$(grep 'sigs.k8s.io/kind ' "$KIND_DIR/modules/tools/go.mod")" "$(docker image inspect --format '{{.Id}}' "$BASE_IMAGE")")"
 }
 
@@ -80,7 +80,7 @@ main() {
   local work version pause_image
   take_lock
   "$KIND_DIR/tools.sh" kubernetes etcd coredns pause tools
-  "$KIND_DIR/base.sh"
+  "$OFFLINE_DIR/base.sh"
   TAG=$(image_name)
   if ! has_image "$TAG"; then
     say "building the node image (about a minute)"
@@ -90,8 +90,8 @@ main() {
     mkdir -p "$work/context/bin"
     version=v$("$BIN/kubelet" --version | sed 's/.*v//')
     pause_image=$(components "$version" | awk '$2 == "pause" { print $1 }')
-    cp -R "$KIND_DIR/node/." "$work/context/"
-    cp "$KIND_DIR/node/kube-proxy-files.sh" "$work/context/files/"
+    cp -R "$OFFLINE_DIR/node/." "$work/context/"
+    cp "$OFFLINE_DIR/node/kube-proxy-files.sh" "$work/context/files/"
     sed -i "s#@PAUSE_IMAGE@#$pause_image#" "$work/context/files/etc/containerd/config.toml"
     copy_kind_files "$work/context/kind"
     echo "$version" >"$work/context/version"

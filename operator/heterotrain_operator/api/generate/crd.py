@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from heterotrain_operator.api.generate.schema import structural_schema
+from heterotrain_operator.api.generate.validations import add_validations
 from heterotrain_operator.api.generated import write_or_check
 from heterotrain_operator.api.job import API_VERSION, KIND
-from heterotrain_operator.api.schema import structural_schema
-from heterotrain_operator.api.validations import add_validations
 
 PATH = Path("crds/heterotrain.dev_heterotrainingjobs.yaml")
 """In the repository."""

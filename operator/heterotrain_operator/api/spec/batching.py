@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_COUNT, POLICY_NAME, Fraction, Model, Weight
+from heterotrain_operator.api.hints import did_you_mean
+from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.api.rule import Rule
 
 
 class Batching(Model):
@@ -50,3 +55,13 @@ class Batching(Model):
         "its CPU quota.",
     )
     dry_run: bool = Field(default=False, description="Observe, decide and explain, but leave the batches as they are.")
+
+
+def _policy_is_known(batching: Batching) -> Iterator[Problem]:
+    policy, known = batching.policy, known_policies()
+    if policy not in known and policy != "LBBSP":
+        hint = did_you_mean(policy, known)
+        yield Problem("spec.batching.policy", f"{policy} is not a known policy; known are {', '.join(known)}{hint}")
+
+
+POLICY_IS_KNOWN = Rule(("spec.batching.policy",), _policy_is_known)

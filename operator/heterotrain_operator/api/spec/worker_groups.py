@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from heterotrain_operator.api.base import DNS_LABEL, MAX_BATCH, MAX_GROUP_NAME, MAX_REPLICAS, Batch, Model
+from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.api.rule import Cel, Rule
+from heterotrain_operator.api.template import template_problems
 
 Device = Literal["cpu", "gpu"]
 OnMissingDevice = Literal["Fail", "UseCPU"]
@@ -78,3 +82,93 @@ class WorkerGroup(Model):
     def most_replicas(self) -> int:
         """Workers that this group may ever have at once."""
         return self.replicas if self.max_replicas is None else self.max_replicas
+
+
+WorkerGroups = tuple[WorkerGroup, ...]
+
+
+def _unique_names(groups: WorkerGroups) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, group in enumerate(groups):
+        if first.setdefault(group.name, index) != index:
+            yield Problem(
+                f"spec.workerGroups[{index}].name",
+                f"must be unique, but {group.name!r} is also the name of workerGroups[{first[group.name]}]",
+            )
+
+
+UNIQUE_NAMES = Rule(
+    ("spec.workerGroups[].name",),
+    _unique_names,
+    (
+        Cel(
+            "spec.workerGroups",
+            "self.all(g, self.exists_one(other, other.name == g.name))",
+            "names of worker groups must be unique",
+        ),
+    ),
+)
+
+
+def _replicas_in_bounds(groups: WorkerGroups) -> Iterator[Problem]:
+    for index, group in enumerate(groups):
+        where = f"spec.workerGroups[{index}]"
+        if group.min_replicas > group.replicas:
+            yield Problem(
+                f"{where}.minReplicas",
+                f"must be at most replicas, {group.replicas}, found {group.min_replicas}",
+            )
+        if group.max_replicas is not None and group.max_replicas < group.replicas:
+            yield Problem(
+                f"{where}.maxReplicas",
+                f"must be at least replicas, {group.replicas}, found {group.max_replicas}",
+            )
+
+
+REPLICAS_IN_BOUNDS = Rule(
+    ("spec.workerGroups[].replicas", "spec.workerGroups[].minReplicas", "spec.workerGroups[].maxReplicas"),
+    _replicas_in_bounds,
+    (
+        Cel(
+            "spec.workerGroups[]",
+            "self.minReplicas <= self.replicas",
+            "minReplicas must be at most replicas",
+        ),
+        Cel(
+            "spec.workerGroups[]",
+            "!has(self.maxReplicas) || self.maxReplicas >= self.replicas",
+            "maxReplicas must be at least replicas",
+        ),
+    ),
+)
+
+
+def _batch_bounds_in_order(groups: WorkerGroups) -> Iterator[Problem]:
+    for index, group in enumerate(groups):
+        bounds = group.batch_size
+        if bounds.max is not None and bounds.min > bounds.max:
+            yield Problem(
+                f"spec.workerGroups[{index}].batchSize.min",
+                f"must be at most max, {bounds.max}, found {bounds.min}",
+            )
+
+
+BATCH_BOUNDS_IN_ORDER = Rule(
+    ("spec.workerGroups[].batchSize",),
+    _batch_bounds_in_order,
+    (
+        Cel(
+            "spec.workerGroups[].batchSize",
+            "!has(self.max) || self.min <= self.max",
+            "batchSize.min must be at most batchSize.max",
+        ),
+    ),
+)
+
+
+def _templates_are_sound(groups: WorkerGroups) -> Iterator[Problem]:
+    for index, group in enumerate(groups):
+        yield from template_problems(group.template, ("spec", "workerGroups", index, "template"))
+
+
+TEMPLATES_ARE_SOUND = Rule(("spec.workerGroups[].template",), _templates_are_sound)

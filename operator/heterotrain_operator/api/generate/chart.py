@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from heterotrain_operator.api import crd
+from heterotrain_operator.api.generate import crd
 from heterotrain_operator.api.generated import write_or_check
 
 PATH = Path("helm/heterotrain/charts/heterotrain-crds/templates/heterotrainingjobs.yaml")

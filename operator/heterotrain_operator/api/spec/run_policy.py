@@ -1,0 +1,59 @@
+"""How the job starts, ends and is cleaned up."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from heterotrain_operator.api.base import MAX_REPLICAS, Count, Model, ObjectName, PositiveSeconds, Seconds
+
+
+class SchedulingPolicy(Model):
+    """Hints for a gang scheduler or queue."""
+
+    min_available: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = Field(
+        default=None, description="Workers that must be placed together. Absent: the sum of minReplicas."
+    )
+    queue_name: ObjectName | None = Field(default=None, description="Queue that the job waits in.")
+    priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the job in its queue.")
+    schedule_timeout_seconds: PositiveSeconds | None = Field(
+        default=None, description="The scheduler gives up placing the gang after so long."
+    )
+
+
+class RunPolicy(Model):
+    """How the job starts, ends and is cleaned up."""
+
+    suspend: bool = Field(
+        default=False, description="Stop all workers (after a checkpoint) and start none until it is false."
+    )
+    clean_pod_policy: Literal["All", "Running", "None"] = Field(
+        default="Running", description="Which pods are deleted when the job ends."
+    )
+    ttl_seconds_after_finished: Seconds | None = Field(
+        default=None,
+        description="The finished job is deleted after so long. Absent: it stays until somebody deletes it.",
+    )
+    active_deadline_seconds: PositiveSeconds | None = Field(
+        default=None,
+        description="The job fails once it was active for so long; starts anew when a suspended job resumes. "
+        "Absent: no limit.",
+    )
+    backoff_limit: Count = Field(
+        default=3,
+        description="Restarts after a worker's own fault before the job fails. A worker that ends early restarts all "
+        "workers from the last checkpoint; replacing one of them without a stop is not available yet. A script that "
+        "raises fails the job if its one restart gets no further, or at once without checkpoint.path. What befalls "
+        "workers from outside does not count: preemption, eviction, a drained or lost node.",
+    )
+    startup_deadline_seconds: PositiveSeconds = Field(
+        default=600,
+        description="The job fails if its workers are not all at their loops after so long. One that has trained "
+        "before waits on for pods that find no place, and is Degraded meanwhile. Pods behind a scheduling gate are "
+        "waited for before that. If only some find places, they let them go after a quarter to half of it (at least 1 "
+        "to 2 minutes) and try again.",
+    )
+    scheduling_policy: SchedulingPolicy | None = Field(
+        default=None, description="Hints for a gang scheduler or queue. Absent: pods are placed one by one."
+    )

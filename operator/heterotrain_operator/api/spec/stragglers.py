@@ -1,0 +1,26 @@
+"""Workers that are slow by fault rather than by design, and what is done about them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from heterotrain_operator.api.base import Count, Model, Seconds, Weight
+
+
+class Stragglers(Model):
+    """Workers that are slow by fault rather than by design."""
+
+    action: Literal["Ignore", "Report", "Replace"] = Field(
+        default="Ignore", description="What is done about a persistent straggler."
+    )
+    threshold: Weight = Field(
+        default=0.8,
+        description="A worker below this fraction of the speed expected of it counts as a straggler.",
+    )
+    smoothing: Weight = Field(
+        default=0.1, description="Weight of the newest value in the moving average of the relative speed."
+    )
+    max_replacements: Count = Field(default=3, description="Replacements over the whole job.")
+    cooldown_seconds: Seconds = Field(default=60, description="Shortest time between two replacements.")
