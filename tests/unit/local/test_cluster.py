@@ -338,12 +338,12 @@ def test_what_a_dead_runner_left_is_swept_at_the_next_start(tmp_path: Path) -> N
     mechanism = next(iter(MECHANISMS.values()))
     token = leftovers.new_token().split("-")
     dead = "-".join([token[0], "1", *token[2:]])
-    cage = mechanism.create("job-cpu-0", 0.5, None, dead)
+    limits = mechanism.create("job-cpu-0", 0.5, None, dead)
     environment = {**os.environ, leftovers.ENV_RUNNER: dead}
     orphan = subprocess.Popen([sys.executable, "-S", "-c", SLEEP], env=environment)
     LocalCluster(make_job(""), tmp_path, None, mechanism=mechanism).close()
     assert orphan.wait() == -signal.SIGKILL
-    assert not any(join.exists() for join in cage.joins)
+    assert not any(join.exists() for join in limits.joins)
 
 
 def test_fields_that_mean_nothing_here_are_named(tmp_path: Path) -> None:

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.clusters.local import cgroup, duty_cycle, leftovers
-from heterotrain_operator.clusters.local.cgroup_v1 import CageV1
-from heterotrain_operator.clusters.local.cgroup_v2 import CageV2
-from heterotrain_operator.clusters.local.detect import MECHANISMS as KNOWN
-from heterotrain_operator.clusters.local.detect import detect
-from heterotrain_operator.clusters.local.limits import (
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import cgroup, duty_cycle
+from heterotrain_operator.clusters.local.limits.cgroup_v1 import LimitsV1
+from heterotrain_operator.clusters.local.limits.cgroup_v2 import LimitsV2
+from heterotrain_operator.clusters.local.limits.detect import MECHANISMS as KNOWN
+from heterotrain_operator.clusters.local.limits.detect import detect
+from heterotrain_operator.clusters.local.limits.mechanism import (
     MAX_PERIOD_MICROSECONDS,
     MIN_QUOTA_MICROSECONDS,
     PERIOD_MICROSECONDS,
-    Cage,
     LimitError,
+    Limits,
     Mechanism,
     effective_cores,
     machine_cores,
@@ -29,35 +30,35 @@ from heterotrain_operator.clusters.local.limits import (
 )
 from unit.local.worlds import MECHANISMS, SLEEP, SPIN, eventually
 
-Caged = Callable[[Mechanism, str, float | None], Cage]
+Limited = Callable[[Mechanism, str, float | None], Limits]
 
 
 @pytest.fixture
-def caged(tmp_path: Path) -> Iterator[Caged]:
+def limited(tmp_path: Path) -> Iterator[Limited]:
     """Starts a script inside limits; everything is removed in the end."""
     owner = leftovers.new_token()
-    running: list[tuple[Cage, subprocess.Popen[bytes]]] = []
+    running: list[tuple[Limits, subprocess.Popen[bytes]]] = []
 
-    def start(mechanism: Mechanism, script: str, cores: float | None) -> Cage:
-        cage = mechanism.create("worker", cores, None, owner)
-        words = [*cgroup.launcher(cage.prefix, cage.joins), sys.executable, "-S", "-c", script]
-        environment = {**os.environ, **cage.environment}
+    def start(mechanism: Mechanism, script: str, cores: float | None) -> Limits:
+        limits = mechanism.create("worker", cores, None, owner)
+        words = [*cgroup.launcher(limits.prefix, limits.joins), sys.executable, "-S", "-c", script]
+        environment = {**os.environ, **limits.environment}
         process = subprocess.Popen(words, env=environment, cwd=tmp_path, start_new_session=True)
-        running.append((cage, process))
-        cage.started(process.pid)
-        return cage
+        running.append((limits, process))
+        limits.started(process.pid)
+        return limits
 
     yield start
-    for cage, process in running:
+    for limits, process in running:
         process.kill()
         process.wait()
-        eventually(cage.remove)
+        eventually(limits.remove)
 
 
-def used_meanwhile(cages: list[Cage], seconds: float) -> list[float]:
-    before = [cage.cpu_seconds() for cage in cages]
+def used_meanwhile(workers: list[Limits], seconds: float) -> list[float]:
+    before = [limits.cpu_seconds() for limits in workers]
     time.sleep(seconds)
-    return [cage.cpu_seconds() - start for cage, start in zip(cages, before, strict=True)]
+    return [limits.cpu_seconds() - start for limits, start in zip(workers, before, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -98,16 +99,16 @@ def test_every_mechanism_says_what_it_is(mechanism: Mechanism) -> None:
     assert "memory" in mechanism.describe()
 
 
-def test_quota_holds(mechanism: Mechanism, caged: Caged) -> None:
-    small, large = caged(mechanism, SPIN, 0.2), caged(mechanism, SPIN, 0.6)
+def test_quota_holds(mechanism: Mechanism, limited: Limited) -> None:
+    small, large = limited(mechanism, SPIN, 0.2), limited(mechanism, SPIN, 0.6)
     eventually(lambda: large.cpu_seconds() > 0.1)
     low, high = used_meanwhile([small, large], 1.0)
     assert 0 < low < high
     assert 1.8 < high / low < 5.0  # 3 on an idle machine
 
 
-def test_limit_changes_while_running(mechanism: Mechanism, caged: Caged) -> None:
-    changed, constant = caged(mechanism, SPIN, 0.6), caged(mechanism, SPIN, 0.4)
+def test_limit_changes_while_running(mechanism: Mechanism, limited: Limited) -> None:
+    changed, constant = limited(mechanism, SPIN, 0.6), limited(mechanism, SPIN, 0.4)
     changed.set_cores(0.1)
     assert changed.cores() == pytest.approx(0.1)
     eventually(lambda: constant.cpu_seconds() > 0.1)
@@ -115,33 +116,33 @@ def test_limit_changes_while_running(mechanism: Mechanism, caged: Caged) -> None
     assert low < reference / 2
 
 
-def test_limit_can_be_lifted(mechanism: Mechanism, caged: Caged) -> None:
-    cage = caged(mechanism, SLEEP, 0.5)
-    cage.set_cores(None)
-    assert cage.cores() is None
-    cage.set_cores(0.05)
-    assert cage.cores() == pytest.approx(0.05)
+def test_limit_can_be_lifted(mechanism: Mechanism, limited: Limited) -> None:
+    limits = limited(mechanism, SLEEP, 0.5)
+    limits.set_cores(None)
+    assert limits.cores() is None
+    limits.set_cores(0.05)
+    assert limits.cores() == pytest.approx(0.05)
 
 
-def test_grandchildren_count_and_die(mechanism: Mechanism, caged: Caged, tmp_path: Path) -> None:
+def test_grandchildren_count_and_die(mechanism: Mechanism, limited: Limited, tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, time\n"
         f"grandchild = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}], start_new_session=True)\n"
         "open('pid.tmp', 'w').write(str(grandchild.pid))\n"
         "import os; os.rename('pid.tmp', 'pid')\n" + SLEEP
     )
-    cage = caged(mechanism, script, 0.5)
+    limits = limited(mechanism, script, 0.5)
     eventually((tmp_path / "pid").exists)
     grandchild = int((tmp_path / "pid").read_text())
-    eventually(lambda: grandchild in cage.pids())
-    cage.remove()
+    eventually(lambda: grandchild in limits.pids())
+    limits.remove()
     eventually(lambda: not leftovers.alive(grandchild))
 
 
 def test_removing_twice_is_harmless(mechanism: Mechanism) -> None:
-    cage = mechanism.create("worker", 0.5, None, leftovers.new_token())
-    assert cage.remove()
-    assert cage.remove()
+    limits = mechanism.create("worker", 0.5, None, leftovers.new_token())
+    assert limits.remove()
+    assert limits.remove()
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name.startswith("cgroup")])
@@ -151,27 +152,27 @@ def test_a_refused_cgroup_names_the_worker(name: str) -> None:
 
 
 def test_version_2_is_told_quota_and_period_at_once(tmp_path: Path) -> None:
-    cage = CageV2("worker", tmp_path)
-    cage.set_cores(0.25)
+    limits = LimitsV2("worker", tmp_path)
+    limits.set_cores(0.25)
     assert (tmp_path / "cpu.max").read_text() == "2500 10000"
-    assert cage.cores() == 0.25
-    cage.set_cores(None)
+    assert limits.cores() == 0.25
+    limits.set_cores(None)
     assert (tmp_path / "cpu.max").read_text() == "max"
-    assert cage.cores() is None
+    assert limits.cores() is None
     (tmp_path / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
-    assert cage.cpu_seconds() == 1.5
+    assert limits.cpu_seconds() == 1.5
     (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
-    assert cage.out_of_memory()
+    assert limits.out_of_memory()
 
 
 def test_version_1_sets_no_limit_that_the_cgroup_around_it_would_refuse(tmp_path: Path) -> None:
     (tmp_path / "cpu.cfs_period_us").write_text("100000")
-    cage = CageV1("worker", tmp_path, None, None, ceiling_cores=0.5)
-    cage.set_cores(0.25)
-    assert cage.cores() == 0.25
+    limits = LimitsV1("worker", tmp_path, None, None, ceiling_cores=0.5)
+    limits.set_cores(0.25)
+    assert limits.cores() == 0.25
     assert (tmp_path / "cpu.cfs_period_us").read_text() == "10000"
-    cage.set_cores(0.75)
-    assert cage.cores() is None
+    limits.set_cores(0.75)
+    assert limits.cores() is None
 
 
 def test_mounts_and_memberships_are_read_as_the_kernel_writes_them() -> None:

@@ -24,8 +24,8 @@ from heterotrain_operator.api import (
     training_config,
 )
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.limits.detect import detect
 from heterotrain_operator.clusters.local.placement import move
 from heterotrain_operator.clusters.local.ports import HOST, Ports
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
@@ -167,7 +167,7 @@ class LocalCluster:
         pod = self._pod(name)
         if pod.process.exit_code() is None:
             if pod.confined:
-                pod.process.cage.set_cores(cores)
+                pod.process.limits.set_cores(cores)
             pod.cores = cores
 
     def keep_to_cpu(self, name: str, cpu: int) -> None:
@@ -177,7 +177,7 @@ class LocalCluster:
         pod = self._pod(name)
         self._cpus[name] = cpu
         if pod.confined and pod.process.exit_code() is None:
-            move(pod.process.cage.pids(), cpu)
+            move(pod.process.limits.pids(), cpu)
 
     def pid(self, name: str) -> int:
         """A worker's first process. Raises ValueError without such a worker."""
@@ -259,9 +259,9 @@ class LocalCluster:
         """Set the CPU limits, and the CPU, of those that are about to get their first plan."""
         for name, pod in self._pods.items():
             if name in names and not pod.confined and pod.process.exit_code() is None:
-                pod.process.cage.set_cores(pod.cores)
+                pod.process.limits.set_cores(pod.cores)
                 if name in self._cpus:
-                    move({pod.process.pid, *pod.process.cage.pids()}, self._cpus[name])
+                    move({pod.process.pid, *pod.process.limits.pids()}, self._cpus[name])
                 pod.confined = True
 
     def _running(self) -> bool:
@@ -284,7 +284,7 @@ class LocalCluster:
             pod.process.kill()
         for name, pod in self._pods.items():
             if not pod.process.close(deadline):
-                logger.error("worker %s cannot be removed: processes %s", name, sorted(pod.process.cage.pids()))
+                logger.error("worker %s cannot be removed: processes %s", name, sorted(pod.process.limits.pids()))
 
     def _start(self, key: WorkerKey) -> _Pod:
         template = self._templates[key.group]
@@ -292,13 +292,13 @@ class LocalCluster:
         address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
         environment = self._environment(key, template, files, metrics_port)
         command = [expand(word, environment) for word in template.command]
-        cage = self.mechanism.create(key.name, None, template.memory_bytes, self._token)
+        limits = self.mechanism.create(key.name, None, template.memory_bytes, self._token)
         process = WorkerProcess(
             command,
             environment,
             working_dir=template.working_dir,
             files=files,
-            cage=cage,
+            limits=limits,
             memory_bytes=template.memory_bytes,
         )
         self._history.setdefault(key.name, []).append(files)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heterotrain.contract import Termination
-from heterotrain_operator.clusters.local import cgroup
-from heterotrain_operator.clusters.local.limits import Cage
+from heterotrain_operator.clusters.local.limits import Limits, cgroup
 
 SIGNAL_EXIT_BASE = 128  # how shells and Kubernetes report an end by a signal
 TAIL_BYTES = 4096
@@ -58,15 +57,15 @@ class WorkerProcess:
         *,
         working_dir: str | None,
         files: WorkerFiles,
-        cage: Cage,
+        limits: Limits,
         memory_bytes: int | None,
     ) -> None:
-        """Start it. Raises OSError if no process can be had; removing the cage is up to the caller.
+        """Start it. Raises OSError if no process can be had; removing the limits is up to the caller.
 
         The calling thread must live as long as the runner: the kernel kills the worker when that thread ends.
         """
         self.files = files
-        self.cage = cage
+        self.limits = limits
         self.out_of_memory = False
         self._memory_bytes = memory_bytes
         self._kill_at: float | None = None
@@ -76,15 +75,15 @@ class WorkerProcess:
         with files.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                [*cgroup.launcher(cage.prefix, cage.joins), *command],
-                env={**environment, **cage.environment},
+                [*cgroup.launcher(limits.prefix, limits.joins), *command],
+                env={**environment, **limits.environment},
                 cwd=working_dir,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        cage.started(self._process.pid)
+        limits.started(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -98,7 +97,7 @@ class WorkerProcess:
             return None
         if not self._ended:
             # Known with the code, and not a look later, for who sees the one decides by the other.
-            self._ended, self.out_of_memory = True, self.cage.out_of_memory()
+            self._ended, self.out_of_memory = True, self.limits.out_of_memory()
         return SIGNAL_EXIT_BASE - code if code < 0 else code
 
     def terminate(self, grace_seconds: float) -> None:
@@ -115,9 +114,9 @@ class WorkerProcess:
         if self.exit_code() is None:
             if self._kill_at is None or time.monotonic() < self._kill_at:
                 return False
-            self.cage.remove()
+            self.limits.remove()
             return False
-        self._removed = self.cage.remove()  # whatever it started goes with it, as in a container
+        self._removed = self.limits.remove()  # whatever it started goes with it, as in a container
         return self._removed
 
     def last_words(self) -> Termination:

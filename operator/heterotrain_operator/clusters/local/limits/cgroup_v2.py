@@ -1,4 +1,4 @@
-"""Limits by cgroup version 2: a folder per worker, in our own or the nearest around it that allows it."""
+"""Resource limits by cgroup version 2: a folder per worker in our own cgroup, or in the nearest that allows it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heterotrain_operator.clusters.local import cgroup, leftovers
-from heterotrain_operator.clusters.local.limits import LimitError, effective_cores, quota_and_period
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits.mechanism import LimitError, effective_cores, quota_and_period
 
 NAME = "cgroup-v2"
 TRIAL_MEMORY_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class CageV2:
-    """One folder."""
+class LimitsV2:
+    """The limits of one worker: one folder."""
 
     worker: str
     folder: Path
@@ -28,19 +29,19 @@ class CageV2:
         return (self.folder / "cgroup.procs",)
 
     def started(self, pid: int) -> None:
-        """Nothing to do: the cgroup knows its processes."""
+        """Has no effect: the cgroup knows its processes."""
 
     def set_cores(self, cores: float | None) -> None:
         """Raises LimitError if the kernel refuses it."""
-        wish = effective_cores(cores)
+        requested = effective_cores(cores)
         try:
-            text = "max" if wish is None else "{} {}".format(*quota_and_period(wish))
+            text = "max" if requested is None else "{} {}".format(*quota_and_period(requested))
             (self.folder / "cpu.max").write_text(text)
         except OSError as error:
             raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
 
     def cores(self) -> float | None:
-        """As the kernel has it."""
+        """The limit that the kernel applies."""
         quota, _, period = (cgroup.read(self.folder, "cpu.max") or "max").partition(" ")
         return None if quota == "max" else int(quota) / int(period)
 
@@ -63,7 +64,7 @@ class CageV2:
 
 @dataclass(frozen=True, slots=True)
 class CgroupV2:
-    """The folder below which cages are made."""
+    """The mechanism: the folder below which workers' folders are made."""
 
     parent: Path
     memory: bool
@@ -71,31 +72,31 @@ class CgroupV2:
 
     @property
     def parents(self) -> tuple[Path, ...]:
-        """The one."""
+        """The single folder."""
         return (self.parent,)
 
     def describe(self) -> str:
-        """In words."""
+        """As `Mechanism.describe`."""
         memory = "CPU and memory" if self.memory else "CPU (memory cannot be limited)"
         return f"cgroup v2 limits {memory}, CPU in periods of 10 ms"
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CageV2:
-        """Raises LimitError, and leaves nothing behind then."""
-        cage = CageV2(worker, self.parent / cgroup.folder_name(owner, worker))
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> LimitsV2:
+        """As `Mechanism.create`; after a LimitError nothing is left behind."""
+        limits = LimitsV2(worker, self.parent / cgroup.folder_name(owner, worker))
         try:
-            cage.folder.mkdir()
-            cage.set_cores(cores)
+            limits.folder.mkdir()
+            limits.set_cores(cores)
             if memory_bytes is not None and self.memory:
-                (cage.folder / "memory.max").write_text(str(memory_bytes))
+                (limits.folder / "memory.max").write_text(str(memory_bytes))
                 # All of a worker is killed, not one process that the others wait for; and it must not swap instead
                 # of failing. Old kernels lack the first file, kernels without swap the second.
                 for file, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
-                    if (cage.folder / file).exists():
-                        (cage.folder / file).write_text(text)
+                    if (limits.folder / file).exists():
+                        (limits.folder / file).write_text(text)
         except (OSError, LimitError) as error:
-            cage.remove()
+            limits.remove()
             raise LimitError(f"worker {worker}: no cgroup could be made: {error}") from error
-        return cage
+        return limits
 
 
 def _enable(folder: Path, controller: str) -> bool:
@@ -112,7 +113,7 @@ def _enable(folder: Path, controller: str) -> bool:
 
 
 def find() -> CgroupV2:
-    """The nearest place where cages can be made. Raises LimitError if there is none; memory is optional."""
+    """Find the nearest place where limits can be made. Raises LimitError if there is none; memory is optional."""
     membership = cgroup.memberships().get("", "/")
     problem = LimitError("no cgroup v2 hierarchy whose cpu controller may be used")
     for mount in cgroup.mounts():
