@@ -1,4 +1,4 @@
-"""Build the Grafana dashboard *batch convergence*: do unequal workers take equal time, and what did it take.
+"""Build the Grafana dashboard *batch convergence*: whether unequal workers take equal time, and what that costs.
 
 It is code because then every query takes the names of its metrics from the tables from which they are exported.
 `make manifests` runs it.
@@ -91,7 +91,7 @@ def quantile(share: float, histogram: Metric) -> str:
 
 
 STEP_SECONDS = f"({rate(workers.OWN_SECONDS)} + {rate(workers.WAIT_SECONDS)})"
-"""Seconds of measured steps per second; a ratio over it knows nothing of the steps that are not measured."""
+"""Seconds of measured steps per second; ratios over it leave out the steps that are not measured."""
 
 THROUGHPUT = f"{rate(workers.SAMPLES)} / {STEP_SECONDS}"
 WAITING = f"{rate(workers.WAIT_SECONDS)} / {STEP_SECONDS}"
@@ -134,14 +134,14 @@ def with_queries(panel: Timeseries, queries: tuple[tuple[str, str], ...]) -> Tim
 
 
 def steps(title: str, description: str, unit: str, *queries: tuple[str, str], columns: int = 12) -> Timeseries:
-    """A graph of values that jump, and stay."""
+    """A graph of values that change in jumps."""
     return graph(title, description, unit, *queries, columns=columns).line_interpolation(LineInterpolation.STEP_AFTER)
 
 
 def stat(
     title: str, unit: str, expression: str, legend: str = "", *, decimals: int = 0, mode: BigValueTextMode | None = None
 ) -> Stat:
-    """The newest value in large."""
+    """The newest value in large type."""
     return (
         Stat()
         .title(title)
@@ -158,7 +158,7 @@ def stat(
 
 
 def overview(dashboard: Dashboard) -> Dashboard:
-    """Where the job is."""
+    """The state of the job."""
     return (
         dashboard.with_row(Row("Job"))
         .with_panel(
@@ -220,7 +220,7 @@ def balance(dashboard: Dashboard) -> Dashboard:
 
 
 def training(dashboard: Dashboard) -> Dashboard:
-    """What comes of it."""
+    """The progress of the training."""
     return (
         dashboard.with_row(Row("Training"))
         .with_panel(
@@ -270,7 +270,7 @@ def training(dashboard: Dashboard) -> Dashboard:
 
 
 def resources(dashboard: Dashboard) -> Dashboard:
-    """What the workers have, and what holds them back."""
+    """The resources of the workers, and what limits them."""
     return (
         dashboard.with_row(Row("Resources"))
         .with_panel(
@@ -313,7 +313,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
 
 
 def operator(dashboard: Dashboard) -> Dashboard:
-    """What steering costs, over all jobs."""
+    """The cost of steering, over all jobs."""
     return (
         dashboard.with_row(Row("Operator, all jobs"))
         .with_panel(
@@ -350,7 +350,7 @@ def operator(dashboard: Dashboard) -> Dashboard:
 
 
 def variable(name: str, expression: str) -> QueryVariable:
-    """A choice among what is exported in the time that is shown."""
+    """A choice among the values that are exported in the time that is shown."""
     return (
         QueryVariable(name)
         .label(name)
@@ -362,8 +362,8 @@ def variable(name: str, expression: str) -> QueryVariable:
 
 
 def render() -> str:
-    """The dashboard as Grafana takes it; the same for the same code."""
-    # A job whose pods never started has no workers' series, one where only pods are scraped none of the operator's.
+    """The dashboard as Grafana imports it."""
+    # A job whose pods never started has no workers' series; where only pods are scraped, the operator's are missing.
     known = f'__name__=~"{table.JOB_INFO.series}|{workers.PLAN_VERSION.series}"'
     dashboard = (
         Dashboard(TITLE)

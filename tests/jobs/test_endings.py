@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from heterotrain.contract import StepRecord
-from heterotrain_operator.clusters.local.detect import detect
+from heterotrain_operator.clusters.local.limits.detect import detect
 from jobs.worlds import digits_job
 from unit.cli.commands import processes_that_mention, start
 

@@ -1,7 +1,8 @@
-"""Which servers a job may have the operator ask: it reaches more than a tenant does, and must not do so in their name.
+"""Which servers a job may have the operator ask.
 
-Names of Services are completed up to `.svc`, so that none is looked up outside of the cluster, as `example.com` would
-be: `name` is of the job's namespace, `name.namespace` and `name.namespace.svc` of that one.
+The operator reaches servers that a tenant does not reach, and must not ask them on a tenant's behalf. Names of Services
+are completed up to `.svc`, so that none is looked up outside of the cluster, as `example.com` would be: `name` stands
+for a Service in the job's namespace, `name.namespace` and `name.namespace.svc` for one in the namespace that they name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from heterotrain_operator.core.facts import listed
 
 IN_CLUSTER = "in-cluster"
-"""The pattern that stands for names of Services."""
+"""The pattern that allows any Service."""
 
 DEFAULT_ALLOWED = (IN_CLUSTER,)
 
@@ -29,8 +30,11 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Whom to ask: the URL, with a Service's name completed and without a slash at its end, and the name that stood in
-    it, which is the one in the server's certificate."""
+    """A server to ask.
+
+    `url` has the completed name of a Service and no slash at its end; `name` is the host as the user wrote it, which is
+    the one in the server's certificate.
+    """
 
     url: str
     name: str
@@ -41,13 +45,13 @@ class NotAllowedError(ValueError):
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ValueError unless it is IN_CLUSTER, or a host, in which `*` may stand for anything, and perhaps a port."""
+    """Raises ValueError unless the pattern is IN_CLUSTER, or a host with an optional port; `*` matches any text."""
     if pattern != IN_CLUSTER and not _PATTERN.fullmatch(pattern):
         raise ValueError(f"{pattern!r} is neither {IN_CLUSTER} nor a host such as prometheus.example.com or *:9090")
 
 
 def checked_url(url: str) -> urllib.parse.SplitResult:
-    """The parts of the address of a server. Raises ValueError, without what may be secret, if it is none."""
+    """The parts of a server's URL. Raises ValueError, with no secret in its message, if it is not valid."""
     parts = urllib.parse.urlsplit(url)
     if "@" in parts.netloc:
         raise ValueError("the URL holds credentials; put them into a Secret")
@@ -60,9 +64,9 @@ def checked_url(url: str) -> urllib.parse.SplitResult:
 
 
 def allowed_server(url: str, namespace: str, allowed: Sequence[str]) -> Server:
-    """Whom to ask for a job of that namespace. A pattern without a port allows all of the host's.
+    """The server to ask for a job of that namespace. A pattern without a port allows all ports of the host.
 
-    Raises NotAllowedError if no pattern allows the server, ValueError if the URL is none.
+    Raises NotAllowedError if no pattern allows the server, ValueError if the URL is not valid.
     """
     parts = checked_url(url)
     host, port = str(parts.hostname), parts.port or _PORTS[parts.scheme]
@@ -78,7 +82,7 @@ def allowed_server(url: str, namespace: str, allowed: Sequence[str]) -> Server:
 
 
 def may_be_of(host: str, address: str) -> bool:
-    """Whether an address can be the host's; a Service's is never one that means something else to each machine."""
+    """Whether an address can belong to the host; a Service has no address with another meaning on each machine."""
     if not host.endswith(_SERVICE_ENDS):
         return True
     found = ipaddress.ip_address(address.partition("%")[0])
@@ -93,5 +97,5 @@ def _matches(pattern: str, host: str, port: int) -> bool:
 
 
 def _literal(pattern: str) -> str:
-    """`fnmatch` takes brackets for a set of characters."""
+    """The pattern with its brackets escaped, since `fnmatch` reads brackets as a set of characters."""
     return pattern.replace("[", "[[]")

@@ -1,9 +1,10 @@
-"""Ask HTTP servers that nobody vouches for: every answer is bounded in time and size, up to its last byte.
+"""Ask HTTP servers that are not trusted: every answer is bounded in time and size, up to its last byte.
 
-Whoever dawdles costs neither a thread nor anybody else's turn.
+A slow server occupies no thread, and delays only requests of the same owner.
 
-Redirects are not followed, since they would take the operator, and credentials, to wherever a stranger names; nothing
-is remembered of a server but its open connection; and compressed answers are not asked for, since they may grow.
+Redirects are not followed, since they would lead the operator and its credentials to an address of the server's
+choice. Nothing is kept of a server except its open connection. Compressed answers are not requested, since their size
+is known only once they are unpacked.
 """
 
 from __future__ import annotations
@@ -21,41 +22,41 @@ from heterotrain_operator.metrics.lookups import Lookups
 from heterotrain_operator.metrics.shares import Shares
 
 IDLE_SECONDS = 15.0
-"""For so long a connection is kept for the next question; longer than any pause between rounds of a job that trains."""
+"""Time for which an unused connection is kept; longer than any pause between rounds of a job that trains."""
 
-CONNECTIONS_EACH = 128
-"""Questions of one owner under way at once."""
+CONNECTIONS_PER_OWNER = 128
+"""Concurrent requests of one owner."""
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class UnreachableError(Exception):
-    """No answer came in time; the text says why, for those who run the operator."""
+    """No answer came in time; the text says why, for the operator's log."""
 
 
 class WrongAnswerError(Exception):
-    """An answer came that is none of HTTP, or too large, or from a server that is not trusted; the text says which."""
+    """The answer is not HTTP, too large, or from a server that is not trusted; the text says which."""
 
 
 class UntrustedError(WrongAnswerError):
-    """The server's certificate is not one of the authority's."""
+    """The server's certificate is not signed by the authority."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said, whatever its status."""
+    """A server's answer, of any status."""
 
     status: int
     body: bytes
 
 
 class Client:
-    """Asks, and keeps connections for the next time. For one event loop; `close` it there."""
+    """Sends requests over connections that it keeps. It belongs to one event loop, in which it must be closed."""
 
-    def __init__(self, *, proxies: bool = False, each: int = CONNECTIONS_EACH) -> None:
-        """`proxies`: go through those that the environment names. `each`: an owner's questions at once."""
+    def __init__(self, *, proxies: bool = False, per_owner: int = CONNECTIONS_PER_OWNER) -> None:
+        """`proxies`: use those that the environment names. `per_owner`: concurrent requests of one owner."""
         self._proxies = proxies
-        self._shares = Shares(each)
+        self._shares = Shares(per_owner)
         self._session: aiohttp.ClientSession | None = None
         self._lookups: Lookups | None = None
 
@@ -70,11 +71,11 @@ class Client:
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
     ) -> Answer:
-        """What the server answers within so many seconds; the wait for one of the `owner`'s turns comes before them.
+        """What the server answers within `seconds`, which begin once the `owner` may send another request.
 
-        `server_name` is the one in its certificate, if not the URL's.
+        `server_name` is the name in the server's certificate, if it is not the URL's.
 
-        Raises UnreachableError, or WrongAnswerError, also beyond `max_bytes`.
+        Raises UnreachableError, and WrongAnswerError also for an answer of more than `max_bytes`.
         """
         async with self._shares.of(owner):
             try:
@@ -94,7 +95,7 @@ class Client:
                 raise WrongAnswerError(f"no answer of HTTP: {type(error).__name__}") from None
 
     async def close(self) -> None:
-        """Close what is connected."""
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -122,7 +123,7 @@ class Client:
             return Answer(found.status, bytes(body))
 
     def _connected(self) -> aiohttp.ClientSession:
-        """A session belongs to the loop that runs when it is made."""
+        """A new session, which belongs to the event loop that runs now."""
         self._lookups = Lookups()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, resolver=self._lookups),

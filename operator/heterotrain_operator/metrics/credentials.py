@@ -1,4 +1,4 @@
-"""How a reader shows a server who it is; secrets stay out of every text that a log or a condition could hold."""
+"""Credentials for a Prometheus server; no message that may reach a log or a condition holds a secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BearerToken:
     token: str = field(repr=False)
 
     def header(self) -> str:
-        """The value of the Authorization header. Raises ValueError, without the token, if none can hold it."""
+        """The value of the Authorization header. Raises ValueError, without the token, if no header can hold it."""
         token = self.token.strip(_LINE_ENDS)
         if not (token and token.isascii() and token.isprintable()) or " " in token:
             raise ValueError("the bearer token is empty or holds characters that no header may hold")
@@ -30,7 +30,7 @@ class BasicAuth:
     password: str = field(repr=False)
 
     def header(self) -> str:
-        """The value of the Authorization header. Raises ValueError, without the password, if there can be none.
+        """The value of the Authorization header. Raises ValueError, without the password, if no header can hold them.
 
         Source: RFC 7617, section 2.
         """

@@ -1,6 +1,7 @@
-"""Read our own series of Prometheus' text format, and nothing else, in time linear in the text.
+"""Read workers' series from Prometheus' text format, and nothing else, in time linear in the text.
 
-The library's parser reads everything, also what a stranger added, and takes seconds for a megabyte of escapes.
+prometheus_client's parser reads every series, including those that somebody else added, and takes seconds for a
+megabyte of escapes.
 
 Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -14,7 +15,7 @@ from heterotrain.worker_metrics import WORKERS
 from heterotrain_operator.metrics.workers import Sample
 
 MAX_SERIES = 256
-"""Ten times as many as a worker has; a newer one may have more than this version knows."""
+"""Ten times as many as a worker exports; a newer version may export more than this version knows."""
 
 MAX_LINE = 4096
 """Characters of one series' labels."""
@@ -26,11 +27,11 @@ _SAMPLE = re.compile(
 )
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)="([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
-_MEANT = {"n": "\n", "\\": "\\", '"': '"'}
+_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 
 def own_samples(text: str) -> list[Sample]:
-    """The samples whose names are ours. Raises ValueError if one is malformed, or if there are absurdly many."""
+    """The samples of workers' metrics. Raises ValueError if one is malformed, or if there are more than MAX_SERIES."""
     number = text.count(f"\n{WORKERS.prefix}") + text.startswith(WORKERS.prefix)
     if number > MAX_SERIES:
         raise ValueError(f"{number} series")
@@ -53,4 +54,4 @@ def _labels(written: str) -> Iterator[tuple[str, str]]:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    return _MEANT.get(found[1], found[0])
+    return _ESCAPED.get(found[1], found[0])

@@ -1,4 +1,4 @@
-"""The figures of one job after the newest look at it; a snapshot, so that no series outlives what it describes."""
+"""The figures of one job after its newest round; a snapshot, so that no series outlives what it describes."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
 
 def job_families(jobs: Iterable[JobFigures], sources_up: Mapping[tuple[str, str], bool]) -> Iterator[Family]:
     """All series of all jobs. `sources_up` says by namespace and name whether a job's metrics could be read."""
-    looked_at: list[tuple[Sequence[str], Figures]] = [((job.namespace, job.name), job.figures) for job in jobs]
+    observed: list[tuple[Sequence[str], Figures]] = [((job.namespace, job.name), job.figures) for job in jobs]
     asked = [(key, {table.JOB_METRICS_SOURCE_UP: answers}) for key, answers in sources_up.items()]
-    return families(table.JOBS, [*looked_at, *asked])
+    return families(table.JOBS, [*observed, *asked])

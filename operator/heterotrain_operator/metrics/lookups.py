@@ -1,8 +1,8 @@
-"""Look names up in threads of their own, few for each domain.
+"""Look names up in separate threads, few for each domain.
 
-No look-up can be ended from outside, and whoever owns a domain decides how long one takes.
+A look-up cannot be cancelled, and the owner of a domain decides how long one takes.
 
-A Service may be an alias, and so lead to what only the operator's own machine reaches; such addresses are left out.
+A Service may be an alias for an address that only the operator's own machine reaches; such addresses are left out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from heterotrain_operator.metrics.allowed import may_be_of
 
 THREADS = 32
-THREADS_EACH = 4
-"""Look-ups under way in one domain; a further one fails at once. Of one name there is never more than one."""
+THREADS_PER_DOMAIN = 4
+"""Concurrent look-ups in one domain; a further one fails at once."""
 
 
 class Lookups(AbstractResolver):
@@ -34,8 +34,8 @@ class Lookups(AbstractResolver):
     ) -> list[ResolveResult]:
         """The addresses of a name. Raises OSError if there are none that may be asked."""
         domain = host.partition(".")[2]
-        if self._under_way[domain] >= THREADS_EACH:
-            raise OSError(f"{THREADS_EACH} names of {domain} are being looked up")
+        if self._under_way[domain] >= THREADS_PER_DOMAIN:
+            raise OSError(f"{THREADS_PER_DOMAIN} names of {domain} are being looked up")
         self._under_way[domain] += 1
         loop = asyncio.get_running_loop()
 
@@ -62,7 +62,7 @@ class Lookups(AbstractResolver):
         return addresses
 
     async def close(self) -> None:
-        """Begin no more; what is under way ends by itself."""
+        """Begin no further look-ups; those that have begun end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, domain: str) -> None:

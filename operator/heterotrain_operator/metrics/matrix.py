@@ -1,7 +1,7 @@
-"""Read an answer of Prometheus' query API series by series: never more than one series of it is unfolded at once.
+"""Read an answer of Prometheus' query API series by series: never more than one series of it is parsed at once.
 
-A document of JSON takes up to 27 times its size once it is unfolded, and what is in it is the server's choice. So all
-but the series is passed over, and they are read one after the other, each of bounded size.
+A JSON document takes up to 27 times its size once it is parsed, and the server decides what is in it. So everything but
+the series is skipped, and the series are read one after the other, each of bounded size.
 
 Source of the format: https://prometheus.io/docs/prometheus/latest/querying/api/
 """
@@ -22,24 +22,24 @@ Series = tuple[Mapping[str, str], float, float]
 """Labels with the name among them, and time (Unix seconds) and value of the newest sample."""
 
 PART_BYTES = 1 << 12
-GREATEST_PART_BYTES = 1 << 18
-"""Of one series, or of anything else that is passed over: so much is looked at first, and so much at most."""
+MAX_PART_BYTES = 1 << 18
+"""Of one series, or of one value that is skipped: how much of it is looked at first, and how much at most."""
 
-MOST_MEMBERS = 100
-"""Of the answer, and of its data; there are a handful."""
+MAX_MEMBERS = 100
+"""Members of the answer, and of its data; Prometheus sends a handful."""
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _decode = json.JSONDecoder().raw_decode
 
 
 class NotAMatrixError(ValueError):
-    """The document is no answer of the query API that holds a matrix; the text says why."""
+    """The document is not an answer of the query API with a matrix in it; the text says why."""
 
 
 def series_of(body: bytes, most: int) -> Iterator[Series]:
-    """Our own series in an answer, each with its newest sample; those without one are left out.
+    """The series of workers' metrics in an answer, each with its newest sample; those without samples are left out.
 
-    Raises NotAMatrixError, after what was well, also if there are more than so many.
+    Raises NotAMatrixError, after the series before the fault, and also if there are more than `most`.
     """
     try:
         yield from _series(body, most)
@@ -84,16 +84,16 @@ def _listed(cursor: _Cursor, most: int) -> Iterator[Series]:
 
 
 class _Cursor:
-    """A place in a document of JSON."""
+    """A position in a JSON document."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self._at = body, 0
 
     def members(self) -> Iterator[str]:
-        """The names in the object that begins here; whoever asks for the next has read the value of the one before."""
+        """The names in the object that begins here; before asking for the next name, read the value of this one."""
         if self._opened(b"{", b"}"):
             return
-        for _ in range(MOST_MEMBERS):
+        for _ in range(MAX_MEMBERS):
             name = self.value()
             if not isinstance(name, str):
                 raise NotAMatrixError("an object's name is no text")
@@ -101,7 +101,7 @@ class _Cursor:
             yield name
             if self._take(b",", b"}") == b"}":
                 return
-        raise NotAMatrixError(f"an object has more than {MOST_MEMBERS} members")
+        raise NotAMatrixError(f"an object has more than {MAX_MEMBERS} members")
 
     def items(self) -> Iterator[Any]:
         """The values in the array that begins here."""
@@ -123,11 +123,11 @@ class _Cursor:
             try:
                 value, end = _decode(text)
             except ValueError:
-                if is_all or size >= GREATEST_PART_BYTES:
+                if is_all or size >= MAX_PART_BYTES:
                     raise NotAMatrixError("it is no JSON, or a part of it is absurdly large") from None
                 size *= 4
                 continue
-            if end == len(text) and not is_all and size < GREATEST_PART_BYTES:
+            if end == len(text) and not is_all and size < MAX_PART_BYTES:
                 size *= 4  # a number may go on
                 continue
             self._at += end if text.isascii() else len(text[:end].encode(errors="surrogateescape"))
@@ -136,7 +136,7 @@ class _Cursor:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _opened(self, begin: bytes, end: bytes) -> bool:
-        """Step into what begins here. Returns whether it is empty, and then left again."""
+        """Enter the object or array that begins here. Returns whether it is empty, and in that case leaves it again."""
         self._take(begin)
         self._skip()
         if self._body[self._at : self._at + 1] != end:

@@ -1,7 +1,7 @@
-"""What the operator exports about itself and its jobs, on a registry of its own.
+"""What the operator exports about itself and its jobs, in a registry of its own.
 
-Jobs are exported from snapshots: what a job or worker no longer has vanishes with the next look, and totals come from
-the memory beside the plan, so that a restart of the operator does not begin them anew.
+Jobs are exported from snapshots: series of a job or worker that has ended are gone after the next round, and totals
+come from the memory beside the plan, so that a restart of the operator does not reset them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from heterotrain_operator.metrics.job_figures import JobFigures, figures_of, job
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 FOLLOW_BUCKETS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-"""Seconds. With `applyAt: step` plans are followed within two, with `epoch` it takes up to an epoch."""
+"""Seconds. With `applyAt: step` workers follow a plan within two seconds, with `epoch` within an epoch."""
 
 
 class _Jobs(Collector):
-    """The newest figures of every job; written by the operator, read by the metrics server's thread."""
+    """The newest figures of every job; the operator writes them, the metrics server's thread reads them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ def _of(metric: Metric) -> tuple[str, str, tuple[str, ...]]:
 
 
 class OperatorMetrics:
-    """The operator's account of itself. All methods are cheap, and safe from any thread."""
+    """The metrics of the operator. All methods are cheap, and may be called from any thread."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -85,7 +85,7 @@ class OperatorMetrics:
         self._server: MetricsServer | None = None
 
     def observe_job(self, namespace: str, job: Job, seen: Seen, decision: Decision, memory: Memory) -> None:
-        """A look at a job is over; `memory` is the one that goes with the decision."""
+        """A round of a job has ended; `memory` is the one that belongs to the decision."""
         self._jobs.put(figures_of(namespace, job, seen, decision, memory))
 
     def source_up(self, namespace: str, name: str, answers: bool) -> None:
@@ -93,45 +93,45 @@ class OperatorMetrics:
         self._jobs.put_source((namespace, name), answers)
 
     def forget_job(self, namespace: str, name: str) -> None:
-        """The job is gone, and so are its series."""
+        """Remove the series of a job that is gone."""
         self._jobs.drop((namespace, name))
 
     def leading(self, leads: bool) -> None:
-        """Whether this replica holds the Lease. One without it knows nothing of jobs that would stay true."""
+        """Whether this replica holds the Lease. Without it, it exports no jobs, since it does not observe them."""
         self._leader.set(leads)
         if not leads:
             self._jobs.clear()
 
     def reconciled(self, seconds: float) -> None:
-        """A look at a job took so long."""
+        """A round of a job took so long."""
         self._reconcile_seconds.observe(seconds)
 
     def failed(self, kind: str) -> None:
-        """A look at a job failed; `kind` is one of `table.FAILURES`."""
+        """A round of a job failed; `kind` is one of `table.FAILURES`."""
         self._errors.labels(kind).inc()
 
     def wrote(self, verb: str, kind: str) -> None:
-        """Something was written to the API server, e.g. `patch` of a `ConfigMap`."""
+        """An object was written to the API server, e.g. by `patch` of a `ConfigMap`."""
         self._writes.labels(verb, kind).inc()
 
     def watching(self, plural: str, namespace: str, stands: bool) -> None:
-        """Whether what is watched in a namespace (empty: in all) is seen."""
+        """Whether the watch of a resource in a namespace (empty: in all) works."""
         self._watches.labels(plural, namespace).set(stands)
 
     def followed(self, seconds: float) -> None:
-        """All workers follow a plan that was written so long ago."""
+        """All workers follow a plan since now, so many seconds after it was written."""
         self._follow_seconds.observe(seconds)
 
     def serve(self, port: int) -> int:
         """Serve at `/metrics` on all interfaces from a thread of its own; 0 takes any free port. Returns the port.
 
-        Raises OSError, naming the port, if it cannot be had.
+        Raises OSError, naming the port, if it is not free.
         """
         self._server = MetricsServer(self.registry, port)
         return self._server.server_port
 
     def close(self) -> None:
-        """End serving."""
+        """Stop serving."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,4 +1,4 @@
-"""Read metrics straight from the workers: it needs nothing else, and never waits long for a silent one."""
+"""Read metrics directly from the workers; it needs no Prometheus server, and never waits long for one worker."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from heterotrain_operator.metrics.workers import metrics_of
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 1.0
-"""For one worker's answer, all of it."""
+"""For the whole answer of one worker."""
 
 MAX_BYTES = 1 << 18
-"""Fifty times what a worker answers."""
+"""Fifty times the size of a worker's answer."""
 
 AT_ONCE = 64
-"""Workers of one job that are asked at once; more would answer too late only because all are asked."""
+"""Concurrent requests for one job; with more, answers come too late only because there are so many requests."""
 
-SECONDS_EACH = 0.004
-"""What a worker adds to the time for all, above twice that for one: a few times what asking it costs."""
+SECONDS_PER_WORKER = 0.004
+"""Time for all workers, per worker, beyond twice the time for one: a few times what a request costs."""
 
 _OK = 200
 _HEADERS = {"Accept": "text/plain; version=0.0.4"}
 
 
 def parse_metrics(text: str) -> WorkerMetrics | None:
-    """What a worker exports of the plan version in force; None if it is malformed or names no version."""
+    """What a worker exports of the plan version that it follows; None if that is malformed or names no version."""
     try:
         return metrics_of(own_samples(text))
     except ValueError as error:
@@ -44,21 +44,21 @@ async def scrape_pods(
 ) -> dict[str, WorkerMetrics | None]:
     """The metrics of workers by name; `addresses` are their `host:port`. None: unreadable this time.
 
-    `timeout_seconds` bounds one worker's answer; all of it takes at most twice that, and SECONDS_EACH per worker. When
-    it returns no request is under way any more.
+    `timeout_seconds` bounds one worker's answer; all together take at most twice that, and SECONDS_PER_WORKER for each.
+    All requests have ended when it returns.
     """
     results: dict[str, WorkerMetrics | None] = dict.fromkeys(addresses)
     left = iter(addresses.items())
 
-    async def ask() -> None:
+    async def read_next() -> None:
         for name, address in left:
             results[name] = await _read(client, address, owner, timeout_seconds)
 
-    seconds = 2 * timeout_seconds + SECONDS_EACH * len(addresses)
+    seconds = 2 * timeout_seconds + SECONDS_PER_WORKER * len(addresses)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds), asyncio.TaskGroup() as asking:
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as requests:
             for _ in range(min(AT_ONCE, len(addresses))):
-                asking.create_task(ask())
+                requests.create_task(read_next())
     return results
 
 
@@ -74,7 +74,7 @@ async def _read(client: Client, address: str, owner: str, seconds: float) -> Wor
 
 
 class PodReader:
-    """Reads workers for whoever has no event loop, such as a job on this machine. For one thread; `close` it."""
+    """Reads workers without an event loop, for jobs on this machine. It belongs to one thread, and must be closed."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -86,7 +86,7 @@ class PodReader:
         return self._runner.run(scrape_pods(self._client, addresses, owner=""))
 
     def close(self) -> None:
-        """Close what is connected; harmless when done already."""
+        """Close all connections; a second call has no effect."""
         if not self._closed:
             self._closed = True
             self._runner.run(self._client.close())

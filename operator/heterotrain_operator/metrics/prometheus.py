@@ -1,10 +1,10 @@
-"""Read workers' metrics from a Prometheus server: for clusters that scrape every pod anyway.
+"""Read workers' metrics from a Prometheus server, for clusters that scrape every pod anyway.
 
-One query asks for raw samples with their own times, so that old ones can be told from new ones, and so that all figures
-of a worker come from one scrape: figures of two moments would not add up.
+One query asks for raw samples with their own times, so that old and new ones can be distinguished, and so that all
+figures of a worker come from one scrape: figures of two moments would not add up.
 
-What went wrong is told in a few kinds and no more: the server may be one that whoever names it cannot reach, and must
-not explore through us. The operator's log has the rest.
+A job's status names only a few kinds of failure: the user who names a server may not be able to reach it, and must not
+explore it through the operator. The operator's log has the details.
 """
 
 from __future__ import annotations
@@ -34,30 +34,33 @@ QUERY_PATH = "/api/v1/query"
 TIMEOUT_SECONDS = 5.0
 
 MAX_BYTES = 32 << 20
-BYTES_EACH = 1 << 16
-"""Of an answer: so much for each worker asked for, and once more, but never more than the first. A worker has some 25
-series of 400 bytes, and 25 bytes for each sample of them."""
+BYTES_PER_WORKER = 1 << 16
+"""Size of an answer: BYTES_PER_WORKER for each worker and once more, but at most MAX_BYTES.
 
-SERIES_EACH = 256
-"""Series for each worker: of some plan versions and phases, perhaps from two servers."""
+A worker has about 25 series of 400 bytes, and 25 bytes for each of their samples.
+"""
+
+SERIES_PER_WORKER = 256
+"""A worker may have series of some plan versions and phases, and from two scraping servers."""
 
 QUICK_BYTES = 1 << 18
-"""Of an answer that is read in some milliseconds; a larger one is read beside the event loop."""
+"""Size of an answer that is read within milliseconds; a larger one is read in a thread beside the event loop."""
 
 UNREACHABLE = "the server cannot be reached"
 ANSWERS_WRONGLY = "the server answers, but not as Prometheus does"
 REFUSES = "the server does not accept the credentials, or asks for some"
 UNTRUSTED = "the server's certificate is not trusted"
-"""What a job's status may say of a server; the last two are wrong answers that a user can do something about."""
+"""What a job's status may say about a server; the last two are wrong answers that a user can correct."""
 
 Target = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One answer, by worker; None: there is no sample of it that counts.
+    """One answer, by worker; None: the server has no sample of it that is new enough.
 
-    `problem` says why there is no answer at all, `note` whom the answer does not know; both are empty if all is well.
+    `problem` says why there is no answer at all, `note` which workers are missing in the answer; both are empty if
+    nothing is wrong.
     """
 
     metrics: dict[str, WorkerMetrics | None]
@@ -66,7 +69,7 @@ class Reading:
 
 
 class PrometheusSource:
-    """A Prometheus server, or whatever speaks its query API."""
+    """A Prometheus server, or any other server with its query API."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class PrometheusSource:
         max_age_seconds: int,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`ca_pem` replaces the authorities that the system trusts; older samples than `max_age_seconds` do not count.
+        """`ca_pem` replaces the authorities that the system trusts; samples older than `max_age_seconds` are ignored.
 
         Raises ValueError if the credentials or the authority cannot be used.
         """
@@ -90,7 +93,7 @@ class PrometheusSource:
         if credentials is not None:
             self._headers["Authorization"] = credentials.header()
         self._tls = None if ca_pem is None else _context(ca_pem)
-        self._said = ""
+        self._reported = ""
 
     async def read(
         self,
@@ -101,39 +104,39 @@ class PrometheusSource:
         *,
         since: Mapping[str, float] = MappingProxyType({}),
     ) -> Reading:
-        """What the server knows of a job's workers; `now` in Unix seconds.
+        """The newest metrics of a job's workers that the server has; `now` in Unix seconds.
 
-        `since` are the moments at which pods were created: a name is used again after a restart, and older samples are
-        of the pod before.
+        `since` are the moments at which pods were created: a name is used again after a restart, and older samples
+        belong to the former pod.
         """
         query = query_of(job, namespace, self._max_age_seconds)
         problem, why, series = await self._ask(query, namespace, len(workers))
         if problem:
-            if why != self._said:
+            if why != self._reported:
                 logger.warning("job %s/%s: %s: %s", namespace, job, self._server.url, why)
-            self._said = why
+            self._reported = why
             return Reading(dict.fromkeys(workers), problem=problem)
-        self._said = ""
+        self._reported = ""
         oldest = now - self._max_age_seconds
-        counts_from = {worker: max(oldest, since.get(worker, oldest)) for worker in workers}
-        metrics = {worker: metrics_of(samples) for worker, samples in newest_scrapes(series, counts_from).items()}
+        oldest_of = {worker: max(oldest, since.get(worker, oldest)) for worker in workers}
+        metrics = {worker: metrics_of(samples) for worker, samples in newest_scrapes(series, oldest_of).items()}
         return Reading(metrics, note=_note(metrics, known=bool(series), query=query))
 
     # --- inside ---------------------------------------------------------------------------------------------
 
     async def _ask(self, query: str, namespace: str, workers: int) -> tuple[str, str, list[Series]]:
-        """What is wrong for the user, why for the log (both empty if nothing is), and the series."""
+        """The problem for the user, its cause for the log (both empty if there is none), and the series."""
         try:
             answer = await self._client.get(
                 f"{self._server.url}{QUERY_PATH}?{urllib.parse.urlencode({'query': query})}",
                 owner=namespace,
                 seconds=self._timeout_seconds,
-                max_bytes=min(MAX_BYTES, BYTES_EACH * (workers + 1)),
+                max_bytes=min(MAX_BYTES, BYTES_PER_WORKER * (workers + 1)),
                 headers=self._headers,
                 tls=self._tls,
                 server_name=self._server.name if self._server.url.startswith("https:") else None,
             )
-            return "", "", await _series_in(answer, SERIES_EACH * (workers + 1))
+            return "", "", await _series_in(answer, SERIES_PER_WORKER * (workers + 1))
         except UnreachableError as error:
             return UNREACHABLE, str(error), []
         except UntrustedError as error:
@@ -145,7 +148,7 @@ class PrometheusSource:
 
 
 class _RefusedError(Exception):
-    """The server refuses the credentials, or that there are none."""
+    """The server refuses the credentials, or a request without credentials."""
 
 
 async def _series_in(answer: Answer, most: int) -> list[Series]:
@@ -176,12 +179,12 @@ def query_of(job: str, namespace: str, max_age_seconds: int) -> str:
     return f'{{{NAME_LABEL}=~"{names}",{equal}}}[{max_age_seconds}s]'
 
 
-def newest_scrapes(series: Sequence[Series], counts_from: Mapping[str, float]) -> dict[str, list[Sample]]:
-    """The samples of each worker's newest scrape; none where it is older than `counts_from`, by worker.
+def newest_scrapes(series: Sequence[Series], oldest_of: Mapping[str, float]) -> dict[str, list[Sample]]:
+    """The samples of each worker's newest scrape; none if that scrape is older than the worker's `oldest_of`.
 
-    A scrape is known by the version series, which it always has: a restarted worker may count from a lower version, and
-    two servers or scrape jobs may watch one worker, so the newest moment decides and not the greatest version. All
-    samples of a scrape have its time. A series that has ended may show as no number.
+    A scrape is recognised by the series of the plan version, which it always has. The newest moment decides and not the
+    greatest version, since a restarted worker may count from a lower version, and two servers or scrape jobs may watch
+    one worker. All samples of a scrape have its time. A series that has ended may have a value that is not a number.
     """
     scrapes: dict[tuple[Target, float], list[Sample]] = {}
     newest: dict[str, tuple[float, float, Target]] = {}
@@ -190,11 +193,11 @@ def newest_scrapes(series: Sequence[Series], counts_from: Mapping[str, float]) -
         target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, *OWN_LABELS))
         scrapes.setdefault((target, time), []).append(Sample(name, labels, value))
         worker = labels.get("worker", "")
-        if name != table.PLAN_VERSION.series or worker not in counts_from or not math.isfinite(value):
+        if name != table.PLAN_VERSION.series or worker not in oldest_of or not math.isfinite(value):
             continue
-        if time >= counts_from[worker] and (worker not in newest or (time, value) > newest[worker][:2]):
+        if time >= oldest_of[worker] and (worker not in newest or (time, value) > newest[worker][:2]):
             newest[worker] = (time, value, target)
-    return {worker: scrapes[newest[worker][2], newest[worker][0]] if worker in newest else [] for worker in counts_from}
+    return {worker: scrapes[newest[worker][2], newest[worker][0]] if worker in newest else [] for worker in oldest_of}
 
 
 def _note(metrics: Mapping[str, WorkerMetrics | None], *, known: bool, query: str) -> str:

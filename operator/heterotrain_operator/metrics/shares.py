@@ -1,4 +1,4 @@
-"""Shares of what all users of the operator have in common, such as its threads: nobody has more than a part at once."""
+"""Shares of what all users of the operator use, such as its threads: each owner has only a part of it at once."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from contextlib import asynccontextmanager
 
 
 class Shares:
-    """Lets each owner do so many things at once; one more waits for one of the same owner. For one event loop."""
+    """Lets each owner do a number of things at once; a further one waits until one of the same owner has ended.
 
-    def __init__(self, each: int) -> None:
-        self._each = each
+    It belongs to one event loop.
+    """
+
+    def __init__(self, per_owner: int) -> None:
+        self._per_owner = per_owner
         self._turns: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
     async def of(self, owner: str) -> AsyncIterator[None]:
         """One of the owner's turns, for as long as the block lasts."""
-        turns, users = self._turns.get(owner) or (asyncio.Semaphore(self._each), 0)
+        turns, users = self._turns.get(owner) or (asyncio.Semaphore(self._per_owner), 0)
         self._turns[owner] = (turns, users + 1)
         try:
             async with turns:

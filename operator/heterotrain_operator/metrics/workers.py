@@ -25,14 +25,14 @@ OWN_LABELS = frozenset(label for metric in table.WORKERS for label in metric.fur
 PHASE, EVALUATION, RESUMED_STEP = table.PHASE.series, table.EVALUATION.series, table.RESUMED_STEP.series
 """The series of which the labels are read, too."""
 
-LONGEST_UID = 64
-GREATEST_LEAST_BATCH = 1024
-"""Samples; a worker that reports to need more than this is not believed."""
+MAX_UID_LENGTH = 64
+MAX_LEAST_BATCH = 1024
+"""Samples; a worker that reports to need more than this counts as one that needs one."""
 
-GREATEST_FIGURE = 2.0**53
+MAX_FIGURE = 2.0**53
 """Of any kind: steps, seconds, samples, bytes. Whole numbers beyond it cannot be told apart."""
 
-LONGEST_PHASE = 64
+MAX_PHASE_LENGTH = 64
 """Characters of a phase's name, which may be one that this version does not know."""
 
 
@@ -78,8 +78,8 @@ def _of_version(samples: Iterable[Sample], version: int) -> WorkerMetrics:
     found = {field: read(name, values[name]) for name, field, read in _READ if name in values}
     found |= {
         "plan_version": version,
-        "phase": _text("the phase", phase, LONGEST_PHASE),
-        "resumed_from": _text("the earlier job's UID", resumed_from, LONGEST_UID),
+        "phase": _text("the phase", phase, MAX_PHASE_LENGTH),
+        "resumed_from": _text("the earlier job's UID", resumed_from, MAX_UID_LENGTH),
         "evaluated": _evaluated(values.get(table.EVALUATION_STEP.name, math.nan), evaluation),
     }
     return WorkerMetrics(**found)
@@ -96,7 +96,7 @@ def _evaluated(step: float, metrics: list[tuple[str, float]]) -> Evaluated | Non
 
 
 def _figure(name: str, value: float) -> float:
-    if not 0 <= value <= GREATEST_FIGURE:
+    if not 0 <= value <= MAX_FIGURE:
         raise ValueError(f"{name} is {value:g}")
     return value
 
@@ -114,11 +114,11 @@ def _any(_: str, value: float) -> float:
 
 
 def _whole_or_none(_: str, value: float) -> int | None:
-    return int(value) if 0 <= value < GREATEST_FIGURE else None
+    return int(value) if 0 <= value < MAX_FIGURE else None
 
 
 def _least_batch(_: str, value: float) -> int:
-    return int(value) if 1 <= value <= GREATEST_LEAST_BATCH and value == int(value) else 1
+    return int(value) if 1 <= value <= MAX_LEAST_BATCH and value == int(value) else 1
 
 
 _Reader = Callable[[str, float], Any]

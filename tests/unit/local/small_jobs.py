@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.detect import working
+from heterotrain_operator.clusters.local.limits.detect import working
 from heterotrain_operator.core.model import WorkerKey, WorkerSeen
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import pytest
 from heterotrain.contract import Plan
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.limits import Mechanism, WorkerLimits
+from heterotrain_operator.clusters.local.limits import Limits, Mechanism
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
 from unit.local.small_jobs import PLAN, SLEEP, ended, eventually, key, make_job, only
@@ -33,15 +33,15 @@ def test_a_worker_is_in_its_cgroup_before_the_command_begins(mechanism: Mechanis
 def test_cpu_limits_hold_from_the_first_plan_on(
     mechanism: Mechanism, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: dict[str, WorkerLimits] = {}
+    limits_of: dict[str, Limits] = {}
     create = type(mechanism).create
 
-    def remembered(self: Mechanism, worker: str, *limits: object) -> WorkerLimits:
-        made[worker] = create(self, worker, *limits)
-        return made[worker]
+    def remembered(self: Mechanism, worker: str, *limits: object) -> Limits:
+        limits_of[worker] = create(self, worker, *limits)
+        return limits_of[worker]
 
     def in_force() -> list[float | None]:
-        return [made[name].cores() for name in ("job-cpu-0", "job-cpu-1")]
+        return [limits_of[name].cores() for name in ("job-cpu-0", "job-cpu-1")]
 
     monkeypatch.setattr(type(mechanism), "create", remembered)
     cluster = start(make_job(SLEEP, replicas=2, resources={"limits": {"cpu": "250m"}}), mechanism)
@@ -54,7 +54,7 @@ def test_cpu_limits_hold_from_the_first_plan_on(
     assert in_force() == [0.25, None], "who is not in the plan goes on starting"
     cluster.set_cpu_limit("job-cpu-0", 0.5)
     cluster.observe()
-    both = tuple(replace(PLAN.members[0], name=name) for name in made)
+    both = tuple(replace(PLAN.members[0], name=name) for name in limits_of)
     cluster.act(Decision("Running", "", plan=Plan(2, 2, "step", both)), Memory.initial())
     assert in_force() == [0.5, 0.125]
 

@@ -11,34 +11,35 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.clusters.local import cgroup, duty_cycle, leftovers
-from heterotrain_operator.clusters.local.cgroup_v1 import CgroupV1Limits
-from heterotrain_operator.clusters.local.cgroup_v2 import CgroupV2Limits
-from heterotrain_operator.clusters.local.detect import MECHANISMS as KNOWN
-from heterotrain_operator.clusters.local.detect import detect
-from heterotrain_operator.clusters.local.limits import (
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import cgroup, duty_cycle
+from heterotrain_operator.clusters.local.limits.cgroup_v1 import LimitsV1
+from heterotrain_operator.clusters.local.limits.cgroup_v2 import LimitsV2
+from heterotrain_operator.clusters.local.limits.detect import MECHANISMS as KNOWN
+from heterotrain_operator.clusters.local.limits.detect import detect
+from heterotrain_operator.clusters.local.limits.mechanism import (
     MAX_PERIOD_MICROSECONDS,
     MIN_QUOTA_MICROSECONDS,
     PERIOD_MICROSECONDS,
     LimitError,
+    Limits,
     Mechanism,
-    WorkerLimits,
     effective_cores,
     machine_cores,
     quota_and_period,
 )
 from unit.local.small_jobs import MECHANISMS, SLEEP, SPIN, eventually
 
-StartLimited = Callable[[Mechanism, str, float | None], WorkerLimits]
+Limited = Callable[[Mechanism, str, float | None], Limits]
 
 
 @pytest.fixture
-def limited(tmp_path: Path) -> Iterator[StartLimited]:
+def limited(tmp_path: Path) -> Iterator[Limited]:
     """Starts a script inside limits; everything is removed in the end."""
     owner = leftovers.new_token()
-    running: list[tuple[WorkerLimits, subprocess.Popen[bytes]]] = []
+    running: list[tuple[Limits, subprocess.Popen[bytes]]] = []
 
-    def start(mechanism: Mechanism, script: str, cores: float | None) -> WorkerLimits:
+    def start(mechanism: Mechanism, script: str, cores: float | None) -> Limits:
         limits = mechanism.create("worker", cores, None, owner)
         words = [*cgroup.launcher(limits.prefix, limits.joins), sys.executable, "-S", "-c", script]
         environment = {**os.environ, **limits.environment}
@@ -54,10 +55,10 @@ def limited(tmp_path: Path) -> Iterator[StartLimited]:
         eventually(limits.remove)
 
 
-def used_meanwhile(several: list[WorkerLimits], seconds: float) -> list[float]:
-    before = [limits.cpu_seconds() for limits in several]
+def used_meanwhile(workers: list[Limits], seconds: float) -> list[float]:
+    before = [limits.cpu_seconds() for limits in workers]
     time.sleep(seconds)
-    return [limits.cpu_seconds() - start for limits, start in zip(several, before, strict=True)]
+    return [limits.cpu_seconds() - start for limits, start in zip(workers, before, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_every_mechanism_says_what_it_is(mechanism: Mechanism) -> None:
     assert "memory" in mechanism.describe()
 
 
-def test_quota_holds(mechanism: Mechanism, limited: StartLimited) -> None:
+def test_quota_holds(mechanism: Mechanism, limited: Limited) -> None:
     small, large = limited(mechanism, SPIN, 0.2), limited(mechanism, SPIN, 0.6)
     eventually(lambda: large.cpu_seconds() > 0.1)
     low, high = used_meanwhile([small, large], 1.0)
@@ -106,7 +107,7 @@ def test_quota_holds(mechanism: Mechanism, limited: StartLimited) -> None:
     assert 1.8 < high / low < 5.0  # 3 on an idle machine
 
 
-def test_limit_changes_while_running(mechanism: Mechanism, limited: StartLimited) -> None:
+def test_limit_changes_while_running(mechanism: Mechanism, limited: Limited) -> None:
     changed, constant = limited(mechanism, SPIN, 0.6), limited(mechanism, SPIN, 0.4)
     changed.set_cores(0.1)
     assert changed.cores() == pytest.approx(0.1)
@@ -115,7 +116,7 @@ def test_limit_changes_while_running(mechanism: Mechanism, limited: StartLimited
     assert low < reference / 2
 
 
-def test_limit_can_be_lifted(mechanism: Mechanism, limited: StartLimited) -> None:
+def test_limit_can_be_lifted(mechanism: Mechanism, limited: Limited) -> None:
     limits = limited(mechanism, SLEEP, 0.5)
     limits.set_cores(None)
     assert limits.cores() is None
@@ -123,7 +124,7 @@ def test_limit_can_be_lifted(mechanism: Mechanism, limited: StartLimited) -> Non
     assert limits.cores() == pytest.approx(0.05)
 
 
-def test_grandchildren_count_and_die(mechanism: Mechanism, limited: StartLimited, tmp_path: Path) -> None:
+def test_grandchildren_count_and_die(mechanism: Mechanism, limited: Limited, tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, time\n"
         f"grandchild = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}], start_new_session=True)\n"
@@ -151,7 +152,7 @@ def test_a_refused_cgroup_names_the_worker(name: str) -> None:
 
 
 def test_version_2_is_told_quota_and_period_at_once(tmp_path: Path) -> None:
-    limits = CgroupV2Limits("worker", tmp_path)
+    limits = LimitsV2("worker", tmp_path)
     limits.set_cores(0.25)
     assert (tmp_path / "cpu.max").read_text() == "2500 10000"
     assert limits.cores() == 0.25
@@ -166,7 +167,7 @@ def test_version_2_is_told_quota_and_period_at_once(tmp_path: Path) -> None:
 
 def test_version_1_sets_no_limit_that_the_cgroup_around_it_would_refuse(tmp_path: Path) -> None:
     (tmp_path / "cpu.cfs_period_us").write_text("100000")
-    limits = CgroupV1Limits("worker", tmp_path, None, None, ceiling_cores=0.5)
+    limits = LimitsV1("worker", tmp_path, None, None, ceiling_cores=0.5)
     limits.set_cores(0.25)
     assert limits.cores() == 0.25
     assert (tmp_path / "cpu.cfs_period_us").read_text() == "10000"

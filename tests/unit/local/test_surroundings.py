@@ -13,9 +13,9 @@ import pytest
 
 from heterotrain_operator.clusters.local import ports
 from heterotrain_operator.clusters.local.limits import machine_cores
+from heterotrain_operator.clusters.local.limits.scope import cpu_properties
 from heterotrain_operator.clusters.local.ports import HOST, Ports, is_free
 from heterotrain_operator.clusters.local.python import NAMES, interpreter_path
-from heterotrain_operator.clusters.local.scope import cpu_properties
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ import pytest
 
 from heterotrain_operator.metrics.allowed import may_be_of
 from heterotrain_operator.metrics.client import Client, UnreachableError
-from heterotrain_operator.metrics.lookups import THREADS_EACH
+from heterotrain_operator.metrics.lookups import THREADS_PER_DOMAIN
 from unit.metrics.servers import Script
 
 
@@ -51,7 +51,7 @@ def test_names_that_take_for_ever_hold_few_threads_and_nobody_else(url: str, stu
             assert time.monotonic() - began < 5.0
 
     asyncio.run(run())
-    assert len(stuck) == THREADS_EACH
+    assert len(stuck) == THREADS_PER_DOMAIN
 
 
 def test_service_that_leads_to_the_operators_own_machine_is_not_asked(

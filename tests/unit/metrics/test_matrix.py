@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.metrics.matrix import GREATEST_PART_BYTES, PART_BYTES, NotAMatrixError, series_of
+from heterotrain_operator.metrics.matrix import MAX_PART_BYTES, PART_BYTES, NotAMatrixError, series_of
 from unit.metrics.samples import Row, matrix, row
 
 NAME = "heterotrain_worker_step"
@@ -98,7 +98,7 @@ def test_answer_that_is_made_to_be_costly_costs_little(made: Callable[[], bytes]
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < 64 * GREATEST_PART_BYTES  # of 8 MiB; unfolded as a whole it was 27 times as much
+    assert most < 64 * MAX_PART_BYTES  # of 8 MiB; unfolded as a whole it was 27 times as much
     spent = time.process_time()
     with pytest.raises(NotAMatrixError):
         list(series_of(body, 100_000))

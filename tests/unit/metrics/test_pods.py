@@ -19,7 +19,7 @@ from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics import pods
-from heterotrain_operator.metrics.client import CONNECTIONS_EACH, Client
+from heterotrain_operator.metrics.client import CONNECTIONS_PER_OWNER, Client
 from heterotrain_operator.metrics.exposition import MAX_LINE, MAX_SERIES, own_samples
 from heterotrain_operator.metrics.pods import AT_ONCE, MAX_BYTES, PodReader, parse_metrics, scrape_pods
 from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, dripping_headers, hostile
@@ -191,7 +191,7 @@ def test_one_namespaces_silent_workers_keep_no_other_waiting() -> None:
 
     with a_worker() as address, hostile(dripping_headers) as (one,):
         asyncio.run(both())
-    assert one.most_open <= CONNECTIONS_EACH
+    assert one.most_open <= CONNECTIONS_PER_OWNER
 
 
 def test_redirects_are_not_followed() -> None:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from heterotrain_operator.metrics.prometheus import ANSWERS_WRONGLY, BYTES_EACH, REFUSES, UNREACHABLE
+from heterotrain_operator.metrics.prometheus import ANSWERS_WRONGLY, BYTES_PER_WORKER, REFUSES, UNREACHABLE
 from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, hostile
 from unit.metrics.samples import WORKER, matrix, problem, scrape, source
 from unit.metrics.servers import Script
@@ -94,7 +94,7 @@ def test_json_that_is_no_answer_is_a_problem(url: str, script: Script, answer: o
 
 def test_answer_beyond_what_the_workers_need_is_not_read(url: str, script: Script) -> None:
     well = json.dumps(matrix(*scrape(-1))).encode()
-    script.raw = well.ljust(3 * BYTES_EACH)
+    script.raw = well.ljust(3 * BYTES_PER_WORKER)
     assert problem(url) == ANSWERS_WRONGLY
     assert source(url).read(WORKER, "digits-cpu-1").problem == ""
 

@@ -24,8 +24,8 @@ from heterotrain_operator.api import (
     training_config,
 )
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.detect import detect
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.limits.detect import detect
 from heterotrain_operator.clusters.local.placement import move
 from heterotrain_operator.clusters.local.ports import HOST, Ports
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heterotrain.contract import Termination
-from heterotrain_operator.clusters.local import cgroup
-from heterotrain_operator.clusters.local.limits import WorkerLimits
+from heterotrain_operator.clusters.local.limits import Limits, cgroup
 
 SIGNAL_EXIT_BASE = 128  # how shells and Kubernetes report an end by a signal
 TAIL_BYTES = 4096
@@ -58,7 +57,7 @@ class WorkerProcess:
         *,
         working_dir: str | None,
         files: WorkerFiles,
-        limits: WorkerLimits,
+        limits: Limits,
         memory_bytes: int | None,
     ) -> None:
         """Start it. Raises OSError if no process can be had; removing the limits is up to the caller.
@@ -97,7 +96,7 @@ class WorkerProcess:
         if code is None:
             return None
         if not self._ended:
-            # Read together with the code, because a decision that sees the one rests on the other.
+            # Known with the code, and not a look later, for who sees the one decides by the other.
             self._ended, self.out_of_memory = True, self.limits.out_of_memory()
         return SIGNAL_EXIT_BASE - code if code < 0 else code
 

@@ -44,7 +44,7 @@ class Sources:
         self._gateway = gateway
         self._allowed = tuple(allowed)
         self._to_pods = Client()  # a proxy for the outside world knows nothing of pods
-        self._to_servers = Client(proxies=True, each=QUERIES_EACH)
+        self._to_servers = Client(proxies=True, per_owner=QUERIES_EACH)
 
     def of(self, job: HeteroTrainingJob) -> Source:
         """What the job's manifest asks for."""

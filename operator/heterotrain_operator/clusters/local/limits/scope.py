@@ -1,4 +1,4 @@
-"""Limits by a systemd user scope: a cgroup that the user's own systemd makes on request."""
+"""Resource limits by a systemd user scope: a cgroup that the user's own systemd makes on request."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heterotrain_operator.clusters.local import cgroup, leftovers
-from heterotrain_operator.clusters.local.limits import (
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits.mechanism import (
     LimitError,
     effective_cores,
     quota_and_period,
@@ -40,17 +41,20 @@ def _systemctl(*words: str) -> str:
 
 def cpu_properties(cores: float | None) -> list[str]:
     """The unit's properties for a CPU limit; None lifts it."""
-    effective = effective_cores(cores)
-    if effective is None:
+    requested = effective_cores(cores)
+    if requested is None:
         return ["CPUQuota="]
-    quota, period = quota_and_period(effective)
+    quota, period = quota_and_period(requested)
     # systemd takes whole percents; it keeps the quota at its least by itself.
     return [f"CPUQuota={max(1, round(100 * quota / period))}%", f"CPUQuotaPeriodSec={period}us"]
 
 
 @dataclass(slots=True)
 class ScopeLimits:
-    """One transient scope unit. Its limit is remembered here: asking systemd costs a process each time."""
+    """The limits of one worker: a transient scope unit.
+
+    The CPU limit is kept here, since asking systemd for it takes a process each time.
+    """
 
     worker: str
     unit: str
@@ -60,7 +64,7 @@ class ScopeLimits:
     session: int | None = field(default=None)
 
     def started(self, pid: int) -> None:
-        """The scope is found by the processes' session and mark."""
+        """Take note of the session, by which the processes are found."""
         self.session = pid
 
     def set_cores(self, cores: float | None) -> None:
@@ -81,24 +85,21 @@ class ScopeLimits:
         return int(nanoseconds) / 1e9 if nanoseconds.isdigit() else 0.0
 
     def out_of_memory(self) -> bool:
-        """Never known: what the scope counted is gone with its last process."""
+        """Always false: the scope's counter is gone with its last process."""
         return False
 
     def pids(self) -> set[int]:
         """Those of the worker's session."""
-        return (
-            set()
-            if self.session is None
-            else leftovers.session_pids(self.session, f"{leftovers.ENV_LIMITS}={self.unit}")
-        )
+        mark = f"{leftovers.ENV_LIMITS}={self.unit}"
+        return set() if self.session is None else leftovers.session_pids(self.session, mark)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """By which the processes are found."""
+        """The mark by which the processes are found."""
         return {leftovers.ENV_LIMITS: self.unit}
 
     def remove(self) -> bool:
-        """The scope goes with its last process."""
+        """The scope is removed by systemd once its last process has ended."""
         pids = self.pids()
         leftovers.kill(pids)
         return not pids
@@ -106,17 +107,17 @@ class ScopeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Scopes of the user's systemd."""
+    """The mechanism: scopes of the user's systemd."""
 
     name: str = NAME
     parents: tuple[Path, ...] = ()
 
     def describe(self) -> str:
-        """In words."""
+        """As `Mechanism.describe`."""
         return "systemd user scopes limit CPU and memory, CPU in periods of 10 ms and whole percents"
 
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> ScopeLimits:
-        """The scope itself comes to be with the worker's process."""
+        """As `Mechanism.create`; systemd makes the scope once the worker's process starts."""
         unit = f"{cgroup.folder_name(owner, worker)}.scope"
         properties = [*cpu_properties(cores), "CPUAccounting=yes"]
         if memory_bytes is not None:

@@ -1,4 +1,4 @@
-"""Limits by cgroup version 1, where cpu, cpuacct and memory may be hierarchies of their own."""
+"""Resource limits by cgroup version 1, where cpu, cpuacct and memory may be separate hierarchies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heterotrain_operator.clusters.local import cgroup, leftovers
-from heterotrain_operator.clusters.local.limits import LimitError, effective_cores, quota_and_period
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits.mechanism import LimitError, effective_cores, quota_and_period
 
 NAME = "cgroup-v1"
 TRIAL_MEMORY_BYTES = 256 * 1024**2
@@ -23,8 +24,8 @@ def _cores(folder: Path) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupV1Limits:
-    """One folder per hierarchy; the same folder where hierarchies are mounted together."""
+class LimitsV1:
+    """The limits of one worker: one folder per hierarchy, the same where hierarchies are mounted together."""
 
     worker: str
     cpu: Path
@@ -45,15 +46,15 @@ class CgroupV1Limits:
         return tuple(folder / "cgroup.procs" for folder in self.folders)
 
     def started(self, pid: int) -> None:
-        """Nothing to do: the cgroup knows its processes."""
+        """Has no effect: the cgroup knows its processes."""
 
     def set_cores(self, cores: float | None) -> None:
         """Raises LimitError if the kernel refuses it."""
-        effective = effective_cores(cores)
-        if effective is not None and effective >= self.ceiling_cores:
-            effective = None  # the cgroup around it binds already, and version 1 refuses more inside than outside
+        requested = effective_cores(cores)
+        if requested is not None and requested >= self.ceiling_cores:
+            requested = None  # the cgroup around it limits it anyway, and version 1 refuses more inside than outside
         try:
-            quota, period = (UNLIMITED, None) if effective is None else map(str, quota_and_period(effective))
+            quota, period = (UNLIMITED, None) if requested is None else map(str, quota_and_period(requested))
             if period is not None and period != cgroup.read(self.cpu, "cpu.cfs_period_us"):
                 # Quota and period change one after the other; in between, their ratio must not be refused.
                 (self.cpu / "cpu.cfs_quota_us").write_text(UNLIMITED)
@@ -63,7 +64,7 @@ class CgroupV1Limits:
             raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
 
     def cores(self) -> float | None:
-        """As the kernel has it."""
+        """The limit that the kernel applies."""
         return _cores(self.cpu)
 
     def cpu_seconds(self) -> float:
@@ -72,7 +73,7 @@ class CgroupV1Limits:
         return int(usage or 0) / 1e9
 
     def out_of_memory(self) -> bool:
-        """Kernels before 4.13 do not count kills; then this is always false."""
+        """Whether the kernel counted a kill; always false with kernels before 4.13, which do not count them."""
         return self.memory is not None and cgroup.read_keyed(self.memory, "memory.oom_control", "oom_kill") > 0
 
     def pids(self) -> set[int]:
@@ -87,7 +88,7 @@ class CgroupV1Limits:
 
 @dataclass(frozen=True, slots=True)
 class CgroupV1:
-    """The folders below which the folders of workers are made."""
+    """The mechanism: the folders below which workers' folders are made."""
 
     cpu: Path
     cpuacct: Path | None
@@ -101,14 +102,14 @@ class CgroupV1:
         return tuple(dict.fromkeys(f for f in (self.cpu, self.cpuacct, self.memory) if f is not None))
 
     def describe(self) -> str:
-        """In words."""
+        """As `Mechanism.describe`."""
         memory = "CPU and memory" if self.memory else "CPU (memory cannot be limited)"
         return f"cgroup v1 limits {memory}, CPU in periods of 10 ms"
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CgroupV1Limits:
-        """Raises LimitError, and leaves nothing behind then."""
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> LimitsV1:
+        """As `Mechanism.create`; after a LimitError nothing is left behind."""
         name = cgroup.folder_name(owner, worker)
-        limits = CgroupV1Limits(
+        limits = LimitsV1(
             worker,
             self.cpu / name,
             self.cpuacct / name if self.cpuacct else None,
@@ -130,7 +131,7 @@ class CgroupV1:
 
 
 def find() -> CgroupV1:
-    """Where folders of workers can be made. Raises LimitError if they cannot; memory is optional, the CPU is not."""
+    """Find where limits can be made. Raises LimitError if the CPU cannot be limited; limiting memory is optional."""
     ours, mounts = cgroup.memberships(), cgroup.mounts()
     places: dict[str, Path] = {}
     ceiling = math.inf

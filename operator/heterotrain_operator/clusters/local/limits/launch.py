@@ -1,7 +1,7 @@
-"""Become a worker: enter its limits, be bound to the runner's life, then turn into the user's command.
+"""Start a worker: enter its limits, have the kernel end it with the runner, then become the user's command.
 
-Standard library only and run by its path: it must cost next to nothing, and entering a cgroup between fork
-and exec inside the runner itself is unsafe there, because the runner has threads.
+It uses the standard library only and is run by its path, so that it starts quickly. The runner itself cannot enter a
+cgroup between fork and exec, because it has threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXIT_NOT_FOUND = 127
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; end at once if it has ended already."""
+    """Have the kernel kill this process when its parent ends; exit at once if the parent has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(EXIT_CANNOT_RUN)

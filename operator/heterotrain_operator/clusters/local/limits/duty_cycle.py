@@ -1,7 +1,7 @@
-"""Limit a worker's CPU by stopping and continuing it: for machines that allow nothing better.
+"""Limit a worker's CPU by stopping and continuing it, on machines that allow no other mechanism.
 
-Stopping by the CPU time really used, not by the clock alone, leaves a worker alone while it only waits for
-others; so a balance found under it is near the one under real limits.
+A worker is stopped by the CPU time that it has used, not by the clock alone, so it is not stopped while it only waits
+for others; a balance that is found under this mechanism is near the one under a cgroup's limits.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from heterotrain_operator.clusters.local import cgroup, leftovers
-from heterotrain_operator.clusters.local.limits import PERIOD_MICROSECONDS, effective_cores
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits.mechanism import PERIOD_MICROSECONDS, effective_cores
 
 NAME = "duty-cycle"
 PERIOD_SECONDS = PERIOD_MICROSECONDS / 1e6
@@ -36,7 +37,7 @@ def process_cpu_seconds(pid: int) -> float | None:
 
 
 class DutyCycleLimits:
-    """A thread that lets one worker run while it has CPU time to its credit."""
+    """The limits of one worker: a thread that lets it run while it has used less CPU time than the limit allows."""
 
     prefix: tuple[str, ...] = ()
     joins: tuple[Path, ...] = ()
@@ -67,7 +68,7 @@ class DutyCycleLimits:
         return self._cores
 
     def cpu_seconds(self) -> float:
-        """Of the processes known so far, those that ended included."""
+        """CPU time of all processes known so far, including those that have ended."""
         for pid in self.pids() | set(self._used):
             self._used[pid] = process_cpu_seconds(pid) or self._used.get(pid, 0.0)
         return sum(self._used.values())
@@ -78,13 +79,8 @@ class DutyCycleLimits:
 
     def pids(self) -> set[int]:
         """Those of the worker's session, or that carry its mark."""
-        return (
-            set()
-            if self._session is None
-            else leftovers.session_pids(
-                self._session, f"{leftovers.ENV_LIMITS}={self.environment[leftovers.ENV_LIMITS]}"
-            )
-        )
+        mark = f"{leftovers.ENV_LIMITS}={self.environment[leftovers.ENV_LIMITS]}"
+        return set() if self._session is None else leftovers.session_pids(self._session, mark)
 
     def remove(self) -> bool:
         """True once its last process is gone."""
@@ -132,20 +128,20 @@ class DutyCycleLimits:
 
 @dataclass(frozen=True, slots=True)
 class DutyCycle:
-    """Always possible."""
+    """The mechanism, which works everywhere."""
 
     name: str = NAME
     parents: tuple[Path, ...] = ()
 
     def describe(self) -> str:
-        """In words."""
+        """As `Mechanism.describe`."""
         return (
             "a duty cycle limits CPU by stopping and continuing workers, in periods of at least 10 ms: an "
             "approximation; memory cannot be limited"
         )
 
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> DutyCycleLimits:
-        """Memory stays unlimited, as `describe` says."""
+        """As `Mechanism.create`; memory is not limited."""
         return DutyCycleLimits(worker, cgroup.folder_name(owner, worker), cores)
 
 

@@ -1,7 +1,7 @@
-"""Limit what a worker may use, by the strongest mechanism that this machine allows.
+"""What a mechanism of resource limits offers, and what all mechanisms share.
 
-A container limit is a cgroup; where none may be made, a systemd user scope is one made on request, and a duty
-cycle is the approximation left to anybody.
+A container's limits are a cgroup. Where none may be made, systemd makes one on request as a user scope. A duty cycle is
+an approximation that needs no rights.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class LimitError(Exception):
     """A limit could not be set; the text names the worker and the reason."""
 
 
-class WorkerLimits(Protocol):
-    """The resource limits of one worker, which hold for all processes that descend from it."""
+class Limits(Protocol):
+    """The resource limits of one worker and of all processes that descend from it."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -56,15 +56,15 @@ class WorkerLimits(Protocol):
         ...
 
     def out_of_memory(self) -> bool:
-        """Whether the memory limit has killed a process of the worker."""
+        """Whether a process was killed because of the memory limit."""
         ...
 
     def pids(self) -> set[int]:
-        """Live processes of the worker."""
+        """The live processes inside the limits."""
         ...
 
     def remove(self) -> bool:
-        """One attempt, without waiting, to kill all of them and to remove the limits. Returns whether they are gone."""
+        """Try once, without waiting, to kill all processes and to remove the limits. Returns whether they are gone."""
         ...
 
 
@@ -78,14 +78,14 @@ class Mechanism(Protocol):
 
     @property
     def parents(self) -> tuple[Path, ...]:
-        """The folders in which the limits of each worker are a folder."""
+        """Folders in which each worker's limits have a folder."""
         ...
 
     def describe(self) -> str:
         """Which mechanism this is and what it cannot do, in words."""
         ...
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> WorkerLimits:
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> Limits:
         """Limits for one worker; `owner` is the token by which leftovers are found. Raises LimitError."""
         ...
 
@@ -106,5 +106,5 @@ def quota_and_period(cores: float) -> tuple[int, int]:
 
 
 def effective_cores(cores: float | None) -> float | None:
-    """The limit to set where so many cores are requested: none where the machine has no more anyway."""
+    """The limit to set for the requested one: none where the machine has no more cores than that."""
     return None if cores is None or cores >= machine_cores() else cores

@@ -1,12 +1,12 @@
-"""Find the strongest mechanism of limits that really works on this machine, by trying each."""
+"""Find the best mechanism of resource limits that works on this machine, by trying each."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from heterotrain_operator.clusters.local import cgroup_v1, cgroup_v2, duty_cycle, scope
-from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
+from heterotrain_operator.clusters.local.limits import cgroup_v1, cgroup_v2, duty_cycle, scope
+from heterotrain_operator.clusters.local.limits.mechanism import LimitError, Mechanism
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What both versions of cgroups share: where they are, where we are in them, whether they really work."""
+"""What both versions of cgroups share: where they are mounted, our own place in them, and a trial of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from heterotrain_operator.clusters.local import launch, leftovers
-from heterotrain_operator.clusters.local.limits import LimitError, Mechanism, machine_cores
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import launch
+from heterotrain_operator.clusters.local.limits.mechanism import LimitError, Mechanism, machine_cores
 
 PROC_SELF = Path("/proc/self")
 TRIAL_CORES = 0.5
@@ -60,7 +61,7 @@ def own_folder(mount: Mount, membership: str) -> Path:
 
 
 def mounts() -> tuple[Mount, ...]:
-    """The cgroup hierarchies that are mounted here. Raises LimitError where /proc does not say."""
+    """The cgroup hierarchies that are mounted here. Raises LimitError where /proc cannot be read."""
     try:
         return parse_mounts((PROC_SELF / "mountinfo").read_text(encoding="utf-8"))
     except OSError as error:
@@ -68,7 +69,7 @@ def mounts() -> tuple[Mount, ...]:
 
 
 def memberships() -> dict[str, str]:
-    """Our own cgroups. Raises LimitError where /proc does not say."""
+    """Our own cgroups. Raises LimitError where /proc cannot be read."""
     try:
         return parse_memberships((PROC_SELF / "cgroup").read_text(encoding="utf-8"))
     except OSError as error:
@@ -84,9 +85,9 @@ def upwards(folder: Path, top: Path) -> Iterator[Path]:
 
 
 def folder_name(owner: str, worker: str) -> str:
-    """A unique name for a worker's cgroup that says whose it is.
+    """A unique name for a worker's cgroup, in which its owner can be read.
 
-    A worker's successor may start while its own folder is still being removed.
+    It is unique because a worker's successor may start while the worker's folder is still being removed.
     """
     return f"{leftovers.FOLDER_PREFIX}{owner}-{worker}-{secrets.token_hex(4)}"
 
@@ -109,7 +110,7 @@ def read_keyed(folder: Path, file: str, key: str) -> int:
 
 
 def launcher(prefix: tuple[str, ...], joins: tuple[Path, ...]) -> list[str]:
-    """The words that start a command inside limits; the command's own words follow."""
+    """The words that start a command inside its limits; the command's own words follow."""
     return [
         *prefix,
         *(sys.executable, "-I", "-S", launch.__file__),
@@ -118,12 +119,12 @@ def launcher(prefix: tuple[str, ...], joins: tuple[Path, ...]) -> list[str]:
 
 
 def trial_cores() -> float:
-    """A limit below what the machine has, so that it is one."""
+    """A CPU limit for a trial: below what the machine has, so that it has an effect."""
     return min(TRIAL_CORES, machine_cores() / 2)
 
 
 def try_out(mechanism: Mechanism, memory_bytes: int | None) -> None:
-    """Limit a process for real. Raises LimitError if that fails at any point."""
+    """Start a process inside limits. Raises LimitError if that fails at any point."""
     limits = mechanism.create("trial", trial_cores(), memory_bytes, leftovers.new_token())
     try:
         words = [*launcher(limits.prefix, limits.joins), sys.executable, "-I", "-S", "-c", ""]
@@ -131,7 +132,7 @@ def try_out(mechanism: Mechanism, memory_bytes: int | None) -> None:
         if done.returncode:
             raise LimitError(f"a process could not be started inside its limits: {done.stderr.strip()}")
         if limits.cores() is None:
-            raise LimitError("the CPU limit did not take")
+            raise LimitError("the CPU limit did not take effect")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LimitError(f"a process could not be started inside its limits: {error}") from error
     finally:

@@ -1,4 +1,4 @@
-"""Limits by cgroup version 2: a folder per worker, in our own or the nearest around it that allows it."""
+"""Resource limits by cgroup version 2: a folder per worker in our own cgroup, or in the nearest that allows it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heterotrain_operator.clusters.local import cgroup, leftovers
-from heterotrain_operator.clusters.local.limits import LimitError, effective_cores, quota_and_period
+from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits.mechanism import LimitError, effective_cores, quota_and_period
 
 NAME = "cgroup-v2"
 TRIAL_MEMORY_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupV2Limits:
-    """One folder."""
+class LimitsV2:
+    """The limits of one worker: one folder."""
 
     worker: str
     folder: Path
@@ -28,19 +29,19 @@ class CgroupV2Limits:
         return (self.folder / "cgroup.procs",)
 
     def started(self, pid: int) -> None:
-        """Nothing to do: the cgroup knows its processes."""
+        """Has no effect: the cgroup knows its processes."""
 
     def set_cores(self, cores: float | None) -> None:
         """Raises LimitError if the kernel refuses it."""
-        effective = effective_cores(cores)
+        requested = effective_cores(cores)
         try:
-            text = "max" if effective is None else "{} {}".format(*quota_and_period(effective))
+            text = "max" if requested is None else "{} {}".format(*quota_and_period(requested))
             (self.folder / "cpu.max").write_text(text)
         except OSError as error:
             raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
 
     def cores(self) -> float | None:
-        """As the kernel has it."""
+        """The limit that the kernel applies."""
         quota, _, period = (cgroup.read(self.folder, "cpu.max") or "max").partition(" ")
         return None if quota == "max" else int(quota) / int(period)
 
@@ -63,7 +64,7 @@ class CgroupV2Limits:
 
 @dataclass(frozen=True, slots=True)
 class CgroupV2:
-    """The folder below which the folders of workers are made."""
+    """The mechanism: the folder below which workers' folders are made."""
 
     parent: Path
     memory: bool
@@ -71,17 +72,17 @@ class CgroupV2:
 
     @property
     def parents(self) -> tuple[Path, ...]:
-        """The one."""
+        """The single folder."""
         return (self.parent,)
 
     def describe(self) -> str:
-        """In words."""
+        """As `Mechanism.describe`."""
         memory = "CPU and memory" if self.memory else "CPU (memory cannot be limited)"
         return f"cgroup v2 limits {memory}, CPU in periods of 10 ms"
 
-    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> CgroupV2Limits:
-        """Raises LimitError, and leaves nothing behind then."""
-        limits = CgroupV2Limits(worker, self.parent / cgroup.folder_name(owner, worker))
+    def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> LimitsV2:
+        """As `Mechanism.create`; after a LimitError nothing is left behind."""
+        limits = LimitsV2(worker, self.parent / cgroup.folder_name(owner, worker))
         try:
             limits.folder.mkdir()
             limits.set_cores(cores)
@@ -112,7 +113,7 @@ def _enable(folder: Path, controller: str) -> bool:
 
 
 def find() -> CgroupV2:
-    """The nearest place for the folders of workers. Raises LimitError if there is none; memory is optional."""
+    """Find the nearest place where limits can be made. Raises LimitError if there is none; memory is optional."""
     membership = cgroup.memberships().get("", "/")
     problem = LimitError("no cgroup v2 hierarchy whose cpu controller may be used")
     for mount in cgroup.mounts():
