@@ -1,6 +1,7 @@
 """Pods that the watch still shows but that are gone.
 
-A watch that has to start again, as after a restart of the API server, lists what is there and does not report what was removed in between. A job that waits for such a pod to answer, or to go away, would wait for ever.
+A watch that has to start again, as after a restart of the API server, lists what is there and does not report what was
+removed in between. A job that waits for such a pod to answer, or to go away, would wait for ever.
 """
 
 from __future__ import annotations
