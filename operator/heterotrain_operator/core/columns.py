@@ -7,13 +7,13 @@ newer reads what it knows of a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
 
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole, shown
 
-T = TypeVar("T", int, float)
 V = TypeVar("V")
+Columns = tuple[tuple[int, str, Any], ...]
 
 SIGNIFICANT_DIGITS = 8
 """Kept of every number of a worker: far below any measurement's noise, and 200 bytes hold a worker then."""
@@ -24,25 +24,28 @@ BASELINE_DIGITS = 11
 LONGEST_TEXT = 4096
 """Characters of a text that is read; those that are written are far shorter."""
 
-_COLUMN = "column"
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Annotates a field that is stored in this column, in the type of its default, which stands for "nothing yet"."""
+
+    number: int
 
 
-def column(number: int, default: T) -> T:
-    """A dataclass's field that is stored in this column, in the type of its default, which stands for "nothing yet"."""
-    declared: T = field(default=default, metadata={_COLUMN: number})
-    return declared
-
-
-def columns_of(kind: type[Any]) -> tuple[tuple[int, str, Any], ...]:
+def columns_of(kind: type[Any]) -> Columns:
     """Number, name and default of each column of a value's class."""
-    return tuple((each.metadata[_COLUMN], each.name, each.default) for each in fields(kind) if _COLUMN in each.metadata)
-
-
-def decoded(kind: type[V], row: Sequence[Any]) -> V:
-    """The value whose columns are in this row, which may be shorter. Raises ValueError if one is malformed."""
-    return kind(
-        **{name: checked(row[number], default, name) for number, name, default in columns_of(kind) if number < len(row)}
+    empty = kind()
+    return tuple(
+        (mark.number, name, getattr(empty, name))
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, Column)
     )
+
+
+def decoded(kind: type[V], columns: Columns, row: Sequence[Any]) -> V:
+    """The value whose columns are in this row, which may be shorter. Raises ValueError if one is malformed."""
+    return kind(**{name: checked(row[number], default, name) for number, name, default in columns if number < len(row)})
 
 
 def cut(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:

@@ -105,7 +105,7 @@ def _with_report(job: Job, known: WorkerMemory, seconds: float | None) -> Worker
     if known.step_time.steps > 0 or seconds is None or seconds <= 0:
         return known
     estimate = Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, float(max(job.interval, 1)))
-    return replace(known, step_time=known.step_time.with_estimate(estimate))
+    return known._replace(step_time=known.step_time.with_estimate(estimate))
 
 
 def _ceiling(plan: Plan, seats: list[Seat], lines: list[Line | None]) -> tuple[tuple[int, ...], Ceiling | None, str]:

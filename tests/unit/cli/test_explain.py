@@ -83,7 +83,7 @@ def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, told
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
     use = MemoryUse(limit_mib=1024, low_batch=64, low_mib=500, high_batch=110, high_mib=600)
-    first = replace(memory.workers[0], memory_use=use)
+    first = memory.workers[0]._replace(memory_use=use)
     job.plan_map[MEMORY_KEY] = replace(memory, workers=(first, *memory.workers[1:])).to_json()
     job.put(api)
     said = told()
@@ -96,7 +96,7 @@ def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, told
 def test_lower_bounds_that_models_need_are_explained(api: ApiServer, told: Told) -> None:
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
-    slow = replace(memory.workers[2], least_batch=8)
+    slow = memory.workers[2]._replace(least_batch=8)
     job.plan_map[MEMORY_KEY] = replace(memory, workers=(*memory.workers[:2], slow)).to_json()
     job.put(api)
     said = told()

@@ -91,7 +91,7 @@ def test_users_maximum_wins() -> None:
 def test_what_memory_holds_wins() -> None:
     job = hetero_job("Optimal", SCALES, global_batch=60)
     known = [WorkerMemory(least_batch=8)] * 3
-    known[1] = replace(known[1], memory_use=MemoryUse(failed_batch=6))
+    known[1] = known[1]._replace(memory_use=MemoryUse(failed_batch=6))
     assert safe_bounds(job, ["g0", "g1", "g2"], known) == [(8, 60), (5, 5), (8, 60)]
 
 

@@ -229,7 +229,7 @@ def test_worker_of_the_same_name_and_another_uid_is_one_of_whom_nothing_is_known
 
 def test_memory_without_keys_is_that_of_the_members_by_rank_and_gets_their_keys() -> None:
     memory = known("x", "y")
-    unkeyed = replace(memory, workers=tuple(replace(worker, key="") for worker in memory.workers))
+    unkeyed = replace(memory, workers=tuple(worker._replace(key="") for worker in memory.workers))
     assert members_memory(unkeyed, of("x", "y", version=1)) == memory.workers
     assert members_memory(unkeyed, of("x", "y", version=2)) == memory.workers
     assert speeds(unkeyed, of("x", "y", version=2, generation=2)) == [0, 0]
@@ -238,7 +238,7 @@ def test_memory_without_keys_is_that_of_the_members_by_rank_and_gets_their_keys(
 
 def test_keys_cost_few_bytes_and_none_where_they_are_not_known() -> None:
     memory = known(*(f"{number:036d}" for number in range(100)))
-    unkeyed = replace(memory, workers=tuple(replace(worker, key="") for worker in memory.workers))
+    unkeyed = replace(memory, workers=tuple(worker._replace(key="") for worker in memory.workers))
     assert (len(memory.to_json()) - len(unkeyed.to_json())) / 100 < 7
     assert "worker_keys" not in json.loads(unkeyed.to_json())
 

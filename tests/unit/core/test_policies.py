@@ -21,7 +21,7 @@ def seat(seconds: float | None, batch: int, bounds: Bounds = (1, 192), variation
     """A worker measured over ten steps."""
     estimate = None if seconds is None else Estimate(seconds, (variation * seconds) ** 2, 10)
     made = Seat(f"w-{batch}", GROUP, batch, bounds, estimate, estimate)
-    return replace(made, **rest)  # type: ignore[arg-type]  # names and types are the tests' care
+    return made._replace(**rest)  # type: ignore[arg-type]  # names and types are the tests' care
 
 
 def propose(policy: str, seats: list[Seat], stage: int = 0, **changes: object) -> Proposal:
@@ -171,7 +171,7 @@ def test_optimal_lets_no_batch_grow_beyond_four_times_in_one_plan() -> None:
     proposal = propose("Optimal", seats)
     assert proposal.batches is not None
     assert proposal.batches[0] == 192, "bounded by the user"
-    proposal = propose("Optimal", [replace(s, bounds=(1, 640)) for s in seats])
+    proposal = propose("Optimal", [s._replace(bounds=(1, 640)) for s in seats])
     assert proposal.batches is not None
     assert proposal.batches[0] == 256
 
@@ -199,7 +199,7 @@ def test_profile_runs_five_plans_of_different_sizes_and_then_rests() -> None:
         stage = proposal.stage
         plans.append(proposal.batches)
         seats = [
-            replace(s, batch=batch, memory=memory)
+            s._replace(batch=batch, memory=memory)
             for s, batch, memory in zip(seats, proposal.batches, memories, strict=True)
         ]
     assert plans == [(64, 64, 64), (110, 55, 27), (66, 33, 20), (143, 72, 35), (88, 44, 22)]

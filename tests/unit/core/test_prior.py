@@ -155,7 +155,7 @@ def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None
     world = two_nodes()
     small = MemoryUse(guessed_batch=40, failed_batch=80)
     first, second = world.memory.workers
-    world.memory = replace(world.memory, workers=(replace(first, memory_use=small), second))
+    world.memory = replace(world.memory, workers=(first._replace(memory_use=small), second))
     world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
     restarted(world)
     assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]

@@ -42,7 +42,7 @@ def test_restored_plan_keeps_what_each_worker_computes_at_once(forgotten: bool) 
     world.run(2)
     # Workers that hold 30 samples at once hold 90 of 192 together.
     small = MemoryUse(guessed_batch=30, failed_batch=60)
-    known = tuple(replace(worker, memory_use=small) for worker in world.memory.workers)
+    known = tuple(worker._replace(memory_use=small) for worker in world.memory.workers)
     world.memory = replace(world.memory, workers=known)
     world.run(3)
     world.tick(30)

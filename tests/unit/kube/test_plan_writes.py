@@ -83,7 +83,7 @@ def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, 
     decision = world.round()
     memory = Memory.from_json(stored(api, MEMORY_KEY))
     small = MemoryUse(guessed_batch=7)
-    workers = tuple(replace(each, memory_use=small) for each in memory.workers)
+    workers = tuple(each._replace(memory_use=small) for each in memory.workers)
     world.cluster.act(decision, replace(memory, workers=workers))
     assert len(written(api, "configmaps")) == 1
 

@@ -41,7 +41,7 @@ def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) 
 def with_least_batch(known: WorkerMemory, metrics: WorkerMetrics | None) -> WorkerMemory:
     """Take in the fewest samples that a worker reports."""
     least = reported_least(known.least_batch, metrics)
-    return known if least == known.least_batch else replace(known, least_batch=least)
+    return known if least == known.least_batch else known._replace(least_batch=least)
 
 
 def newly_bounded(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: Iterable[WorkerMemory]) -> list[Event]:
@@ -68,7 +68,7 @@ def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory,
         low, _ = bounds_of(job, group_of(job, member.group))
         batch = at_once(member)
         smaller = after_failure(workers[rank].memory_use, batch, max(low, 1))
-        workers[rank] = replace(workers[rank], memory_use=smaller)
+        workers[rank] = workers[rank]._replace(memory_use=smaller)
         most = safe_batch(smaller)
         if most is not None and most < batch:
             told.append(f"{member.name} gets at most {most} samples instead of {batch}")

@@ -55,17 +55,17 @@ def _by_prediction(
     if policy is None or policy.internal:
         return None
     workers = [
-        replace(fed, memory_use=with_peak(fed.memory_use, counters))
+        fed._replace(memory_use=with_peak(fed.memory_use, counters))
         for fed, counters in zip(memory.workers, metrics, strict=True)
     ]
     expected = []
     for member, fed, known in zip(plan.members, workers, remembered, strict=True):
-        estimate = replace(fed.step_time, steps=known.step_time.steps).estimate
+        estimate = fed.step_time._replace(steps=known.step_time.steps).estimate
         if estimate is None:  # limits may change one by one, each soon after the plan that followed the one before
             estimate = expected_of(fed.batch_cost, member.batch_size, max(job.interval, 1))
         if estimate is None and member.batch_size > 0:
             return None
-        expected.append(fed if estimate is None else replace(fed, step_time=fed.step_time.with_estimate(estimate)))
+        expected.append(fed if estimate is None else fed._replace(step_time=fed.step_time.with_estimate(estimate)))
     proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.stage)
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
@@ -89,7 +89,7 @@ def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: Wor
     if fed is known.step_time:
         return known
     if known.step_time.cpu_limit <= 0:
-        return replace(known, step_time=fed)
+        return known._replace(step_time=fed)
     # A speed that changes with the limit says nothing about the batch.
     cap = known.throughput_cap.unwatched()
-    return replace(known, step_time=fed, batch_cost=known.batch_cost.scaled(ratio), throughput_cap=cap)
+    return known._replace(step_time=fed, batch_cost=known.batch_cost.scaled(ratio), throughput_cap=cap)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -11,8 +12,7 @@ from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.state import WorkerMemory
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(NamedTuple):
     """One member of a plan, by rank: who sits there, its batch (samples per step) and what is known of it.
 
     `estimate` is its own time under the plan in force, None if there is none (always of a worker at 0
@@ -25,7 +25,7 @@ class Seat:
     bounds: Bounds
     estimate: Estimate | None = None
     window: Estimate | None = None
-    memory: WorkerMemory = field(default_factory=WorkerMemory)
+    memory: WorkerMemory = WorkerMemory()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def _measured(
     for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
         known, jumped = remembered.step_time, False
         cost, cap = remembered.batch_cost, remembered.throughput_cap
+        estimate = None
         window = window_of(known, counters) if member.batch_size > 0 else None
         if isinstance(window, str):
             remarks.append(f"ignored the window of {member.name}: {window}")
@@ -76,14 +77,15 @@ def _measured(
         if window is not None:
             before = known.estimate
             estimate, jumped = follow(before, window, job.smoothing)
-            known = known.with_estimate(estimate)
             if jumped and before is not None:
                 was, now = duration(before.mean_seconds), duration(window.mean_seconds)
                 remarks.append(f"{member.name} went from {was} to {now}")
                 cost, cap = cost.scaled(estimate.mean_seconds / before.mean_seconds), cap.unwatched()
         changed = changed or jumped
         workers.append(
-            remembered.measured(counted(known, counters), cost, with_peak(remembered.memory_use, counters), cap)
+            remembered.measured(
+                counted(known, counters, estimate), cost, with_peak(remembered.memory_use, counters), cap
+            )
         )
         windows.append(window)
     if changed:

@@ -55,7 +55,7 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
         worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
         if 0 < memory.retreated_seconds <= worst.mean_seconds:
             return trusted_anew(memory), proposal
-        memory = _judged(memory, worst, Noise(estimates).feigned(worst))
+        memory = _judged(memory, worst, estimates)
         back = _half_way_back(memory, seats, worst)
         if back is not None:
             return memory, back
@@ -91,7 +91,7 @@ def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence
         replaced_seconds=measured,
         retreated_seconds=0.0,
         workers=tuple(
-            replace(worker, replaced_batch=batch)
+            worker._replace(replaced_batch=batch)
             for worker, batch in zip(memory.workers, replaced_batches, strict=True)
         ),
     )
@@ -102,12 +102,12 @@ def _faded(memory: Memory) -> Memory:
     return replace(memory, doubt=doubt if doubt >= LEAST_DOUBT else 0.0)
 
 
-def _judged(memory: Memory, worst: Estimate, noise: float) -> Memory:
+def _judged(memory: Memory, worst: Estimate, estimates: Sequence[Estimate]) -> Memory:
     """With the doubt that a missed promise raises. A promise is judged once; 0 seconds stand for one that is."""
     if memory.promised_seconds <= 0:
         return memory
     missed = 1 - memory.promised_seconds / worst.mean_seconds
-    if missed <= max(noise, LEAST_FAILURE):
+    if missed <= max(Noise(estimates).feigned(worst), LEAST_FAILURE):
         return memory
     return replace(
         memory,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
@@ -106,11 +105,11 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
     known = prior.of(worker)
     there = prior.at_place(worker)
     if known is not None and prior.stayed(worker):
-        return replace(known, place=place, key=key)
+        return known._replace(place=place, key=key)
     if there is not None and (known is None or known.key != key):
         source = prior.known(there)
-        return replace(
-            known or WorkerMemory(memory_use=source.memory_use, throughput_cap=source.throughput_cap.unwatched()),
+        rest = known or WorkerMemory(memory_use=source.memory_use, throughput_cap=source.throughput_cap.unwatched())
+        return rest._replace(
             step_time=source.step_time,
             batch_cost=source.batch_cost.with_predicted(1),
             place=place,
@@ -118,7 +117,7 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
         )
     if known is None:
         return WorkerMemory(place=place, key=key)
-    return replace(known, batch_cost=known.batch_cost.with_predicted(1), place=place, key=key)
+    return known._replace(batch_cost=known.batch_cost.with_predicted(1), place=place, key=key)
 
 
 def first_split(
@@ -144,8 +143,8 @@ def first_split(
         estimate = expected_of(cost, seat.batch, float(max(job.interval, 1)))
         if estimate is None:
             return None
-        memory = replace(prior.known(source), batch_cost=cost)
-        informed.append(replace(seat, estimate=estimate, memory=memory))
+        memory = prior.known(source)._replace(batch_cost=cost)
+        informed.append(seat._replace(estimate=estimate, memory=memory))
         told += [f"{worker.name} as {source} was"] if source != worker.name else []
     try:
         proposal = policy.propose(job, informed, 0)

@@ -144,8 +144,8 @@ def _with_silences(members: Sequence[WorkerSeen], states: States, memory: Memory
 
 def _with_silence(worker: WorkerSeen, state: WorkerState, known: WorkerMemory, now: float) -> WorkerMemory:
     if state is WorkerState.GONE or worker.metrics is not None:
-        return replace(known, silent_since=0.0) if known.silent_since else known
-    return known if known.silent_since > 0 else replace(known, silent_since=now)
+        return known._replace(silent_since=0.0) if known.silent_since else known
+    return known if known.silent_since > 0 else known._replace(silent_since=now)
 
 
 def _slow_step_seconds(metrics: WorkerMetrics) -> float:

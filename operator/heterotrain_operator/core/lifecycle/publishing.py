@@ -129,8 +129,7 @@ def _ended_plan(known: WorkerMemory, old_batch: int, new_batch: int, *, predicte
     # A throughput that is only expected is none that a raise could be held to.
     cap = known.throughput_cap
     cap = cap.unwatched() if predicted else raised(cap, old_batch, new_batch, estimate)
-    return replace(
-        known,
+    return known._replace(
         step_time=known.step_time.unmeasured(),
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),
         throughput_cap=cap,

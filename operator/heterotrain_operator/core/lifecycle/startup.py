@@ -144,7 +144,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
         Seat(worker.name, group_of(job, worker.group), 0, pair) for worker, pair in zip(workers, bounds, strict=True)
     ]
     split = _first_split(job, facts.plan, seats)
-    seats = [replace(seat, batch=batch) for seat, batch in zip(seats, split.batches, strict=True)]
+    seats = [seat._replace(batch=batch) for seat, batch in zip(seats, split.batches, strict=True)]
     split = first_split(job, facts.plan, workers, prior, seats) or split
     generations = [memory.generation, *(w.metrics.generation for w in workers if w.metrics is not None)]
     if facts.plan is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from heterotrain_operator.core.columns import column, cut
+from heterotrain_operator.core.columns import Column, cut
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
 from heterotrain_operator.core.split.waterfill import Line
 
@@ -42,13 +43,13 @@ class BatchCost:
     not measured yet.
     """
 
-    speed: float = column(7, 0.0)
-    sum_w: float = column(8, 0.0)
-    sum_wb: float = column(9, 0.0)
-    sum_wbb: float = column(10, 0.0)
-    sum_wy: float = column(11, 0.0)
-    sum_wby: float = column(12, 0.0)
-    predicted: int = column(28, 0)
+    speed: Annotated[float, Column(7)] = 0.0
+    sum_w: Annotated[float, Column(8)] = 0.0
+    sum_wb: Annotated[float, Column(9)] = 0.0
+    sum_wbb: Annotated[float, Column(10)] = 0.0
+    sum_wy: Annotated[float, Column(11)] = 0.0
+    sum_wby: Annotated[float, Column(12)] = 0.0
+    predicted: Annotated[int, Column(28)] = 0
 
     def scaled(self, ratio: float) -> BatchCost:
         """Of a worker whose steps take so many times as long at every batch."""

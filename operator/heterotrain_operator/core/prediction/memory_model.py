@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
-from heterotrain_operator.core.columns import column
+from heterotrain_operator.core.columns import Column
 
 MEBIBYTE = 1 << 20
 
@@ -68,13 +69,13 @@ class MemoryUse:
     memory. What follows from these numbers is worked out once, for they change seldom and are read at every look.
     """
 
-    guessed_batch: int = column(20, 0)
-    limit_mib: int = column(22, 0)
-    low_batch: int = column(23, 0)
-    low_mib: int = column(24, 0)
-    high_batch: int = column(25, 0)
-    high_mib: int = column(26, 0)
-    failed_batch: int = column(27, 0)
+    guessed_batch: Annotated[int, Column(20)] = 0
+    limit_mib: Annotated[int, Column(22)] = 0
+    low_batch: Annotated[int, Column(23)] = 0
+    low_mib: Annotated[int, Column(24)] = 0
+    high_batch: Annotated[int, Column(25)] = 0
+    high_mib: Annotated[int, Column(26)] = 0
+    failed_batch: Annotated[int, Column(27)] = 0
     line: MemoryLine | None = field(default=None, init=False, compare=False, repr=False)
     """None with fewer than two batches: one batch tells no slope."""
     greatest_batch: int | None = field(default=None, init=False, compare=False, repr=False)

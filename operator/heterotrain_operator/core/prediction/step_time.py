@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import BASELINE_DIGITS, column, cut
+from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut
 from heterotrain_operator.core.model import WorkerMetrics
 
 ASSUMED_VARIATION = 0.15
@@ -59,8 +59,7 @@ GREATEST_FEED_FORWARD = 16.0
 """Factor of a CPU limit's change that is believed at most before it is measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Own seconds per step: the mean, the variance of a single step (s^2), and the steps that stand behind
     it.
     """
@@ -75,8 +74,7 @@ class Estimate:
         return math.sqrt(self.variance / self.steps) / self.mean_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
+class StepTime(NamedTuple):
     """What is remembered of a worker's own time under the active plan.
 
     `counted_*` are its counters as they were when the last window ended. The running estimate is the mean (seconds),
@@ -84,13 +82,13 @@ class StepTime:
     `cpu_limit`, in cores, is the one that its speed belongs to; 0 where none is known.
     """
 
-    counted_steps: float = column(0, 0.0)
-    counted_seconds: float = column(1, 0.0)
-    counted_squares: float = column(2, 0.0)
-    mean_seconds: float = column(3, 0.0)
-    variance: float = column(4, 0.0)
-    steps: float = column(5, 0.0)
-    cpu_limit: float = column(6, 0.0)
+    counted_steps: Annotated[float, Column(0)] = 0.0
+    counted_seconds: Annotated[float, Column(1)] = 0.0
+    counted_squares: Annotated[float, Column(2)] = 0.0
+    mean_seconds: Annotated[float, Column(3)] = 0.0
+    variance: Annotated[float, Column(4)] = 0.0
+    steps: Annotated[float, Column(5)] = 0.0
+    cpu_limit: Annotated[float, Column(6)] = 0.0
 
     @property
     def estimate(self) -> Estimate | None:
@@ -157,18 +155,18 @@ def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps)
 
 
-def counted(known: StepTime, metrics: WorkerMetrics) -> StepTime:
-    """The next window begins here; counters that are no numbers leave the baseline as it is."""
+def counted(known: StepTime, metrics: WorkerMetrics, estimate: Estimate | None = None) -> StepTime:
+    """The next window begins here, with a new estimate if there is one; counters that are no numbers leave the baseline
+    as it is.
+    """
     if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
-        return known
+        return known if estimate is None else known.with_estimate(estimate)
     squares = metrics.own_seconds_squared
     return StepTime(
         metrics.steps,
         metrics.own_seconds,
         squares if math.isfinite(squares) else 0.0,
-        known.mean_seconds,
-        known.variance,
-        known.steps,
+        *(estimate or (known.mean_seconds, known.variance, known.steps)),
         known.cpu_limit,
     )
 
@@ -205,12 +203,11 @@ def feed_forward(
     if cpu_limit is None or not 0 < cpu_limit < math.inf:
         return known, 1.0
     if known.cpu_limit <= 0:
-        return replace(known, cpu_limit=cpu_limit), 1.0
+        return known._replace(cpu_limit=cpu_limit), 1.0
     if cpu_limit == known.cpu_limit or math.isclose(cpu_limit, known.cpu_limit, rel_tol=1e-6):
         return known, 1.0
     ratio = factor_of_limits(known.cpu_limit, cpu_limit)
-    scaled = replace(
-        known,
+    scaled = known._replace(
         cpu_limit=cpu_limit,
         mean_seconds=known.mean_seconds * ratio,
         variance=known.variance * ratio**2,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from heterotrain_operator.core.columns import column, cut
+from heterotrain_operator.core.columns import Column, cut
 from heterotrain_operator.core.prediction.step_time import Estimate
 
 FALLS = 2
@@ -35,11 +36,11 @@ class ThroughputCap:
     `cap` is the greatest batch that such a fall has left, for so many `intervals` more. 0: none.
     """
 
-    raised_from: int = column(13, 0)
-    raised_throughput: float = column(14, 0.0)
-    falls: int = column(15, 0)
-    cap: int = column(16, 0)
-    intervals: int = column(17, 0)
+    raised_from: Annotated[int, Column(13)] = 0
+    raised_throughput: Annotated[float, Column(14)] = 0.0
+    falls: Annotated[int, Column(15)] = 0
+    cap: Annotated[int, Column(16)] = 0
+    intervals: Annotated[int, Column(17)] = 0
 
     def unwatched(self) -> ThroughputCap:
         """End the watch: the batch went down again, or the worker's speed changed for a reason of its own."""

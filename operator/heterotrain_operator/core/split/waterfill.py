@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.levels import Bounds, feasibility, fill_level
@@ -15,8 +15,7 @@ many.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """Own seconds of one worker: `fixed_seconds + seconds_per_sample * batch`, `s*alpha` and `s*beta`."""
 
     fixed_seconds: float

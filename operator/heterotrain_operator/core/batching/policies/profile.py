@@ -8,7 +8,6 @@ worker busy for about as long as the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from heterotrain_operator.core.batching.policies import uniform
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
@@ -32,7 +31,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if stage == 0:
         speeds = [seat.batch / seat.estimate.mean_seconds if seat.estimate is not None else 0.0 for seat in seats]
         batches = split_proportionally(speeds, job.global_batch, bounds)
-        memories = tuple(replace(known, reference_batch=batch) for known, batch in zip(memories, batches, strict=True))
+        memories = tuple(known._replace(reference_batch=batch) for known, batch in zip(memories, batches, strict=True))
         if batches != tuple(seat.batch for seat in seats):
             reason = f"Profile, plan 2 of {PROFILE_PLANS}: batches proportional to measured speed"
             return Proposal(batches, reason, memories, stage=1)

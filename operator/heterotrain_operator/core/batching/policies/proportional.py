@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
@@ -28,7 +27,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     """
     caps = [watched(seat.memory.throughput_cap, seat.batch, seat.window) for seat in seats]
     memories = tuple(
-        seat.memory if cap is seat.memory.throughput_cap else replace(seat.memory, throughput_cap=cap)
+        seat.memory if cap is seat.memory.throughput_cap else seat.memory._replace(throughput_cap=cap)
         for seat, cap in zip(seats, caps, strict=True)
     )
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
