@@ -7,7 +7,7 @@ have loaded and built what it needs, because the others would wait for it in a c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once, safe_bounds, with_least_batch
@@ -28,7 +28,7 @@ from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY,
 from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
-from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen, WorkerState
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import feasibility
@@ -36,64 +36,126 @@ from heterotrain_operator.core.split.passes import in_passes, with_passes
 from heterotrain_operator.core.state import Memory
 
 
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """The workers of the next generation as far as they are there. `keys` are those to create, `awaited` those that are
+    to be members, of which nodes have `turned_away` some, and `unwanted` names pods that have to go first. `unready`
+    says which workers cannot be members yet, each with the reason, and `infeasible` why no split can be right.
+    """
+
+    keys: tuple[WorkerKey, ...]
+    awaited: tuple[WorkerSeen, ...]
+    turned_away: tuple[WorkerSeen, ...]
+    unwanted: tuple[str, ...]
+    unready: tuple[str, ...]
+    infeasible: str | None
+
+    @property
+    def gated(self) -> bool:
+        """Whether some worker may not be placed yet, by somebody's decision."""
+        return any(worker.gated for worker in self.awaited)
+
+    @property
+    def lacks_capacity(self) -> bool:
+        """Whether some worker may have found no place."""
+        pending = any(worker.phase == "Pending" for worker in self.awaited)
+        return bool(self.keys or self.turned_away) or pending
+
+    def holding(self, facts: Facts) -> int:
+        """How many workers hold what others may wait for."""
+        return 0 if self.gated else held(self.awaited, refused=any(key.name in facts.refused for key in self.keys))
+
+
 def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """Bring the job from whatever is there to the first plan of its next generation."""
-    phase: JobPhase = "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
-    keys = missing(job, facts)
-    excess = (*(worker.name for worker in surplus(job, facts)), *facts.without_group) if removes_surplus(job) else ()
-    leaving = frozenset(excess)  # of a job that shrinks, thousands may be
-    awaited = [worker for worker in facts.workers if worker.name not in leaving]
-    turned_away = [worker for worker in awaited if rejected(worker)]
-    gated = any(worker.gated for worker in awaited)
-    if gated or memory.starting_at is None:
+    workers = _gathered(job, facts)
+    if workers.gated or memory.starting_at is None:
         # Who has closed a gate, as a queue does, decides how long: the deadline begins when all are open.
-        memory = replace(memory, starting_at=None if gated else now)
-    unwanted = (*excess, *(worker.name for worker in turned_away))
-    why_not = _infeasible(job)
-    absent = [f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys]
-    unready = [*absent, *_unready(awaited, facts.states)]
-    if not why_not and not unready and not unwanted:
+        memory = replace(memory, starting_at=None if workers.gated else now)
+    if not workers.infeasible and not workers.unready and not workers.unwanted:
         return _publish(job, facts, memory, now)
-    # Where their metrics are read from may be to blame, and not the workers.
-    source = facts.metrics_problem or facts.metrics_note
-    blind = f"; {source}" if source else ""
-    waited = now - (memory.starting_at if memory.starting_at is not None else now)
     wanted = sum(group.replicas for group in job.groups)
-    holding = 0 if gated else held(awaited, refused=any(key.name in facts.refused for key in keys))
-    memory = watched(holding, wanted, memory, now)
-    warnings = tuple(_rejection(worker) for worker in turned_away if worker.deleting_since is None)
-    if waited > job.startup_deadline_seconds:
-        before = f"; {memory.message}" if memory.reason == LET_GO else ""
-        what = why_not or f"not ready: {listed(unready or list(unwanted))}{before}{blind}"
-        message = f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
-        lacking = bool(keys or turned_away) or any(worker.phase == "Pending" for worker in awaited)
-        if why_not or memory.generation == 0 or not (lacking or memory.reason == INSUFFICIENT_CAPACITY):
+    memory = watched(workers.holding(facts), wanted, memory, now)
+    warnings = tuple(_rejection(worker) for worker in workers.turned_away if worker.deleting_since is None)
+    if now - (memory.starting_at if memory.starting_at is not None else now) > job.startup_deadline_seconds:
+        message = _deadline_passed(job, facts, workers, memory)
+        lacking = workers.lacks_capacity
+        may_wait = memory.generation > 0 and (lacking or memory.reason == INSUFFICIENT_CAPACITY)
+        if workers.infeasible or not may_wait:
             return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
         memory = _waiting_on(memory, now, message if lacking else "")
         warnings = (*warnings, Event("Warning", INSUFFICIENT_CAPACITY, message)) if lacking else warnings
-    if why_not:
-        return decision(job, phase, "Infeasible", why_not, health=Health(degraded=why_not), delete=unwanted), memory
-    health = Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
-    if memory.reason == INSUFFICIENT_CAPACITY:
-        health = Health(degraded=memory.message, degraded_code=INSUFFICIENT_CAPACITY)
-    alone = let_go(job, facts, memory, now, phase=phase, health=health, unready=unready)
+    phase, health = _phase(memory), _health(facts, memory)
+    if workers.infeasible:
+        why, health = workers.infeasible, Health(degraded=workers.infeasible)
+        return decision(job, phase, "Infeasible", why, health=health, delete=workers.unwanted), memory
+    alone = let_go(job, facts, memory, now, phase=phase, health=health, unready=workers.unready)
     if alone is not None:
         return alone
+    decided, memory = _created(job, facts, workers, memory, now)
+    return replace(decided, events=(*warnings, *decided.events)), memory
+
+
+def _gathered(job: Job, facts: Facts) -> _Gathering:
+    keys = missing(job, facts)
+    excess = (*(worker.name for worker in surplus(job, facts)), *facts.without_group) if removes_surplus(job) else ()
+    leaving = frozenset(excess)  # of a job that shrinks, thousands may be
+    awaited = tuple(worker for worker in facts.workers if worker.name not in leaving)
+    turned_away = tuple(worker for worker in awaited if rejected(worker))
+    absent = (f"{key.name} ({facts.refused.get(key.name, 'not there')})" for key in keys)
+    return _Gathering(
+        keys=keys,
+        awaited=awaited,
+        turned_away=turned_away,
+        unwanted=(*excess, *(worker.name for worker in turned_away)),
+        unready=(*absent, *_unready(awaited, facts.states)),
+        infeasible=_infeasible(job),
+    )
+
+
+def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """Create what is missing, or wait for a pause to end, for pods to go, or for workers to be ready."""
+    phase, health, keys = _phase(memory), _health(facts, memory), workers.keys
     if keys and memory.restart_at is not None and now < memory.restart_at:
         reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
-        return decision(job, phase, LET_GO, reason, health=health, delete=unwanted, events=warnings), memory
-    if turned_away:
+        return decision(job, phase, LET_GO, reason, health=health, delete=workers.unwanted), memory
+    if workers.turned_away:
         memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
+    unready = listed(workers.unready)
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
-        reason = f"waiting for {listed(unready)}{blind}" if unready else f"{listed(list(unwanted))} must go first"
-        waiting = decision(job, phase, "WaitingForWorkers", reason, health=health, delete=unwanted, events=warnings)
-        return waiting, memory
+        reason = f"waiting for {unready}{_blind(facts)}" if unready else f"{listed(workers.unwanted)} must go first"
+        return decision(job, phase, "WaitingForWorkers", reason, health=health, delete=workers.unwanted), memory
     memory = replace(memory, pods_created_at=now)
     fresh = [key.name for key in keys if key.name not in facts.refused]
-    reason = f"creating {listed(fresh)}" if fresh else f"waiting for {listed(unready)}"
+    reason = f"creating {listed(fresh)}" if fresh else f"waiting for {unready}"
     code = "CreatingWorkers" if fresh else "WaitingForWorkers"
-    events = (*warnings, Event("Normal", "SuccessfulCreatePod", reason)) if fresh else warnings
+    events = (Event("Normal", "SuccessfulCreatePod", reason),) if fresh else ()
+    unwanted = workers.unwanted
     return decision(job, phase, code, reason, health=health, create=keys, delete=unwanted, events=events), memory
+
+
+def _phase(memory: Memory) -> JobPhase:
+    return "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
+
+
+def _health(facts: Facts, memory: Memory) -> Health:
+    if memory.reason == INSUFFICIENT_CAPACITY:
+        return Health(degraded=memory.message, degraded_code=INSUFFICIENT_CAPACITY)
+    return Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
+
+
+def _blind(facts: Facts) -> str:
+    """What is wrong with the source of the metrics, which may be to blame, and not the workers."""
+    source = facts.metrics_problem or facts.metrics_note
+    return f"; {source}" if source else ""
+
+
+def _deadline_passed(job: Job, facts: Facts, workers: _Gathering, memory: Memory) -> str:
+    """Why the job did not start in time, in words."""
+    before = f"; {memory.message}" if memory.reason == LET_GO else ""
+    unready = listed(workers.unready or workers.unwanted)
+    what = workers.infeasible or f"not ready: {unready}{before}{_blind(facts)}"
+    return f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
 
 
 def _rejection(worker: WorkerSeen) -> Event:
