@@ -11,7 +11,6 @@ import hashlib
 import random
 import struct
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ class Draw:
     seed: int
     epoch: int
     index: int | None = None
-    calls: Counter[int] = field(default_factory=Counter)
+    calls: dict[int, int] = field(default_factory=dict)
 
 
 _current: ContextVar[Draw | None] = ContextVar("heterotrain_draw", default=None)
@@ -113,8 +112,8 @@ def _sample_seed(index: int | None) -> int:
     index = draw.index if index is None else index
     if index is None:
         raise RuntimeError("in __getitems__ heterotrain.sample_generator() needs the index of the sample")
-    call = draw.calls[index]
-    draw.calls[index] += 1
+    call = draw.calls.get(index, 0)
+    draw.calls[index] = call + 1
     return _hashed(struct.pack("<4q", draw.seed, draw.epoch, index, call))
 
 

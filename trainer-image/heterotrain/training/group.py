@@ -191,9 +191,7 @@ class Group:
         self._together(lambda generation: self.exchange.begin(step_seconds, generation))
 
     def receive(self) -> Signals | None:
-        """What was sent in the step that is just committed; None if nothing was, or it did not arrive."""
-        if not self.exchange.under_way:
-            return None
+        """What was sent in the step that is just committed; None if it did not arrive."""
         received: list[Signals | None] = [None]
 
         def receive(generation: Generation) -> None:
