@@ -94,7 +94,7 @@ class _Seeded(Generic[P, T]):
         return _with_the_samples_randomness(self._transform, *args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., T]:
-        """As a method: with the instance that it is called on."""
+        """Bind the instance that it is called on, if it is a method."""
         return self if instance is None else partial(self, instance)  # type: ignore[arg-type]  # P begins with it
 
 
@@ -130,7 +130,7 @@ def _hashed(what: bytes) -> int:
 @contextlib.contextmanager
 def seeded_everywhere(seed: int) -> Iterator[None]:
     """Inside, the global random states are seeded; on the CPU alone, since loading uses no other device."""
-    numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody draws from it
+    numpy = sys.modules.get("numpy")  # where it is not imported, nothing draws from it
     own = random.getstate()
     torchs = torch.get_rng_state()
     numpys = numpy.random.get_state() if numpy else None

@@ -49,8 +49,8 @@ class Meeting:
 
 
 class Group:
-    """One worker's side of it; `generation` and `reduction` are None alone, before the first meeting, and after the
-    end."""
+    """One worker's side of its group; `generation` and `reduction` are None alone, before the first meeting, and after
+    the end."""
 
     def __init__(
         self,

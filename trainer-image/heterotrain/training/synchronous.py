@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Synchronous:
-    """One worker's side of it; a `StepProtocol`."""
+    """One worker's side of a synchronous step; a `StepProtocol`."""
 
     def __init__(
         self,
