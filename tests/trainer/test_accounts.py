@@ -75,3 +75,44 @@ def test_a_full_disk_ends_the_series_and_not_the_training(caplog: pytest.LogCapt
     for step in range(2):
         series.write(StepRecord(float(step), step, 0, 1, 8, 8, 0.1, 0.1, None, ""))
     assert caplog.text.count("no more step records") == 1
+
+
+def marks(accounts: Accounts, *reasons: str) -> list[str]:
+    """What steps are marked with, one after the other, of which each has one reason, or none."""
+    found = []
+    for reason in reasons:
+        if reason:
+            accounts.mark(reason)
+        found.append(accounts.take_mark())
+    return found
+
+
+@pytest.fixture
+def accounts() -> Accounts:
+    losses, metrics = Losses(lambda _: False, 1), WorkerMetrics("job", "a", "cpu", lambda: False)
+    made = Accounts(losses, metrics, Series(None), 0.2, one_later=False)
+    assert made.take_mark() == "first"
+    return made
+
+
+def test_of_several_reasons_not_to_measure_a_step_the_first_is_noted_and_a_replay_before_all(
+    accounts: Accounts,
+) -> None:
+    accounts.mark("checkpoint")
+    accounts.mark("partial")
+    assert accounts.take_mark() == "checkpoint"
+    assert accounts.take_mark() == ""
+    accounts.mark("partial")
+    accounts.mark_as_replay()
+    assert accounts.take_mark() == "replay"
+
+
+def test_a_look_at_the_model_counts_for_the_step_in_which_it_happens(accounts: Accounts) -> None:
+    accounts.looked_at = True
+    assert marks(accounts, "", "") == ["evaluation", ""]
+
+
+def test_what_every_step_holds_is_measured_after_ten_steps_but_never_a_smaller_step(accounts: Accounts) -> None:
+    assert marks(accounts, "", *["checkpoint"] * 12) == ["", *["checkpoint"] * 10, "", ""]
+    assert marks(accounts, "", "checkpoint") == ["", "checkpoint"]
+    assert marks(accounts, *["partial"] * 12) == ["partial"] * 12

@@ -1,4 +1,4 @@
-"""Read JSON that somebody else wrote: bounded in bytes, depth and magnitude before anything is made of it.
+"""Read JSON that another program wrote: bounded in bytes, depth and magnitude before anything is made of it.
 
 Plans, last words, records and the messages between workers may be written by anybody who reaches the place where they
 lie, or by another version of this project. Whatever they hold, the only exception is a ValueError that names the fault.

@@ -1,4 +1,4 @@
-"""What a session cannot train, said before it starts, with the reason and a way round."""
+"""Refuses what a session cannot train before it starts, with the reason and a way round."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_loss(reduction: str, *, counted: bool, backward_passes: int) -> None:
 
 
 def remark_on_lacking(modules: Sequence[nn.Module], lacking: Sequence[nn.Parameter]) -> str:
-    """That the optimizer lacks parameters, in words; empty if it has all."""
+    """A warning that the optimizer lacks parameters; empty if it has all."""
     if not lacking:
         return ""
     wanted = {id(each) for each in lacking}

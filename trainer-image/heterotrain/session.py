@@ -101,7 +101,7 @@ class Session:
             serve(self._metrics, worker.metrics_port)
         else:
             _show_log()
-        torch.manual_seed(config.seed)  # the first weights; a script may seed again
+        torch.manual_seed(config.seed)  # for the first weights; a script may seed again
         self._device = choose_device(config)
         self._metrics.memory = peak_memory_of(self._device)
 

@@ -17,7 +17,7 @@ train something else than what was asked for. Every image of this version knows 
 """
 
 _MAX_CONFIG_BYTES = 2**17
-"""What Linux lets one variable hold."""
+"""The longest value of an environment variable on Linux."""
 
 _LONGEST_PATH = 8192
 _NAMED = 8

@@ -48,7 +48,7 @@ class Evaluated:
         return cls.of(document.get("step"), document["metrics"].items())
 
     def to_document(self) -> dict[str, object]:
-        """As JSON has it."""
+        """The object that JSON holds."""
         return {"step": self.step, "metrics": dict(self.metrics)}
 
 

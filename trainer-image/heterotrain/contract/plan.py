@@ -101,7 +101,7 @@ class Plan:
 
 
 MAX_PLAN_BYTES = 2**20
-"""What a ConfigMap may hold, and so the longest plan that is read."""
+"""The most that a ConfigMap holds, and so the longest plan that is read."""
 
 MAX_NAME_LENGTH = 253
 """The longest name of a Kubernetes object; UIDs, groups and addresses are shorter."""

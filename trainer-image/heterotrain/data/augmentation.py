@@ -11,7 +11,6 @@ import hashlib
 import random
 import struct
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ class Draw:
     seed: int
     epoch: int
     index: int | None = None
-    calls: Counter[int] = field(default_factory=Counter)
+    calls: dict[int, int] = field(default_factory=dict)
 
 
 _current: ContextVar[Draw | None] = ContextVar("heterotrain_draw", default=None)
@@ -95,7 +94,7 @@ class _Seeded(Generic[P, T]):
         return _with_the_samples_randomness(self._transform, *args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., T]:
-        """As a method: with the instance that it is called on."""
+        """Bind the instance that it is called on, if it is a method."""
         return self if instance is None else partial(self, instance)  # type: ignore[arg-type]  # P begins with it
 
 
@@ -113,8 +112,8 @@ def _sample_seed(index: int | None) -> int:
     index = draw.index if index is None else index
     if index is None:
         raise RuntimeError("in __getitems__ heterotrain.sample_generator() needs the index of the sample")
-    call = draw.calls[index]
-    draw.calls[index] += 1
+    call = draw.calls.get(index, 0)
+    draw.calls[index] = call + 1
     return _hashed(struct.pack("<4q", draw.seed, draw.epoch, index, call))
 
 
@@ -131,7 +130,7 @@ def _hashed(what: bytes) -> int:
 @contextlib.contextmanager
 def seeded_everywhere(seed: int) -> Iterator[None]:
     """Inside, the global random states are seeded; on the CPU alone, since loading uses no other device."""
-    numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody draws from it
+    numpy = sys.modules.get("numpy")  # where it is not imported, nothing draws from it
     own = random.getstate()
     torchs = torch.get_rng_state()
     numpys = numpy.random.get_state() if numpy else None

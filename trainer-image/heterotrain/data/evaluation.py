@@ -43,7 +43,8 @@ class Sums:
         self._sums: dict[str, tuple[float, float]] = {}
 
     def add(self, measured: Mapping[str, Measured], samples: int) -> None:
-        """What was measured on a batch. Raises ValueError if it is not what was measured before, or no number."""
+        """Add what was measured on a batch. Raises ValueError if its names differ from those before, or for what is no
+        number."""
         batch = {}
         for name, value in measured.items():
             total, divisor = value if isinstance(value, tuple) else (value, samples)

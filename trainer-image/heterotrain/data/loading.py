@@ -259,15 +259,15 @@ class _Drawn(Dataset[Any]):
     def __init__(self, dataset: Dataset[Any], seed: int) -> None:
         self._dataset: Any = dataset
         self._seed = seed
+        self._at_once = _loads_at_once(dataset)
 
     def __getitems__(self, samples: Samples) -> list[Any]:
         items: list[Any] = []
-        at_once = _loads_at_once(self._dataset)
         for epoch, indices in samples.parts:
             draw = Draw(self._seed, epoch)
             token = begin_drawing(draw)
             try:
-                if at_once:
+                if self._at_once:
                     items += self._dataset.__getitems__(indices)
                     continue
                 for index in indices:

@@ -142,7 +142,7 @@ class GradientSum:
             announce()
 
     def end(self) -> None:
-        """That backward has ended: wait for the sums."""
+        """The backward has ended: wait for the sums."""
         self._summing = False
         self._reducing.finish()
 

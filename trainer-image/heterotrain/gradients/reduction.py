@@ -118,7 +118,7 @@ class _Bucket(NamedTuple):
 
 
 class Reducing:
-    """What sums at the moment; None before the workers have met, and once this one has left."""
+    """Holds what sums at the moment; None before the workers have met, and once this one has left."""
 
     def __init__(self) -> None:
         self.now: StepReduction | None = None

@@ -86,7 +86,7 @@ class StagedWire:
             self._generation.sum_gradients(host).wait()
             with self._on_stream():
                 tensor.copy_(host, non_blocking=True)
-                # here, for the promise orders whoever waits after the streams that are current now
+                # set here, since a future orders its waiters after the streams that are current when it is set
                 promise.set_result(tensor)
         except RuntimeError as error:
             promise.set_exception(error)

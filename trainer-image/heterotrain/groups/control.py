@@ -49,7 +49,8 @@ class PendingSignals:
 
     def __init__(self, signals: Signals, checksums: Checksums, generation: Generation) -> None:
         """Launch it. Raises RuntimeError if the group is broken."""
-        # float64 is exact for integers up to 2**53. Checksums have a place for each rank, so that all see everybody's.
+        # float64 is exact for integers up to 2**53. Checksums have a place for each rank, so that every rank sees all
+        # of them.
         own = [0.0] * (2 * generation.world_size)
         own[2 * generation.rank : 2 * generation.rank + 2] = astuple(checksums)
         self._tensor = torch.tensor([*astuple(signals), *own], dtype=torch.float64)
@@ -80,7 +81,7 @@ def broadcast_bytes(data: bytes | None, length: int, source: int, generation: Ge
 
 
 def broadcast_document(data: bytes | None, source: int, generation: Generation) -> bytes:
-    """As `broadcast_bytes`, for receivers that do not know the length. Raises RuntimeError."""
+    """Do as `broadcast_bytes` does, for receivers that do not know the length. Raises RuntimeError."""
     length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64)
     _broadcast(length, source, generation)
     return broadcast_bytes(data, int(length.item()), source, generation)

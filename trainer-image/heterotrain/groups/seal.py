@@ -1,4 +1,4 @@
-"""A torch store in which only those who know the job's secret can write what is believed.
+"""A torch store whose values count only if a worker that knows the job's secret wrote them.
 
 Whoever reaches the leader's port can speak to its TCPStore, which does not authenticate its clients. So each key is
 replaced by its HMAC, and each value carries an HMAC over itself and its key. A value that was written without the
@@ -16,7 +16,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 SECRET_LENGTH = 16
-"""Characters that a secret has at least."""
+"""The fewest characters of a secret."""
 
 _MAC = hashlib.sha256
 _MAC_BYTES = _MAC().digest_size
@@ -71,8 +71,8 @@ class SealedStore(dist.Store):
             self._store.wait(names, timeout)
 
     def plain(self, name: str) -> dist.Store:
-        """A part of the store below with values as they are, which anybody can replace: for NCCL, whose threads ask for
-        them at any time, also while the interpreter ends and can run no Python any more."""
+        """A part of the store below whose values are not sealed, so that anybody can replace them. It is for NCCL,
+        whose threads read values at any time, also while the interpreter ends and cannot run Python any more."""
         return dist.PrefixStore(self._name(name), self._store)
 
     # --- inside ---------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def _open_sockets() -> dict[int, int]:
 
 
 class SocketCutter:
-    """Remembers which sockets appeared inside its `watch()`, and can shut them down, whoever uses them.
+    """Remembers which sockets appeared inside its `watch()`, and can shut them down while they are in use.
 
     `ProcessGroupGloo.abort()` does not unblock a stuck collective; this does. It works on duplicates, so that a file
     descriptor that was closed and used again is never touched.

@@ -1,4 +1,4 @@
-"""Other frameworks' training loops in a session. Nothing of any of them is imported before a script asks for it."""
+"""Other frameworks' training loops in a session. None of them is imported before a script asks for it."""
 
 from __future__ import annotations
 

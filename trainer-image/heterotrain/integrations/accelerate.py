@@ -94,7 +94,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this worker leads. Raises RuntimeError in a job before the loop, since nobody leads yet."""
+        """Whether this worker leads. Raises RuntimeError in a job before the loop, since no worker leads yet."""
         return self.session.leader
 
     @property
@@ -129,7 +129,7 @@ class _Stepped:
         self._schedule = schedule
 
     def step(self, *_: Any, **__: Any) -> None:
-        """Nothing: the session has stepped it, or will."""
+        """Do nothing: the session has stepped it, or will."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._schedule, name)

@@ -52,7 +52,7 @@ _HOOKS = (
     "teardown",
     "transfer_batch_to_device",
 )
-"""What Trainer.fit() calls of a module, and `fit()` does not."""
+"""Hooks of a module that Trainer.fit() calls, and `fit()` does not."""
 
 
 def fit(
@@ -148,7 +148,7 @@ def _check(module: Any) -> None:
 
 
 def _configured(given: Any) -> tuple[torch.optim.Optimizer, list[tuple[Any, Every]]]:
-    """Of what `configure_optimizers()` returns, the optimizer, and the schedules with their intervals."""
+    """The optimizer, and the schedules with their intervals, in what `configure_optimizers()` returns."""
     if isinstance(given, Mapping):
         optimizers, schedules = [given["optimizer"]], [given["lr_scheduler"]] if "lr_scheduler" in given else []
     elif isinstance(given, Sequence) and len(given) == 2 and isinstance(given[0], Sequence):

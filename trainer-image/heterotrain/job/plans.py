@@ -21,7 +21,7 @@ class Plans:
     """All ranks hold the same active plan at the same step."""
 
     def __init__(self, active: Plan | None, file: PlanFile | None) -> None:
-        """A run alone has a plan and no file; in a job it is the other way round at first."""
+        """A run alone has a plan and no file; a job has a file, and no plan at first."""
         self.rank = 0
         self.announced: Plan | None = None  # on the leader: what the running step's control collective announces
         self._active = active
@@ -66,18 +66,19 @@ class Plans:
             time.sleep(_POLL_SECONDS)
 
     def look(self) -> tuple[int, int]:
-        """At the begin of a step: version and length of a newer plan to announce, zeros if there is none."""
+        """Look for a newer plan to announce, at the beginning of a step: its version and length, zeros if there is
+        none."""
         self.announced = None
         if self._file is not None and self.rank == 0:
             self.announced = self._file.newest(self._pending or self._active)
         return (self.announced.version, len(self.document())) if self.announced else (0, 0)
 
     def document(self) -> bytes:
-        """What the leader sends of the plan that it announced; on the other ranks, which receive it, nothing."""
+        """The plan that the leader announced, as it sends it; empty on the other ranks, which receive it."""
         return self.announced.to_json().encode() if self.announced else b""
 
     def receive(self, document: bytes) -> None:
-        """The announced plan, which all ranks have now. Raises PeerError if it is none."""
+        """Take the announced plan, which all ranks have now. Raises PeerError if the document is no plan."""
         try:
             self._pending = parse_plan(document)
         except PlanError as error:

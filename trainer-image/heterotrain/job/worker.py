@@ -48,7 +48,8 @@ class Worker:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Worker | None:
-        """None outside any job. Raises ValueError, naming the variable, if the environment is incomplete."""
+        """The worker that the environment describes; None outside any job. Raises ValueError, naming the variable, if
+        the environment is incomplete."""
         if contract.ENV_JOB not in environment:
             return None
         missing = [
@@ -90,7 +91,7 @@ def _secret(environment: Mapping[str, str]) -> str | None:
 
 
 def limit_threads(environment: Mapping[str, str]) -> None:
-    """One thread per whole core of the CPU limit, at least one, unless the user set OMP_NUM_THREADS.
+    """Use one thread per whole core of the CPU limit, at least one, unless the user set OMP_NUM_THREADS.
 
     More threads than the limit only take turns at being throttled.
     """

@@ -1,4 +1,4 @@
-"""A worker's series at /metrics, and JSON lines of steps and evaluations for whoever wants the whole story.
+"""A worker's series at /metrics, and JSON lines of steps and evaluations for a full record.
 
 Counters belong to the plan version in force: they start anew with it, and only it is exported, so that a reader never
 mixes times of different batch sizes.
@@ -175,7 +175,7 @@ def serve(metrics: WorkerMetrics, port: int) -> None:
     registry = CollectorRegistry()
     registry.register(metrics)
     server = MetricsServer(registry, port)
-    # A forked process (a data loader's) would hold the port, and answer nobody, for some time after this one's end.
+    # A forked process (a data loader's) would hold the port without answering for some time after this one's end.
     os.register_at_fork(after_in_child=server.socket.close)
 
 

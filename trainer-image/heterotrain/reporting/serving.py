@@ -66,7 +66,7 @@ class _Answers(BaseHTTPRequestHandler):
     registry: Collector
 
     def do_GET(self) -> None:
-        """All series, in the format that the reader prefers."""
+        """Answer with all series, in the format that the reader prefers."""
         encode, kind = choose_encoder(self.headers.get("Accept") or "")
         body = encode(self.registry)
         self.send_response(200)

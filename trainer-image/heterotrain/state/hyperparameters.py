@@ -53,8 +53,8 @@ class Hyperparameters:
         return [key if index is None else f"{key}[{index}]" for _, key, index in self._places]
 
     def values(self) -> list[Any]:
-        """All of them now, in the order of `names`, as `float()` takes them. Raises RuntimeError if a parameter group
-        was added since the loop began."""
+        """Their present values in the order of `names`, as `float()` takes them. Raises RuntimeError if a parameter
+        group was added since the loop began."""
         groups = self._optimizer.param_groups
         if len(groups) != len(self._groups):
             raise RuntimeError(
@@ -93,7 +93,7 @@ class Hyperparameters:
             self.checksum = zlib.crc32(struct.pack(f"<q{len(numbers)}d", step, *numbers), self.checksum)
 
     def saw(self, checksum: int) -> None:
-        """Something else that belongs to the step must be the same on all workers: the order of an epoch's samples."""
+        """Cover something else that must be the same on all workers: the order of an epoch's samples."""
         self.checksum = zlib.crc32(struct.pack("<q", checksum), self.checksum)
 
     def restart(self) -> None:

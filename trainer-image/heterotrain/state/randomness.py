@@ -37,7 +37,7 @@ class StepRandomness:
         """
         seed = self._of(step)
         random.seed(seed)
-        numpy = sys.modules.get("numpy")  # where nobody has imported it, nobody draws from it
+        numpy = sys.modules.get("numpy")  # where it is not imported, nothing draws from it
         if numpy is not None:
             numpy.random.seed(seed % 2**32)
 

@@ -60,7 +60,7 @@ def _has_content_apart(value: Any) -> bool:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """In the order of `checkpoint.mapped`."""
+    """The tensors of a state, in the order of `checkpoint.mapped`."""
     if isinstance(value, dict):
         for each in value.values():
             yield from _tensors(each)

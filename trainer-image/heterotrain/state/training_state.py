@@ -42,8 +42,8 @@ class TrainingState:
         self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
     def checked(self) -> dict[str, Any]:
-        """What model, optimizer and all that is registered hold. Raises CheckpointError if a checkpoint of it could not
-        be read again, naming what is in the way.
+        """The states of the model, the optimizer and all that is registered. Raises CheckpointError if a checkpoint of
+        it could not be read again, naming what is in the way.
         """
         model, optimizer = self._model.state_dict(), self._optimizer.state_dict()
         registered = {name: each.state_dict() for name, each in self.registered.items()}

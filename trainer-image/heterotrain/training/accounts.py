@@ -1,4 +1,4 @@
-"""What each committed step took, and its loss, booked where they are asked for: in counters, series and losses.
+"""Books what each committed step took, and its loss, in counters, series and losses.
 
 On a GPU both are known only when the device has come to the step's end. Whoever asks at once makes the host wait for
 the device, and then the device for the host. So on a GPU a step is booked when the next one is committed; and every

@@ -23,5 +23,5 @@ class Context:
 
     @property
     def name(self) -> str:
-        """Of the worker."""
+        """The worker's name."""
         return "alone" if self.worker is None else self.worker.name

@@ -18,7 +18,7 @@ INTERVAL_SECONDS = 1.0
 
 
 class Exchange:
-    """One worker's side of it; all workers draw the same conclusions at the same step."""
+    """One worker's side of the exchange; all workers draw the same conclusions at the same step."""
 
     def __init__(self, plans: Plans, losses: Losses, stop: StopRequest, watch: ReplicaWatch) -> None:
         self.stop_agreed = False
@@ -31,8 +31,8 @@ class Exchange:
         self._pending: PendingSignals | None = None
         self._next_step = 0
         self._steps_between = 1
-        self._samples = (0, 0)  # this worker's and everybody's in the steps committed since the last exchange
-        self._announced_samples = 0  # everybody's, whose sum the exchange under way brings
+        self._samples = (0, 0)  # this worker's and all workers' in the steps committed since the last exchange
+        self._announced_samples = 0  # all workers' samples, whose sum the exchange under way brings
 
     @property
     def under_way(self) -> bool:
@@ -73,9 +73,9 @@ class Exchange:
         _, checksums = PendingSignals(Signals(), self._watch.whole(), generation).read()
         self._watch.compare(checksums, self._plans.active.members)
 
-    def committed(self, mine: int, everybodys: int) -> None:
-        """A step over so many samples has been committed."""
-        self._samples = (self._samples[0] + mine, self._samples[1] + everybodys)
+    def committed(self, own: int, all_workers: int) -> None:
+        """A step over this many samples is committed: this worker's own, and those of all workers."""
+        self._samples = (self._samples[0] + own, self._samples[1] + all_workers)
 
     def receive(self, step: int, generation: Generation) -> Signals | None:
         """What the workers sent in the step that is just committed, and with it a plan that the leader announced. None

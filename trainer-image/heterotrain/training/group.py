@@ -49,8 +49,8 @@ class Meeting:
 
 
 class Group:
-    """One worker's side of it; `generation` and `reduction` are None alone, before the first meeting, and after the
-    end."""
+    """One worker's side of its group; `generation` and `reduction` are None alone, before the first meeting, and after
+    the end."""
 
     def __init__(
         self,
@@ -191,9 +191,7 @@ class Group:
         self._together(lambda generation: self.exchange.begin(step_seconds, generation))
 
     def receive(self) -> Signals | None:
-        """What was sent in the step that is just committed; None if nothing was, or it did not arrive."""
-        if not self.exchange.under_way:
-            return None
+        """What was sent in the step that is just committed; None if it did not arrive."""
         received: list[Signals | None] = [None]
 
         def receive(generation: Generation) -> None:

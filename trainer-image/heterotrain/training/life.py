@@ -1,5 +1,4 @@
-"""The life of a worker in a job: join, follow plans, evaluate, write checkpoints, leave. What a step is, is not said
-here (`protocol.py`).
+"""The life of a worker in a job: join, follow plans, evaluate, write checkpoints, leave; a step is in `protocol.py`.
 
 All workers take every decision at the same boundary between two steps, from the same facts (position, plan, and what
 the last exchange summed), so none needs a vote.
@@ -46,7 +45,7 @@ _STEPS_TO_WAIT = 20
 
 
 class WorkerLife:
-    """One worker's; the script reaches it only through what the session returns."""
+    """The life of one worker; the script reaches it only through what the session returns."""
 
     def __init__(self, context: Context, subject: Subject) -> None:
         config, plans, metrics = context.config, context.plans, context.metrics

@@ -36,7 +36,8 @@ class ElasticModel(nn.Module):
         """The module's forward."""
         if not torch.is_grad_enabled():
             self._looked_at()
-        return self._arithmetic.run(self.module, *args, **kwargs)
+        # Looked up as nn.Module keeps it, since its __getattr__ costs each forward more.
+        return self._arithmetic.run(self._modules["module"], *args, **kwargs)  # type: ignore[arg-type]  # there is one
 
     # What Python looks for on the class alone: a prepared Sequential is indexed as the script's own.
 

@@ -41,15 +41,15 @@ class ElasticOptimizer(torch.optim.Optimizer):
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the wrapped optimizer's."""
+        """Clear gradients, as the wrapped optimizer does."""
         self._inner.zero_grad(set_to_none)
 
     def state_dict(self) -> Any:
-        """As the wrapped optimizer's."""
+        """The wrapped optimizer's state."""
         return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """As the wrapped optimizer's."""
+        """Load the wrapped optimizer's state."""
         self._inner.load_state_dict(state_dict)
 
     def __getattr__(self, name: str) -> Any:

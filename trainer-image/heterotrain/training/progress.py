@@ -45,7 +45,7 @@ class Progress:
 
     @property
     def total_steps(self) -> int:
-        """Of the whole job, if the global batch stays as it is; 0 if it is not known yet."""
+        """Steps of the whole job, if the global batch stays as it is; 0 if that is not known yet."""
         if self.rules.epochs is None:
             return self.rules.steps or 0
         batch = self._known_batch_size

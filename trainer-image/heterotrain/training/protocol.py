@@ -1,4 +1,4 @@
-"""What a way of training together must offer: the protocol of a step, between the life of a worker and the workers.
+"""The protocol of a step: what any way of training together offers to the life of a worker.
 
 `Synchronous` is the one there is. Whatever the protocol, the life of a worker (`life.py`) decides at the boundary
 between two steps whether there is a next one, and the script computes and calls `scale`, `backward` and `step`.

@@ -13,7 +13,7 @@ _FEW_STEPS = 5  # of an epoch, below which a smaller one among them is worth a r
 
 
 def remarks_on_division(rules: Rules, plan: Plan) -> Iterator[str]:
-    """For the leader to say, since they are the same on all workers."""
+    """The remarks, which are the same on all workers, so the leader alone logs them."""
     length, batch = rules.length, plan.global_batch_size
     carries = "training.lastStep: Carry fills each step from the next epoch"
     if rules.last_step == sampler.PARTIAL:

@@ -62,7 +62,7 @@ class Subject:
 
     def check_frozen(self) -> None:
         """Raises RuntimeError if the script has frozen parameters, or made some trainable, since `settle`."""
-        # Every step does this, for hundreds of parameters, so the loops are the interpreter's own.
+        # Every step does this, for up to hundreds of parameters, so `all` and `any` do the looping.
         if all(map(_requires_grad, self._free)) and not any(map(_requires_grad, self._frozen)):
             return
         names = {each: name for name, each in self.module.named_parameters()}
@@ -89,7 +89,7 @@ class Subject:
         return [*self.module.parameters(), *self.module.buffers()]
 
     def traits(self) -> dict[str, Any]:
-        """What must be the same on all workers, by a name that a user understands."""
+        """What must be the same on all workers, under names that a user understands."""
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
         described = [f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}" for name, each in tensors]
         return {

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Synchronous:
-    """One worker's side of it; a `StepProtocol`."""
+    """One worker's side of a synchronous step; a `StepProtocol`."""
 
     def __init__(
         self,
@@ -247,10 +247,14 @@ class Synchronous:
 
     def _receive(self) -> None:
         """Take in the workers' messages, if this step carried an exchange."""
-        group, state = self._group, self._metrics.state
-        signals = self._losses.alone() if group.generation is None else group.receive()
-        if signals is None:
+        group = self._group
+        if group.generation is None:
+            signals = self._losses.alone()
+        elif not self._exchange.under_way or (received := group.receive()) is None:
             return
+        else:
+            signals = received
+        state = self._metrics.state
         if signals.nonfinite:
             state.steps_nonfinite += int(signals.nonfinite)
             if self._plans.rank == 0:
