@@ -94,9 +94,8 @@ def follow(
                     return
                 yield change.job
             silent_since = None
-            if (
-                clock() - began < RETRY_SECONDS
-            ):  # a server that ends every watch at once must not be flooded with requests
+            # A server that ends every watch at once must not be flooded with requests.
+            if clock() - began < RETRY_SECONDS:
                 pause(RETRY_SECONDS)
         except ExpiredError:
             version = None
