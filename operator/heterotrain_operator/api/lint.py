@@ -54,7 +54,7 @@ def faults(job: HeteroTrainingJob, volumes: Collection[str] = ()) -> list[Proble
 
 
 def doubts(job: HeteroTrainingJob) -> list[Problem]:
-    """What a cluster accepts, but is hardly meant."""
+    """What a cluster accepts, but was hardly intended."""
     return _everywhere(job, _pod_doubts)
 
 

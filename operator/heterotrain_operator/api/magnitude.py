@@ -14,10 +14,10 @@ MAX_DEPTH = 64
 """Mappings and lists within each other; a pod template has some twenty."""
 
 MAX_VALUES = 500_000
-"""Values in all: more than an API server's 1.5 MiB can hold. Aliases of YAML count as often as they are used."""
+"""Most values in all; an API server's 1.5 MiB cannot hold as many. YAML aliases count as often as they are used."""
 
 _LONGEST_PATH = 8
-"""Parts that are named of the path to a value in the depths."""
+"""How many parts of the path to a deep value are shown."""
 
 _Path = tuple[str | int, ...]
 

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest: every problem with its path, so that a user mends all of them at once."""
+"""What is wrong with a manifest: every problem with its path, so that a user can correct all of them at once."""
 
 from __future__ import annotations
 

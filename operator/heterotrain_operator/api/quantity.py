@@ -19,7 +19,7 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkK
 
 _GREATEST = 2**63 - 1
 _LONGEST = 64
-"""Characters: enough for any number of cores or bytes, and far too few for the search to take long."""
+"""Most characters of a quantity: enough for any number of cores or bytes, and too few to make matching slow."""
 
 
 def parse_quantity(value: object) -> Decimal:

@@ -12,17 +12,17 @@ CONFIG_MAP_BYTES = 2**20
 """
 
 REST_BYTES = 4096
-"""Of that, what does not grow with the workers."""
+"""Bytes of a ConfigMap for what does not grow with the number of workers."""
 
 MEMORY_BYTES = 120
-"""Of each worker's memory, packed: digits, of which some 200 take half of that."""
+"""Bytes of one worker's memory once it is packed; its some 200 digits take half of that."""
 
 _LONGEST_ADDRESS = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:29500"
 
 
 def _member_bytes() -> int:
-    """Of a member of a plan beside the names of its job and, twice, its group: with the longest UID, address, index and
-    batch.
+    """Bytes of a plan's member without the names of its job and (twice) its group, at the longest UID, address, index
+    and batch.
     """
 
     def length(members: int) -> int:
@@ -33,7 +33,7 @@ def _member_bytes() -> int:
 
 
 WORKER_BYTES = _member_bytes() + MEMORY_BYTES
-"""Of a worker beside those names."""
+"""Bytes of one worker in plan and memory, without those names."""
 
 MOST_BYTES = CONFIG_MAP_BYTES - REST_BYTES
 

@@ -1,6 +1,6 @@
 """Render the CustomResourceDefinition as a template of the chart `heterotrain-crds`: helm then installs the same one.
 
-As text, not as data that helm would read and write again: on that way whole numbers become floating-point ones.
+It is rendered as text: helm would turn whole numbers into floating-point ones if it read and wrote the data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from heterotrain_operator.api.generate import crd
 from heterotrain_operator.api.generated import write_or_check
 
 PATH = Path("helm/heterotrain/charts/heterotrain-crds/templates/heterotrainingjobs.yaml")
-"""In the repository."""
+"""Path in the repository."""
 
 _METADATA = "\nmetadata:\n"
 _ANNOTATIONS = """\

@@ -15,7 +15,7 @@ from heterotrain_operator.api.mutability import is_mutable
 from heterotrain_operator.api.rules import RULES
 
 PATH = Path("docs/api-reference.md")
-"""In the repository."""
+"""Path in the repository."""
 
 
 def render() -> str:

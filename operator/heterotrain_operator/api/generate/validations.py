@@ -61,7 +61,7 @@ def _immutability(schema: Schema, path: str) -> Iterator[Cel]:
 
 
 def _unchanged(schema: Schema, path: str, name: str) -> Cel:
-    """A rule of the parent: one of the field itself would not see it come or go."""
+    """A rule of the parent, since a rule of the field itself is not judged when the field is added or removed."""
     same = f"self.{name} == oldSelf.{name}"
     if name not in schema.get("required", ()) and "default" not in schema["properties"][name]:
         same = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || {same})"

@@ -1,1 +1,1 @@
-"""A Kubernetes cluster as a job's world: objects built, pods observed, decisions carried out."""
+"""The Kubernetes backend: objects are built, pods observed, decisions carried out, and status is reported."""

@@ -21,7 +21,7 @@ POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What the user says about the way to a cluster; None: as kubectl would take it."""
+    """What the user says about the way to a cluster; None stands for what kubectl would take."""
 
     kubeconfig: str | None = None
     context: str | None = None

@@ -7,9 +7,10 @@ from typing import Any
 from kubernetes.client import ApiClient
 
 REQUEST_SECONDS = 5.0
-"""Patience with one request; the API server answers within milliseconds or is in trouble.
+"""Time limit of one request; the API server answers within milliseconds or is in trouble.
 
-A holder of the Lease stops acting so long before it may be another's: what it sent by then has been answered.
+A holder of the Lease stops acting this many seconds before another may take the Lease, so that whatever it sent has
+been answered by then.
 """
 
 

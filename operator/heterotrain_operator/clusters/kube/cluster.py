@@ -143,7 +143,7 @@ class KubeCluster:
             if found is not None:
                 check_owner(found, watched.name, watched.uid)
         except NameTakenError as error:
-            if not error.earlier:  # that of an earlier job is the same, and may be taken over
+            if not error.earlier:  # the Service of an earlier job is the same, and may be taken over
                 raise
         self._service_checked = True
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 15
 RENEW_DEADLINE_SECONDS = 10
 RETRY_SECONDS = 2
-"""As Kubernetes' own components have them. What lies between the first two is more than a request takes."""
+"""The same as in Kubernetes' own components. The difference between the first two is more than a request takes."""
 
 
 def _is_trouble(record: logging.LogRecord) -> bool:

@@ -62,8 +62,8 @@ class PlanStore:
         stored = read_plan_map(body)
         for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
             logger.warning("ConfigMap %s/%s: %s", namespace, name, problem)
-        # A memory that somebody took away or damaged is in this process still; one that a write of ours may have
-        # reached counts as it is there.
+        # This process still has a memory that somebody took away or damaged. After a write of ours with no answer the
+        # stored one counts, for the write may have succeeded.
         if self.memory is None or (self._in_doubt and stored.memory is not None):
             self.memory = stored.memory
         self._written, self._in_doubt = stored.memory, False
@@ -86,7 +86,7 @@ class PlanStore:
         self.memory = memory
 
     def _keep(self, body: dict[str, Any], version: str) -> None:
-        """Write the ConfigMap if it is still of this version; empty: if there still is none."""
+        """Write the ConfigMap if it is still of this version, or, if the version is empty, if there still is none."""
         try:
             if version:
                 body["metadata"]["resourceVersion"] = version
@@ -104,7 +104,7 @@ class PlanStore:
 
 
 def _fitting(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory: Memory) -> dict[str, Any]:
-    """The ConfigMap, without what is remembered of single workers if that is more than admission has reckoned with."""
+    """The ConfigMap. The memory of single workers is left out if it is larger than admission allowed for."""
     body = build_plan_map(job, uid, plan_json, memory.to_json())
     if bytes_in(body) <= CONFIG_MAP_BYTES:
         return body

@@ -12,7 +12,7 @@ from heterotrain_operator.clusters.kube.objects.protection import Document, Peer
 
 
 class Protection:
-    """Provides both for jobs. For use by many threads."""
+    """Makes sure that a job has its Secret and its NetworkPolicy. For use by many threads."""
 
     def __init__(self, gateway: Gateway, metrics_from: Peers | None) -> None:
         """`metrics_from` are NetworkPolicyPeers that may read workers' metrics; None: no policies are made."""
@@ -29,7 +29,7 @@ class Protection:
             self._provide_policy(build_policy(job, uid, self._metrics_from), job, uid)
 
     def _provide_secret(self, job: HeteroTrainingJob, uid: str) -> None:
-        # One that is there is this job's, for its name has the UID in it; so no Secret has to be read.
+        # A Secret that is there is this job's, for its name has the UID in it; so no Secret has to be read.
         try:
             self._gateway.create(build_secret(job, uid, secrets.token_hex(contract.SECRET_BYTES)))
         except ConflictError as error:
@@ -43,6 +43,6 @@ class Protection:
             if found is not None:
                 check_owner(found, job.metadata.name, uid)
         except NameTakenError as error:
-            if not error.earlier:  # that of an earlier job is the same, and may be taken over
+            if not error.earlier:  # the policy of an earlier job is the same, and may be taken over
                 raise
         self._gateway.apply(policy)

@@ -14,13 +14,13 @@ from typing import Literal
 from heterotrain_operator.core.model import WorkerKey
 
 MAX_AT_ONCE = 8
-"""Requests under way of one job: the API server has others to serve, and so have this process's connections."""
+"""Requests of one job at the same time; the API server and this process's connections serve other jobs, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a pod is refused, and whose refusal it is: that of any pod, as by a quota, of its group's, for what the
-    template says, or of this one alone, whose name is taken.
+    """Why a pod is refused, and which others would be: all (as by a quota), those of its group (for what the template
+    says), or none but this one (whose name is taken).
     """
 
     why: str

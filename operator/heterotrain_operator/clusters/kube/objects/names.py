@@ -9,7 +9,7 @@ VERSION = "v1alpha1"
 PLURAL = "heterotrainingjobs"
 
 FIELD_MANAGER = "heterotrain-operator"
-"""Of server-side apply; also the component that events name."""
+"""Field manager of server-side apply; also the component that events name."""
 
 LABEL_JOB = f"{GROUP}/job-name"
 LABEL_GROUP = f"{GROUP}/worker-group"
@@ -18,7 +18,7 @@ LABEL_ROLE = f"{GROUP}/job-role"
 ROLE_WORKER = "worker"
 
 ANNOTATION_PLAN = f"{GROUP}/plan-version"
-"""On pods: patched after a plan was written, because the kubelet then refreshes their volumes at once."""
+"""Annotation of pods, patched after a plan was written, because the kubelet then refreshes their volumes at once."""
 
 TRAINER_PORT = 29500
 """Port of the address under which a worker is in the plan; the leader serves the rendezvous there."""
@@ -32,7 +32,7 @@ MEMORY_KEY = "memory.json"
 """Keys of the plan's ConfigMap. Only the plan is projected into pods."""
 
 PACKED_MEMORY_KEY = "memory.json.gz"
-"""Of its binary data: a memory that is large, for which the other key is empty then."""
+"""Key of the ConfigMap's binary data for a large memory; MEMORY_KEY is empty then."""
 
 
 SECRET_KEY = "secret"

@@ -63,8 +63,8 @@ def controller_uid(metadata: Mapping[str, Any]) -> str:
 def check_owner(body: Mapping[str, Any], job_name: str, uid: str) -> None:
     """Raises NameTakenError unless the object is controlled by the job of this name and UID.
 
-    Server-side apply would make it ours without a word, and with it the memory of an earlier job, or what a user
-    has put there.
+    Server-side apply would take it over silently, and with it the memory of an earlier job, or what a user has put
+    there.
     """
     metadata = body["metadata"]
     controller = _controller(metadata)

@@ -22,7 +22,8 @@ from heterotrain_operator.core.state import MAX_BYTES, Memory
 T = TypeVar("T")
 
 PLAIN_BYTES = 2**17
-"""Up to which a memory is kept as text, for people, and for operators that cannot unpack it: of some 600 workers."""
+"""A memory of up to this size (some 600 workers) is kept as text, for people, and for operators that cannot unpack
+it."""
 
 _GZIP = 31
 """What zlib calls gzip's format."""
@@ -53,7 +54,7 @@ def build_plan_map(job: HeteroTrainingJob, uid: str, plan_json: str | None, memo
         "data": {**plan, MEMORY_KEY: memory_json},
     }
     if len(memory_json) > PLAIN_BYTES:
-        # The other key stays, for else what an earlier operator wrote there might.
+        # The other key stays, but empty; otherwise a text that an earlier operator wrote there might remain.
         body["data"] = {**plan, MEMORY_KEY: ""}
         packed = gzip.compress(memory_json.encode(), compresslevel=6, mtime=0)
         body["binaryData"] = {PACKED_MEMORY_KEY: base64.b64encode(packed).decode()}
@@ -61,7 +62,7 @@ def build_plan_map(job: HeteroTrainingJob, uid: str, plan_json: str | None, memo
 
 
 def bytes_in(body: Mapping[str, Any]) -> int:
-    """What the values of a ConfigMap take of the bytes that it may have."""
+    """How many bytes the values of a ConfigMap count against its limit."""
     plain = sum(len(value.encode()) for value in body["data"].values())
     return plain + sum(len(base64.b64decode(value)) for value in body.get("binaryData", {}).values())
 
@@ -81,7 +82,7 @@ def read_plan_map(body: Mapping[str, Any] | None) -> StoredPlan:
 
 
 def _unpacked(text: str) -> Memory:
-    """Raises ValueError."""
+    """A packed memory. Raises ValueError if it is malformed or too large."""
     try:
         unpacking = zlib.decompressobj(wbits=_GZIP)
         memory = unpacking.decompress(base64.b64decode(text, validate=True), MAX_BYTES)

@@ -28,7 +28,7 @@ from heterotrain_operator.core.model import WorkerKey
 Document = dict[str, Any]
 
 _FROM_TEMPLATE = ("annotations", "finalizers")
-"""Of the template's metadata, beside labels: the same as any workload controller takes over."""
+"""What is taken over from the template's metadata, beside labels; other workload controllers take the same."""
 
 
 def build_pod(job: HeteroTrainingJob, uid: str, key: WorkerKey) -> Document:
@@ -75,7 +75,7 @@ def _spec(job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, 
         "automountServiceAccountToken": False,  # a training script has no business with the API server
         "enableServiceLinks": False,  # dozens of variables that name other people's services
         **template,
-        # The end of a process is for the operator to judge, which may have to restart the others too.
+        # The operator judges how a process ended, for it may have to restart the other workers, too.
         "restartPolicy": "Never",
         "hostname": key.name,
         "subdomain": service_name(job.metadata.name),
@@ -91,7 +91,7 @@ def _volumes(job: HeteroTrainingJob, template: Any) -> list[Document]:
             "name": plan_name(job.metadata.name),
             # Workers start before there is a first plan, and must survive the loss of the ConfigMap.
             "optional": True,
-            # Not the memory of decisions, which changes far more often and is none of their business.
+            # Workers do not need the memory of decisions, which changes far more often.
             "items": [{"key": PLAN_KEY, "path": PLAN_KEY}],
         },
     }

@@ -27,7 +27,7 @@ Peers = Sequence[Mapping[str, Any]]
 
 
 def build_secret(job: HeteroTrainingJob, uid: str, secret: str) -> Document:
-    """The Secret of a job; nobody can change it, for workers that have read it would not meet those that will."""
+    """The Secret of a job. It is immutable, for workers that read it before and after a change could not connect."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -40,8 +40,8 @@ def build_secret(job: HeteroTrainingJob, uid: str, secret: str) -> Document:
 def build_policy(job: HeteroTrainingJob, uid: str, metrics_from: Peers) -> Document:
     """The NetworkPolicy over a job's workers, for incoming connections.
 
-    Workers reach one another at any port, since gloo's are chosen by the system. Ports that a template names are open
-    to all as before: they are why it names them; that of the rendezvous is not, whoever names it.
+    Workers reach one another at any port, since gloo's are chosen by the system. Ports that a template names stay open
+    to all; the port of the rendezvous does not, even if a template names it.
     """
     workers = {"matchLabels": {LABEL_JOB: job.metadata.name, LABEL_ROLE: ROLE_WORKER}}
     metrics = [{"port": contract.DEFAULT_METRICS_PORT, "protocol": "TCP"}]

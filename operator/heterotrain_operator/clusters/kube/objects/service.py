@@ -26,7 +26,7 @@ def build_service(job: HeteroTrainingJob, uid: str) -> dict[str, Any]:
         "metadata": owned_metadata(job, uid, service_name(job.metadata.name), COMPONENT_WORKER),
         "spec": {
             "clusterIP": "None",
-            # Workers find one another before any readiness probe of a template is content.
+            # Workers must find one another before the readiness probes of a template succeed.
             "publishNotReadyAddresses": True,
             "selector": {LABEL_JOB: job.metadata.name, LABEL_ROLE: ROLE_WORKER},
             "ports": [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports],

@@ -23,10 +23,10 @@ METRICS_PORT_NAME = "metrics"
 """Name of the container's port at which monitors scrape a worker."""
 
 GPU_RESOURCE = "nvidia.com/gpu"
-"""What a worker with `device: gpu` asks for, one of it, unless its template asks for some GPU itself."""
+"""A worker with `device: gpu` asks for one of these, unless its template asks for some GPU itself."""
 
 GPU_DOMAINS = ("nvidia.com/", "amd.com/")
-"""Whose resources are GPUs: whole ones, slices of them, and shares."""
+"""Prefixes of resources that are GPUs: whole ones, slices of them, and shares."""
 
 
 def trainer_container(
@@ -47,8 +47,9 @@ def trainer_container(
 def _environment(
     job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Mapping[str, Any]
 ) -> list[Document]:
-    """Our variables, then the template's, so that these may refer to ours; of our contract's names ours hold, of
-    others the template's."""
+    """Our variables, then the template's, so that these may refer to ours. Variables of the contract cannot be
+    overridden by the template; others can.
+    """
     protocol = {
         contract.ENV_JOB: job.metadata.name,
         contract.ENV_JOB_UID: uid,
@@ -62,7 +63,7 @@ def _environment(
     protocol |= global_batch_variable(job)
     cores = cpu_limit(group)
     if cores is not None:
-        # Written down, since a reference to the limit gives whole cores or a number of thousandths only.
+        # The number is written out, since a reference to the limit gives whole cores or thousandths only.
         protocol[contract.ENV_CPU_LIMIT] = str(cores)
     habits = {"PYTHONUNBUFFERED": "1"}
     if group.device == "cpu":

@@ -17,7 +17,7 @@ from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_f
 POD_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 FEW = 16
-"""Pods that are asked for one by one; of more, one list says which are there."""
+"""Up to so many pods are asked for one by one; beyond, one list says which are there."""
 
 
 class Absences:
@@ -29,7 +29,7 @@ class Absences:
         self._gone: set[str] = set()
 
     def gone(self, uids: Iterable[str]) -> None:
-        """They were seen to go."""
+        """The watch has shown that these are gone."""
         self._gone.update(uids)
 
     def members(self, members: Collection[Member], shown: Mapping[str, PodFacts]) -> list[PodFacts]:

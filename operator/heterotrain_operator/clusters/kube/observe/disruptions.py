@@ -25,7 +25,7 @@ those that name a resource, as OutOfcpu does. Source: Kubernetes 1.34, `pkg/kube
 
 _EVICTED = "Evicted"
 _LOST = frozenset({"ContainerStatusUnknown", "Unknown"})
-"""Reasons of a container that ended unobserved, as all do whose node stops at once."""
+"""Reasons of a container that ended unobserved, as all containers of a node that stops at once."""
 
 
 def is_disrupted(status: Document, trainer: Document) -> bool:
@@ -34,7 +34,7 @@ def is_disrupted(status: Document, trainer: Document) -> bool:
     if disruption(status) or reason in _TAKEN_AWAY or reason in _REJECTED or reason.startswith(_OUT_OF):
         return True
     if reason == _EVICTED:
-        # For want of memory on its node; but one that outgrew a limit of its own on storage would do so again.
+        # Its node ran out of memory. A pod that exceeded its own limit on storage would do so again, and counts.
         return "exceed" not in (status.get("message") or "")
     terminated = (trainer.get("state") or {}).get("terminated") or {}
     return terminated.get("reason") in _LOST

@@ -8,14 +8,14 @@ from heterotrain.contract import EXIT_PREEMPTED, Evaluated, Termination
 from heterotrain_operator.clusters.kube.observe.pod_status import Document, containers_in, pod_reason
 
 LONGEST_LOG_TAIL = 500
-"""Characters kept of a log's last lines, where they stand in for last words."""
+"""Characters kept of a log's last lines, where there are no last words."""
 
 LOG_LINES = 3
-"""Lines kept of it: of a Python traceback the place, the code and the error."""
+"""Lines kept of a log; of a Python traceback these are the place, the code and the error."""
 
 _OUT_OF_MEMORY = "OOMKilled"
 _PLAIN_ENDS = frozenset({"Completed", "Error", _OUT_OF_MEMORY})
-"""Reasons of a container that say no more than its exit code, or that is reported otherwise."""
+"""Reasons of a container that say no more than its exit code, or that have words of their own below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _in_words(terminated: Document, words: Termination, memory_limit: str) -> st
     reason = terminated.get("reason") or ""
     if reason == _OUT_OF_MEMORY and terminated["exitCode"]:
         limit = f"limit {memory_limit}" if memory_limit else "it has no limit; its node ran out"
-        said = words.message if words.message != text else ""  # a log that was cut off says nothing of it
+        said = words.message if words.message != text else ""  # a log that was cut off has no last words
         return "; ".join(filter(None, [f"out of memory ({limit})", said]))
     if reason and reason not in _PLAIN_ENDS:
         return ": ".join(filter(None, [reason, own]))

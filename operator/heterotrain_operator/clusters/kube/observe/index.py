@@ -29,7 +29,7 @@ class Index(Generic[V]):
         self._of_job.setdefault(key, {})[uid] = value
 
     def remove(self, uid: str) -> None:
-        """It is no more; nothing if it is not known."""
+        """The object is gone; one that is not known changes nothing."""
         key = self._job_of.pop(uid, None)
         if key is None:
             return

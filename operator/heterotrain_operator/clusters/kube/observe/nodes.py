@@ -10,7 +10,7 @@ from heterotrain_operator.clusters.kube.gateway import FORBIDDEN, Gateway, Gatew
 logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 3.0
-"""For so long an answer holds for all jobs."""
+"""An answer about a node holds this long, for all jobs."""
 
 
 class Nodes:

@@ -23,16 +23,16 @@ from heterotrain_operator.core.model import PodPhase
 Document = Mapping[str, Any]
 
 DEFAULT_GRACE_SECONDS = 30.0
-"""Kubernetes' own, between the request to end and the kill."""
+"""Kubernetes' default for the time between the request to end and the kill."""
 
 NO_INDEX = -1
-"""Of a pod whose index label somebody has spoilt."""
+"""Index of a pod whose index label is malformed."""
 
 LONGEST_INDEX = 9
-"""Digits of an index; whoever writes more has spoilt the label."""
+"""Most digits of an index; a longer label is malformed."""
 
 MAX_CORES = 1e6
-"""Cores that a worker can have; a greater limit is none."""
+"""Most cores that a worker can have; a greater limit counts as none."""
 
 _PHASES: dict[str, PodPhase] = {
     "Pending": "Pending",
@@ -49,9 +49,9 @@ class PodFacts:
 
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's. `phase`,
     `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal` and `asked_to_stop` speak of the container that
-    trains; those beside it do not count, but for `lingering`: it has ended, and they go on. `cpu_limit` is the one in
-    force, in cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends; moments
-    are Unix seconds. `gone`: the pod is not there any more, and so it was seen last.
+    trains; other containers do not count, but for `lingering`: the trainer has ended, and others go on. `cpu_limit` is
+    the current one, in cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends;
+    moments are Unix seconds. `gone`: the pod is not there any more, and so it was seen last.
     """
 
     name: str
@@ -100,8 +100,8 @@ class PodFacts:
 
 
 def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
-    """The facts in a pod's document, as the API server gives it; what it does not say yet stays at its default. The one
-    of a pod that is `gone` is the last that there was.
+    """The facts in a pod's document, as the API server gives it; what it does not say yet stays at its default. For
+    a pod that is `gone` it is the last document that there was.
     """
     metadata: Document = body["metadata"]
     spec, status = body.get("spec") or {}, body.get("status") or {}
@@ -166,12 +166,12 @@ def _status_of(status: Document, name: str) -> Document:
 
 
 def _anything_runs(status: Document) -> bool:
-    """Whether a container does; the pod's phase may lag behind those of its containers."""
+    """Whether any container runs; the pod's phase may lag behind the states of its containers."""
     return any("running" in (entry.get("state") or {}) for entry in status.get("containerStatuses") or ())
 
 
 def _cpu_limit(container: Document, trainer: Document) -> float | None:
-    """Cores: those that the kubelet has applied, or as long as it says nothing those of the spec."""
+    """The limit in cores that the kubelet has applied, or, as long as it reports none, that of the spec."""
     resources = trainer.get("resources") or container.get("resources") or {}
     limit = (resources.get("limits") or {}).get("cpu")
     if limit is None:
@@ -184,7 +184,7 @@ def _cpu_limit(container: Document, trainer: Document) -> float | None:
 
 
 def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
-    """Why it waits, how it ended, and who takes it away."""
+    """Why the pod waits, how it ended, and who takes it away."""
     words = ending.message if ending.over else why_it_waits(status)
     reason = disruption(status) or ("is being deleted" if deleting and not ending.over else "")
     return "; ".join(filter(None, [words, reason]))

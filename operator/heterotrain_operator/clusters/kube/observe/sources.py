@@ -19,13 +19,13 @@ from heterotrain_operator.metrics.pods import scrape_pods
 from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
 
 CREDENTIAL_SECONDS = 60.0
-"""For so long a Secret or ConfigMap that was read is good; then it may have been rotated."""
+"""A Secret or ConfigMap is read again after this time, for it may have been rotated."""
 
 RENEWAL_SECONDS = 10.0
-"""And for so long at least where the server cannot be asked, which may be for want of a rotated one."""
+"""It is read again after this time where the server cannot be asked, for a rotated one may be why."""
 
 QUERIES_EACH = 16
-"""Queries of one namespace under way at once."""
+"""Most queries of one namespace at the same time."""
 
 
 class Source(Protocol):

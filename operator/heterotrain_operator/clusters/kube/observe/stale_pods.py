@@ -1,7 +1,7 @@
 """Pods that the watch still shows but that are gone.
 
-A watch that has to start again, as after a restart of the API server, lists what is there and says nothing of what went
-meanwhile. A job that waits for such a pod to answer, or to go away, would wait for ever.
+A watch that has to start again, as after a restart of the API server, lists what is there and does not report what was
+removed in between. A job that waits for such a pod to answer, or to go away, would wait for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 
 DOUBT_SECONDS = 10.0
-"""So long pods may be waited for until the API server is asked which are there; and between such questions."""
+"""Pods are waited for this long before the API server is asked which are there, and between two such questions."""
 
 
 class StalePods:
@@ -25,7 +25,7 @@ class StalePods:
         self._asked_at: float | None = None
 
     def without(self, pods: Sequence[PodFacts]) -> list[PodFacts]:
-        """Those of the pods shown that are not known to be gone."""
+        """The pods that are not known to be gone."""
         self._uids &= {pod.uid for pod in pods}
         return [pod for pod in pods if pod.uid not in self._uids]
 

@@ -14,7 +14,7 @@ _GATED = "SchedulingGated"
 """Reason of a pod that is not scheduled."""
 
 _PLAIN_WAITS = frozenset({"PodInitializing"})
-"""Reasons of a waiting container that only point at another one."""
+"""Reasons of a waiting container that only refer to another container."""
 
 
 def why_it_waits(status: Document) -> str:
@@ -30,5 +30,5 @@ def why_it_waits(status: Document) -> str:
 
 
 def is_gated(spec: Document, status: Document) -> bool:
-    """Whether the scheduler leaves a pod alone, because somebody, as a queue, has closed a gate of it."""
+    """Whether the scheduler passes over a pod, because somebody, such as a queue, has put a gate on it."""
     return bool(spec.get("schedulingGates")) or condition_of(status, "PodScheduled").get("reason") == _GATED

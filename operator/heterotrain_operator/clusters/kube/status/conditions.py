@@ -18,7 +18,7 @@ def rendered(
 ) -> list[dict[str, Any]]:
     """The conditions of a status; of several of one type the last. `now` in Unix seconds.
 
-    One that is not wanted any more goes. `generation` is that of the spec on which all of them rest.
+    A condition that is not wanted any more is removed. `generation` is that of the spec that all of them are about.
     """
     before = {condition.get("type"): condition for condition in previous}
     by_type = {condition.type: condition for condition in wanted}

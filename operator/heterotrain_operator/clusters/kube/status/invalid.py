@@ -1,6 +1,6 @@
 """The status of a job that the cluster has admitted but that our own checks refuse: what is wrong, by field.
 
-Whatever trains already goes on; the job is taken up again as soon as it is corrected.
+Workers that train already go on; the job is acted on again as soon as it is corrected.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen
 from heterotrain_operator.core.state import Memory
 
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
-"""Phases of a worker that knows how far the job has come; before, it has not read the checkpoint."""
+"""Phases of a worker that knows how far the job has come; in earlier ones it has not read the checkpoint."""
 
 
 def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide` takes and gives them
@@ -107,7 +107,8 @@ def _resumed_from(memory: Memory) -> dict[str, Any] | None:
 
 
 def _evaluation(seen: Seen) -> Entry | None:
-    """The newest evaluation with four digits of its values, which suffice people and keep the status still."""
+    """The newest evaluation with four digits of its values, which are enough for people and keep the status from
+    changing all the time."""
     newest = newest_evaluation(seen.workers)
     if newest is None:
         return None

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from heterotrain_operator.api.status import JobStatus
 
 _ATTEMPTS = 4
-"""To make something of a status that somebody else wrote, before nothing of it is taken."""
+"""How often faults are taken out of a status that somebody else wrote, before all of it is dropped."""
 
 
 def checked(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,16 +17,16 @@ from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, Wor
 Entry = dict[str, Any]
 
 PAUSE_PHASES = frozenset({contract.PHASE_CHECKPOINTING, contract.PHASE_EVALUATING, contract.PHASE_PAUSED})
-"""Of a worker that does between two steps what takes longer than a step."""
+"""Phases of a worker that does something between two steps which takes longer than a step."""
 
 TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, *PAUSE_PHASES})
-"""Of a worker that takes part in the training: writing a checkpoint is part of it."""
+"""Phases of a worker that takes part in the training; writing a checkpoint is part of it."""
 
 PHASE_DELETED = "deleted"
-"""Of a worker whose pod went with the end of its job."""
+"""Phase of a worker whose pod was removed at the end of its job."""
 
 _MEASURED = ("planVersion", "ownMilliseconds", "waitingPercent")
-"""What only a worker's metrics say."""
+"""Fields that come from a worker's metrics alone."""
 
 
 def two_digits(value: float) -> float | int:
@@ -95,7 +95,7 @@ def _entry(worker: WorkerSeen, known: Plan | None, plan: Plan | None, before: Ma
     if metrics is not None:
         entry |= _measured(metrics)
     elif known is not None and known.rank_of(worker.name, worker.uid) is not None:
-        # This very worker was read before: that one reading failed, or that it ended, takes nothing of it back.
+        # This very worker was read before; what was read stays true if one reading fails, or the worker ends.
         entry |= {name: before[name] for name in _MEASURED if name in before}
         if worker.phase == "Running" and before.get("phase") in contract.PHASES:
             entry["phase"] = before["phase"]

@@ -34,7 +34,7 @@ def worth_writing(
 
 
 def _without_figures(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a status is worth a write by itself."""
+    """The part of a status whose change is worth a write at once."""
     running = status.get("phase") == "Running"
     rest = {name: value for name, value in status.items() if name not in _QUIET}
     rest["reason"] = "" if running else _worded(status.get("reason"))
