@@ -158,7 +158,14 @@ def _carried_out(
     after = rebalanced_plan(memory, plan, version, job.apply_at, adjustment.batches)
     after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
     memory = adjusted(
-        memory, plan, after, now, stage=adjustment.stage, promise=adjustment.promise, predicted=adjustment.predicted
+        job,
+        memory,
+        plan,
+        after,
+        now,
+        stage=adjustment.stage,
+        promise=adjustment.promise,
+        predicted=adjustment.predicted,
     )
     code = "PlanPublished" if renumbered else "BatchRebalanced"
     event = Event("Normal", code, f"plan {version}: {reason}")

@@ -15,7 +15,6 @@ from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.repair import repaired
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction.batch_cost import line_of
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
 from heterotrain_operator.core.split.levels import feasibility
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
@@ -87,7 +86,8 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     seats = seats_of(job, plan, workers, windows)
     repair = repaired(job, plan, memory.workers)
     proposal = Proposal(*repair) if repair is not None else ask_policy(job, seats, memory.stage)
-    lines = [line_of(seat.memory.batch_cost, seat.batch, seat.estimate) for seat in seats]
+    predictions = [seat.prediction for seat in seats]
+    lines = [None if prediction is None else prediction.line for prediction in predictions]
     best, ceiling, why_not = _ceiling(plan, seats, lines)
     proposed = proposal.batches or plan.batch_sizes
     return Outlook(

@@ -10,7 +10,7 @@ import pytest
 from heterotrain.contract import parse_plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Condition, Group, Job
-from heterotrain_operator.core.prediction.batch_cost import line_of
+from heterotrain_operator.core.prediction.affine import predict
 from heterotrain_operator.core.state import Memory, WorkerMemory
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
@@ -324,8 +324,9 @@ def test_shape_is_not_bent_by_a_limit_that_does_not_bind() -> None:
 
 def fixed_share(known: WorkerMemory) -> float:
     """Of a worker's time at 100 samples."""
-    line = line_of(known.batch_cost, 0, None)
-    assert line is not None
+    prediction = predict(known.batch_cost, 0, None)
+    assert prediction is not None
+    line = prediction.line
     return line.fixed_seconds / line.at(100)
 
 

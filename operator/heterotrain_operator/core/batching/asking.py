@@ -9,6 +9,7 @@ from heterotrain_operator.core.batching.bounds import safe_bounds
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.state import WorkerMemory
 
@@ -32,6 +33,7 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
     code. `windows` are the newest intervals by rank, None where there is none.
     """
     groups = {group.name: group for group in job.groups}
+    predictor = predictor_of(job)
     bounds = safe_bounds(job, [member.group for member in plan.members], workers)
     return [
         Seat(
@@ -42,6 +44,7 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
             known.step_time.estimate if member.batch_size > 0 else None,
             window,
             known,
+            predictor,
         )
         for member, known, window, pair in zip(plan.members, workers, windows, bounds, strict=True)
     ]

@@ -12,7 +12,7 @@ from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.rollback import trusted_anew
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.prediction.batch_cost import expected_of
+from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.step_time import feed_forward
 from heterotrain_operator.core.state import Memory, WorkerMemory
@@ -58,11 +58,12 @@ def _by_prediction(
         fed._replace(memory_use=with_peak(fed.memory_use, counters))
         for fed, counters in zip(memory.workers, metrics, strict=True)
     ]
+    predictor = predictor_of(job)
     expected = []
     for member, fed, known in zip(plan.members, workers, remembered, strict=True):
         estimate = fed.step_time._replace(steps=known.step_time.steps).estimate
         if estimate is None:  # limits may change one by one, each soon after the plan that followed the one before
-            estimate = expected_of(fed.batch_cost, member.batch_size, max(job.interval, 1))
+            estimate = predictor.expected(fed.batch_cost, member.batch_size, max(job.interval, 1))
         if estimate is None and member.batch_size > 0:
             return None
         expected.append(fed if estimate is None else fed._replace(step_time=fed.step_time.with_estimate(estimate)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction import DEFAULT, PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.state import WorkerMemory
@@ -26,6 +27,12 @@ class Seat(NamedTuple):
     estimate: Estimate | None = None
     window: Estimate | None = None
     memory: WorkerMemory = WorkerMemory()
+    predictor: Predictor = PREDICTORS[DEFAULT]
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """Its own time by batch; None if nothing is known of it."""
+        return self.predictor.predict(self.memory.batch_cost, self.batch, self.estimate)
 
 
 @dataclass(frozen=True, slots=True)

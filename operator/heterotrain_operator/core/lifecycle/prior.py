@@ -14,7 +14,8 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerSeen
-from heterotrain_operator.core.prediction.batch_cost import BatchCost, expected_of
+from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import factor_of_limits
 from heterotrain_operator.core.state import WorkerMemory, key_of
 
@@ -140,7 +141,7 @@ def first_split(
         if source is None:
             return None
         cost = prior.cost_of(source, worker.cpu_limit)
-        estimate = expected_of(cost, seat.batch, float(max(job.interval, 1)))
+        estimate = predictor_of(job).expected(cost, seat.batch, float(max(job.interval, 1)))
         if estimate is None:
             return None
         memory = prior.known(source)._replace(batch_cost=cost)

@@ -10,7 +10,8 @@ from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.rollback import promised, trusted_anew
 from heterotrain_operator.core.facts import Facts
-from heterotrain_operator.core.prediction.batch_cost import remember
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.throughput_cap import raised
 from heterotrain_operator.core.state import Memory, WorkerMemory, members_memory
 
@@ -38,6 +39,7 @@ def rebalanced_plan(memory: Memory, before: Plan, version: int, apply_at: str, b
 
 
 def adjusted(
+    job: Job,
     memory: Memory,
     before: Plan,
     after: Plan,
@@ -53,8 +55,9 @@ def adjusted(
     memory = promised(memory, promise, before.batch_sizes)
     predicted = predicted or (False,) * len(after.members)
     memory = replace(memory, workers=members_memory(memory, before))
+    predictor = predictor_of(job)
     workers = tuple(
-        _ended_plan(known, old.batch_size, new.batch_size, predicted=expected)
+        _ended_plan(predictor, known, old.batch_size, new.batch_size, predicted=expected)
         for known, old, new, expected in zip(memory.workers, before.members, after.members, predicted, strict=True)
     )
     return replace(
@@ -80,12 +83,13 @@ def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
     )
 
 
-def known_workers(memory: Memory, plan: Plan | None) -> dict[str, WorkerMemory]:
+def known_workers(job: Job, memory: Memory, plan: Plan | None) -> dict[str, WorkerMemory]:
     """What is remembered of the members of the last plan, by name, ready for a new generation."""
     if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
         return {}
+    predictor = predictor_of(job)
     return {
-        member.name: _ended_plan(worker, member.batch_size, member.batch_size)
+        member.name: _ended_plan(predictor, worker, member.batch_size, member.batch_size)
         for member, worker in zip(plan.members, members_memory(memory, plan), strict=True)
     }
 
@@ -119,13 +123,15 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
     )
 
 
-def _ended_plan(known: WorkerMemory, old_batch: int, new_batch: int, *, predicted: bool | None = None) -> WorkerMemory:
-    """What is known of a worker once its plan has ended: what was measured is a point of its line, and no estimate.
+def _ended_plan(
+    predictor: Predictor, known: WorkerMemory, old_batch: int, new_batch: int, *, predicted: bool | None = None
+) -> WorkerMemory:
+    """What is known of a worker once its plan has ended: the predictor learns what was measured, and the estimate ends.
 
     `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already.
     """
     estimate = known.step_time.estimate if old_batch > 0 else None
-    cost = remember(known.batch_cost, old_batch, estimate)
+    cost = predictor.learn(known.batch_cost, old_batch, estimate)
     # A throughput that is only expected is none that a raise could be held to.
     cap = known.throughput_cap
     cap = cap.unwatched() if predicted else raised(cap, old_batch, new_batch, estimate)

@@ -30,6 +30,7 @@ from heterotrain_operator.core.lifecycle.publishing import known_workers, next_v
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
+from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import feasibility
 from heterotrain_operator.core.split.passes import in_passes, with_passes
@@ -198,12 +199,13 @@ def _why_unready(worker: WorkerSeen) -> str:
 
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
-    prior = Prior(facts.plan, known_workers(memory, facts.plan))
+    prior = Prior(facts.plan, known_workers(job, memory, facts.plan))
     knowledge = [with_least_batch(inherited(worker, prior), worker.metrics) for worker in workers]
     groups = [worker.group for worker in workers]
     bounds = safe_bounds(job, groups, knowledge)
     seats = [
-        Seat(worker.name, group_of(job, worker.group), 0, pair) for worker, pair in zip(workers, bounds, strict=True)
+        Seat(worker.name, group_of(job, worker.group), 0, pair, predictor=predictor_of(job))
+        for worker, pair in zip(workers, bounds, strict=True)
     ]
     split = _first_split(job, facts.plan, seats)
     seats = [seat._replace(batch=batch) for seat, batch in zip(seats, split.batches, strict=True)]

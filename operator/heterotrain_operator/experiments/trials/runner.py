@@ -104,7 +104,7 @@ class Runner:
             rounds = Rounds(self._observer, limits)
             ending = self._steered(trial, core, cluster, limits, rounds)
             self._observer.end()
-            counted = counted_in(cluster)
+            counted = counted_in(core, cluster)
             files = cluster.series_files()
         series = {
             name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in worker_names(core)
@@ -213,7 +213,7 @@ def failed_worker(ending: Ending, failures: Sequence[str], log_file: Callable[[s
     return None if name is None else FailedWorker(name, log_file(name))
 
 
-def counted_in(cluster: LocalCluster) -> Counted:
+def counted_in(job: Job, cluster: LocalCluster) -> Counted:
     """What the job's memory has counted at the end; nothing if it cannot be read."""
     try:
         seen, memory = cluster.observe()
@@ -222,5 +222,5 @@ def counted_in(cluster: LocalCluster) -> Counted:
         return Counted()
     if memory is None:
         return Counted()
-    known = known_workers(memory, seen.plan)
+    known = known_workers(job, memory, seen.plan)
     return Counted(memory.adjustments, memory.restarts, {name: worker.least_batch for name, worker in known.items()})

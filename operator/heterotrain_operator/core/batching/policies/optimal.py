@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction.batch_cost import fitted
 from heterotrain_operator.core.prediction.step_time import Noise
 from heterotrain_operator.core.split.levels import Bounds, feasibility
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
@@ -37,13 +36,13 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     probing = False
     bounds: list[Bounds] = []
     for seat in seats:
-        line, known = fitted(seat.memory.batch_cost, seat.batch, seat.estimate)
-        if line is None:
+        prediction = seat.prediction
+        if prediction is None:
             lines.append(Line(0.0, 1.0))
             bounds.append((seat.batch, seat.batch))
         else:
-            lines.append(line)
-            probing = probing or not known
+            lines.append(prediction.line)
+            probing = probing or not prediction.is_sure
             bounds.append(_reachable(seat, job.global_batch / len(seats)))
     if feasibility(job.global_batch, bounds) is not None:
         bounds = [pair if pair[0] == pair[1] else seat.bounds for seat, pair in zip(seats, bounds, strict=True)]

@@ -1,0 +1,47 @@
+"""What a predictor is given and what it gives back: a worker's own time by batch, from what is remembered of it.
+
+Policies read predictions only, so that another way to predict is another file beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
+from heterotrain_operator.core.split.waterfill import Line
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A worker's own seconds by batch, as a line around the batches that it may be given next.
+
+    `is_sure`: enough is known to promise the time of a step that rests on it.
+    """
+
+    line: Line
+    is_sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A way to predict own times.
+
+    `predict(known, batch, estimate)` is asked for a worker with a batch (samples per step) and its own time under the
+    active plan; without samples (0) or estimate (None) it predicts by what is remembered alone. It gives None where
+    nothing is known. `learn(known, batch, estimate)` gives what is remembered once a plan has ended under which the
+    worker had that batch and that own time.
+    """
+
+    summary: str
+    predict: Callable[[BatchCost, int, Estimate | None], Prediction | None]
+    learn: Callable[[BatchCost, int, Estimate | None], BatchCost]
+
+    def expected(self, known: BatchCost, batch: int, steps: float) -> Estimate | None:
+        """Own time at a batch that is not measured yet, as certain as so many steps; None if nothing is known."""
+        prediction = self.predict(known, 0, None)
+        if prediction is None or batch <= 0:
+            return None
+        seconds = prediction.line.at(batch)
+        return Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, steps)

@@ -1,0 +1,91 @@
+"""What every predictor must do, and that policies decide by nothing else than what the predictor gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from heterotrain_operator.core.batching.policies import POLICIES, Seat
+from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction import DEFAULT, PREDICTORS, Prediction, Predictor, predictor_of
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.waterfill import Line
+
+GROUP = Group("g", 1)
+JOB = Job("job", (GROUP,), 128, policy="Optimal")
+
+
+@pytest.fixture(params=PREDICTORS)
+def predictor(request: pytest.FixtureRequest) -> Predictor:
+    return PREDICTORS[request.param]
+
+
+def measured(seconds: float) -> Estimate:
+    return Estimate(seconds, 1e-8, 100)
+
+
+def test_nothing_is_predicted_of_a_worker_of_which_nothing_is_known(predictor: Predictor) -> None:
+    assert predictor.predict(BatchCost(), 64, None) is None
+    assert predictor.predict(BatchCost(), 0, None) is None
+    assert predictor.expected(BatchCost(), 64, 10) is None
+
+
+def test_prediction_at_the_present_batch_is_what_is_measured_there(predictor: Predictor) -> None:
+    known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.114)), 32, measured(0.082))
+    for seconds in (0.098, 0.3):
+        prediction = predictor.predict(known, 48, measured(seconds))
+        assert prediction is not None
+        assert prediction.line.at(48) == pytest.approx(seconds)
+
+
+def test_more_samples_never_take_less_time(predictor: Predictor) -> None:
+    known = predictor.learn(BatchCost(), 32, measured(0.2))
+    prediction = predictor.predict(known, 64, measured(0.1))
+    assert prediction is not None
+    assert prediction.line.at(65) > prediction.line.at(64) > 0
+
+
+def test_one_batch_size_is_no_reason_for_a_promise(predictor: Predictor) -> None:
+    prediction = predictor.predict(predictor.learn(BatchCost(), 64, measured(0.1)), 64, measured(0.1))
+    assert prediction is not None
+    assert not prediction.is_sure
+
+
+def test_plan_without_samples_or_measurements_teaches_nothing(predictor: Predictor) -> None:
+    known = predictor.learn(BatchCost(), 64, measured(0.1))
+    assert predictor.learn(known, 0, measured(1.0)) == known
+    assert predictor.learn(known, 64, None) == known
+
+
+def test_what_is_learned_is_expected_before_it_is_measured_again(predictor: Predictor) -> None:
+    known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.128)), 32, measured(0.064))
+    estimate = predictor.expected(known, 48, 10)
+    assert estimate is not None
+    assert estimate.mean_seconds == pytest.approx(0.096, rel=0.05)
+    assert estimate.steps == 10
+    assert estimate.relative_error > 0
+
+
+def test_what_is_learned_scales_with_the_speed(predictor: Predictor) -> None:
+    known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.128)), 32, measured(0.064))
+    before, after = predictor.expected(known, 48, 10), predictor.expected(known.scaled(2), 48, 10)
+    assert before is not None
+    assert after is not None
+    assert after.mean_seconds == pytest.approx(2 * before.mean_seconds)
+
+
+def test_job_has_the_default_predictor() -> None:
+    assert predictor_of(JOB) is PREDICTORS[DEFAULT]
+
+
+@pytest.mark.parametrize("is_sure", [True, False])
+def test_optimal_splits_by_what_the_predictor_says_alone(*, is_sure: bool) -> None:
+    lines = {"fast": Line(0.0, 0.001), "slow": Line(0.0, 0.003)}
+
+    def seat(name: str) -> Seat:
+        said = Predictor("says this", lambda *_: Prediction(lines[name], is_sure), lambda known, *_: known)
+        return Seat(name, GROUP, 64, (1, 128), Estimate(lines[name].at(64), 1e-12, 100), predictor=said)
+
+    proposal = POLICIES["Optimal"].propose(JOB, [seat("fast"), seat("slow")], 0)
+    assert proposal.batches == (96, 32)
+    assert (proposal.promise is not None) is is_sure
