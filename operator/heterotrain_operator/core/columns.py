@@ -50,7 +50,7 @@ def decoded(kind: type[V], columns: Columns, row: Sequence[Any]) -> V:
 
 def cut(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
     """The number cut to its first digits, so that a memory read back equals the one written."""
-    if -1e8 < value < 1e8 and value == int(value):
+    if -1e8 < value < 1e8 and not value % 1:
         return value  # of so few digits anyway; most counters are whole
     return float(f"{value:.{digits}g}")
 

@@ -29,7 +29,8 @@ class Facts:
     `without_group` are pods of groups that the job does not have. `members` are the workers of the active plan
     by rank, None where the very worker (name and UID) is not there. `refused`: by name, why pods could not be created.
     `departed`: by name, members that are not there, as they were seen last, where that is known. `states` are, by name,
-    those of all that are there and of members that are not.
+    those of all that are there and of members that are not. Of the workers some are `live`, the others `finished` (the
+    job's last step was committed) or `failed`; `lost` are those live as far as is known, on nodes that do not answer.
     """
 
     workers: tuple[WorkerSeen, ...]
@@ -37,30 +38,14 @@ class Facts:
     plan: Plan | None
     members: tuple[WorkerSeen | None, ...]
     states: Mapping[str, WorkerState]
+    live: tuple[WorkerSeen, ...]
+    finished: tuple[WorkerSeen, ...]
+    failed: tuple[WorkerSeen, ...]
+    lost: tuple[WorkerSeen, ...]
     metrics_problem: str = ""
     metrics_note: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
     departed: Mapping[str, WorkerSeen] = field(default_factory=dict)
-
-    @property
-    def live(self) -> tuple[WorkerSeen, ...]:
-        """Workers that have not ended."""
-        return tuple(worker for worker in self.workers if not self.is_gone(worker))
-
-    @property
-    def finished(self) -> tuple[WorkerSeen, ...]:
-        """Workers that ended well: the job's last step was committed."""
-        return tuple(worker for worker in self.workers if self.is_gone(worker) and not failed(worker))
-
-    @property
-    def failed(self) -> tuple[WorkerSeen, ...]:
-        """Workers that ended in any other way."""
-        return tuple(worker for worker in self.workers if failed(worker))
-
-    @property
-    def lost(self) -> tuple[WorkerSeen, ...]:
-        """Workers that have not ended as far as is known, on nodes that do not answer."""
-        return tuple(worker for worker in self.workers if worker.node_lost and not self.is_gone(worker))
 
     def is_gone(self, worker: WorkerSeen) -> bool:
         """Whether one of `workers` has ended."""
@@ -86,12 +71,19 @@ def survey(job: Job, seen: Seen) -> Facts:
     if seen.plan is not None and len({member.name for member in seen.plan.members}) == len(seen.plan.members):
         known = {(worker.name, worker.uid, worker.group): worker for worker in workers}
         members = tuple(known.get((m.name, m.uid, m.group)) for m in seen.plan.members)
+    states = _states(by_name.values(), seen.plan, members)
+    live = tuple([worker for worker in workers if states[worker.name] is not WorkerState.GONE])
+    over = [worker for worker in workers if states[worker.name] is WorkerState.GONE] if len(live) < len(workers) else ()
     return Facts(
         workers=tuple(workers),
         without_group=tuple(name for name, worker in by_name.items() if worker.group not in order),
         plan=seen.plan,
         members=members,
-        states=_states(by_name.values(), seen.plan, members),
+        states=states,
+        live=live,
+        finished=tuple(worker for worker in over if not failed(worker)),
+        failed=tuple(worker for worker in over if failed(worker)),
+        lost=tuple([worker for worker in live if worker.node_lost]),
         metrics_problem=seen.metrics_problem,
         metrics_note=seen.metrics_note,
         refused=dict(seen.refused),
@@ -104,15 +96,16 @@ def _with_sound_metrics(worker: WorkerSeen) -> WorkerSeen:
     metrics = worker.metrics
     if metrics is None:
         return worker
-    numbers = (
-        metrics.plan_version,
-        metrics.generation,
-        metrics.batch_size,
-        metrics.step,
-        metrics.total_steps,
-        metrics.epoch,
+    most = max(
+        abs(metrics.plan_version),
+        abs(metrics.generation),
+        abs(metrics.batch_size),
+        abs(metrics.step),
+        abs(metrics.total_steps),
+        abs(metrics.epoch),
+        abs(metrics.memory_batch_size),
+        abs(metrics.least_batch_size),
     )
-    most = max(map(abs, (*numbers, metrics.memory_batch_size, metrics.least_batch_size)))
     return worker if most < MAX_WHOLE else replace(worker, metrics=None)
 
 

@@ -256,7 +256,7 @@ class Memory:
             retreated_seconds=cut(self.retreated_seconds),
             doubt=cut(self.doubt),
             workers=tuple(
-                worker.rounded(old) for worker, old in zip(self.workers, known or repeat(_NOBODY), strict=False)
+                [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(_NOBODY), strict=False)]
             ),
         )
 

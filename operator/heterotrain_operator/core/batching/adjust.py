@@ -49,7 +49,7 @@ def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
 
 def _with_least_batches(memory: Memory, members: Sequence[WorkerSeen]) -> Memory:
     """Before anything is decided: bounds rest on them, also while a plan is not followed yet."""
-    workers = (with_least_batch(known, seen.metrics) for known, seen in zip(memory.workers, members, strict=True))
+    workers = [with_least_batch(known, seen.metrics) for known, seen in zip(memory.workers, members, strict=True)]
     return replace(memory, workers=tuple(workers))
 
 

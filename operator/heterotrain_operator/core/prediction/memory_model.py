@@ -122,8 +122,9 @@ def measured(known: MemoryUse, batch: int, peak_bytes: float | None, limit_bytes
 
     A peak beyond what the line allows within its ends is a growth of the fixed part, and lifts both ends.
     """
-    known = _under_limit(known, _mebibytes(limit_bytes, math.floor))
-    peak = _mebibytes(peak_bytes, math.ceil)
+    limit, peak = _mebibytes(limit_bytes, math.floor), _mebibytes(peak_bytes, math.ceil)
+    if limit is not None and limit != known.limit_mib:
+        known = _under_limit(known, limit)
     if batch <= 0 or peak is None or peak <= 0:
         return known
     low, high = known.low_batch, known.high_batch
@@ -164,9 +165,7 @@ def fitting_batch(known: MemoryUse, below: int) -> int:
     return max((batch for batch, peak in ends if 0 < batch < below and 0 < peak <= usable), default=0)
 
 
-def _under_limit(known: MemoryUse, limit: int | None) -> MemoryUse:
-    if limit is None or limit == known.limit_mib:
-        return known
+def _under_limit(known: MemoryUse, limit: int) -> MemoryUse:
     if 0 < known.limit_mib * (100 + LIMIT_GROWTH_PERCENT) < limit * 100:
         known = replace(known, guessed_batch=0, failed_batch=0)
     return replace(known, limit_mib=limit)

@@ -135,13 +135,11 @@ def steps_since(known: StepTime, metrics: WorkerMetrics) -> float:
 
 def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     """The steps since the last window as an estimate of their own; or why they are ignored, in words."""
-    counters = (metrics.steps, metrics.own_seconds, metrics.own_seconds_squared)
-    if not all(math.isfinite(counter) for counter in counters):
-        return f"its counters are {metrics.steps:g} steps and {metrics.own_seconds:g} s"
+    steps, seconds, squares = metrics.steps, metrics.own_seconds, metrics.own_seconds_squared
+    if not (math.isfinite(steps) and math.isfinite(seconds) and math.isfinite(squares)):
+        return f"its counters are {steps:g} steps and {seconds:g} s"
     base_steps, base_seconds, base_squares = _baseline(known, metrics)
-    steps = metrics.steps - base_steps
-    seconds = metrics.own_seconds - base_seconds
-    squares = metrics.own_seconds_squared - base_squares
+    steps, seconds, squares = steps - base_steps, seconds - base_seconds, squares - base_squares
     if not 1 <= steps <= ABSURD_STEPS:
         return f"it counted {steps:g} steps"
     mean = seconds / steps
@@ -234,7 +232,7 @@ class Noise:
     __slots__ = ("_deviations", "_shared")
 
     def __init__(self, estimates: Sequence[Estimate]) -> None:
-        self._shared = math.fsum(estimate.relative_error**2 for estimate in estimates) / len(estimates) ** 2
+        self._shared = math.fsum([estimate.relative_error**2 for estimate in estimates]) / len(estimates) ** 2
         self._deviations = sure_deviations(len(estimates))
 
     def feigned(self, estimate: Estimate) -> float:

@@ -22,11 +22,13 @@ def feasibility(total: int, bounds: Sequence[Bounds], names: Sequence[str] = ())
         return f"there is no worker to take the global batch of {total} samples"
     if total < 1:
         return f"the global batch of {total} samples is no batch"
+    least = most = 0
     for rank, (low, high) in enumerate(bounds):
         if low < 0 or high < low:
             name = names[rank] if names else f"worker {rank}"
             return f"{name} is bounded to [{low}, {high}] samples, which holds no batch"
-    least, most = sum(low for low, _ in bounds), sum(high for _, high in bounds)
+        least += low
+        most += high
     batch = f"the global batch of {total} samples"
     if total < least:
         return f"{batch} is below {least}, the sum of the least batches of {len(bounds)} workers"

@@ -33,8 +33,9 @@ def waterfill(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tu
     (largest-remainder rounding is not optimal). O(K log K). Raises ValueError, with figures, if the bounds
     cannot hold `total`, or if a line does not rise. Source: mechanisms, affine water-filling.
     """
-    for rank, line in enumerate(lines):
-        if not (0 < line.seconds_per_sample < math.inf and 0 <= line.fixed_seconds < math.inf):
+    for rank, (fixed, slope) in enumerate(lines):
+        if not (0 < slope < math.inf and 0 <= fixed < math.inf):
+            line = lines[rank]
             raise ValueError(f"worker {rank}: {line} is not a rising time")
     why_not = feasibility(total, bounds)
     if why_not is not None:
@@ -43,8 +44,8 @@ def waterfill(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tu
         [line.fixed_seconds for line in lines], [line.seconds_per_sample for line in lines], bounds, total
     )
     floors = []
-    for line, (low, high) in zip(lines, bounds, strict=True):
-        share = (level - line.fixed_seconds) / line.seconds_per_sample
+    for (fixed, slope), (low, high) in zip(lines, bounds, strict=True):
+        share = (level - fixed) / slope
         floors.append(min(max(math.floor(share - ROUNDING * (1 + abs(share))), low), high))
     return split_min_max([line.at for line in lines], total, bounds, floors)
 
