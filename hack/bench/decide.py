@@ -1,8 +1,8 @@
-"""What a decision costs: CPU time of the dearest regular one, by the number of workers.
+"""What a decision costs: CPU time of the dearest regular one, and of one without news, by the number of workers.
 
-All workers train, and each decision closes everybody's window of measured steps, asks the policy and finds that the
-batches should stay, as most decisions of a job do. Between two decisions the memory is kept, as in a running operator.
-Nothing is observed and nothing is written, so this is the pure core's cost alone.
+All workers train. The dearest regular decision closes everybody's window of measured steps, asks the policy and finds
+that the batches should stay. One without news finds too few steps since the last. Between two decisions the memory is
+kept, as in a running operator. Nothing is observed and nothing is written, so this is the pure core's cost alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan
 from heterotrain_operator.core.decide import decide
@@ -101,20 +101,34 @@ class Bench:
         self._plan = decision.plan or self._plan
         return decision
 
-    def cpu_milliseconds(self) -> float:
-        """Of one decision."""
-        self.train()
+    def cpu_milliseconds(self, *, news: bool) -> float:
+        """Of one decision, with or without a new window of steps."""
+        if news:
+            self.train()
         began = time.process_time()
         decision = self.decide()
         spent = 1e3 * (time.process_time() - began)
-        assert decision.reason.startswith("Optimal keeps the batches"), decision.reason
+        expected = "Optimal keeps the batches" if news else "plan "
+        assert decision.plan is None and decision.reason.startswith(expected), decision.reason
         return spent
 
 
-def measure(workers: int, repetitions: int) -> float:
-    """The median CPU milliseconds of a decision for so many workers."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The median CPU milliseconds of a decision for so many workers, and of one without news."""
+
+    workers: int
+    cpu_milliseconds: float
+    without_news_cpu_milliseconds: float
+
+
+def measure(workers: int, repetitions: int) -> Cost:
+    """What decisions for so many workers cost."""
     bench = Bench(workers)
-    return statistics.median(bench.cpu_milliseconds() for _ in range(repetitions))
+    with_news, without = (
+        statistics.median(bench.cpu_milliseconds(news=news) for _ in range(repetitions)) for news in (True, False)
+    )
+    return Cost(workers, with_news, without)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -126,13 +140,17 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if min(*options.workers, options.repetitions) < 1 or max(options.workers) > 100_000:
         parser.error("--workers and --repetitions must be at least 1, --workers at most 100,000")
-    found = [(workers, measure(workers, options.repetitions)) for workers in options.workers]
+    found = [measure(workers, options.repetitions) for workers in options.workers]
     if options.json:
-        print(json.dumps({"decisions": [{"workers": k, "cpu_milliseconds": cost} for k, cost in found]}))
+        print(json.dumps({"decisions": [asdict(cost) for cost in found]}))
         return 0
-    print(f"{'workers':>8}  {'CPU ms per decision':>19}  {'CPU us per worker':>17}")
-    for workers, cost in found:
-        print(f"{workers:>8,}  {cost:>19.2f}  {1e3 * cost / workers:>17.1f}")
+    print(f"{'workers':>8}  {'CPU ms per decision':>19}  {'CPU us per worker':>17}  {'CPU ms without news':>19}")
+    for cost in found:
+        each = 1e3 * cost.cpu_milliseconds / cost.workers
+        print(
+            f"{cost.workers:>8,}  {cost.cpu_milliseconds:>19.2f}  {each:>17.1f}"
+            f"  {cost.without_news_cpu_milliseconds:>19.2f}"
+        )
     return 0
 
 
