@@ -23,7 +23,7 @@ from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
-from heterotrain_operator.core.prediction.memory_limit import safe_batch
+from heterotrain_operator.core.prediction.memory_limit import batch_limit
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 
@@ -41,9 +41,9 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     decided, memory = _decide(job, facts, memory, now)
     if news is not None:
         decided = replace(decided, events=(news, *decided.events))
-    safe = _safe_batches(decided.plan or seen.plan, memory)
+    limited = _batch_limits(decided.plan or seen.plan, memory)
     states = _worker_states(job, facts, memory)
-    decided = replace(decided, force_delete=stuck(seen, now), safe_batches=safe, worker_states=states)
+    decided = replace(decided, force_delete=stuck(seen, now), batch_limits=limited, worker_states=states)
     return decided, memory.rounded(stored)
 
 
@@ -54,10 +54,10 @@ def _worker_states(job: Job, facts: Facts, memory: Memory) -> tuple[tuple[str, W
     return (*facts.states.items(), *wanted)
 
 
-def _safe_batches(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
+def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
     if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
         return ()
-    known = ((m.name, safe_batch(worker.memory_use)) for m, worker in zip(plan.members, memory.workers, strict=True))
+    known = ((m.name, batch_limit(worker.memory_use)) for m, worker in zip(plan.members, memory.workers, strict=True))
     return tuple((name, batch) for name, batch in known if batch is not None)
 
 

@@ -201,9 +201,9 @@ class Decision:
 
     `plan` is the plan to publish (None: leave the active one). `delete` names pods to delete, `force_delete` those
     that go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in
-    words and numbers why the batches change, or why they do not. `safe_batches` are, by worker, the greatest
-    batches that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own
-    time exceeds it, under the plan that was active; None: not measured. `worker_states` are those that the decision
+    words and numbers why the batches change, or why they do not. `batch_limits` are, by worker, the greatest batches
+    that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own time
+    exceeds it, under the plan that was active; None: not measured. `worker_states` are those that the decision
     rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
     """
 
@@ -216,6 +216,6 @@ class Decision:
     events: tuple[Event, ...] = field(default=())
     force_delete: tuple[str, ...] = ()
     remove_job: bool = False
-    safe_batches: tuple[tuple[str, int], ...] = ()
+    batch_limits: tuple[tuple[str, int], ...] = ()
     imbalance: float | None = None
     worker_states: tuple[tuple[str, WorkerState], ...] = ()

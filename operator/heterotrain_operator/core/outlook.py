@@ -65,16 +65,16 @@ class Outlook:
 
 
 def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float], now: float) -> Outlook:
-    """Look ahead from a plan in force and what is remembered.
+    """Look ahead from an active plan and what is remembered.
 
     `reported` holds own seconds per step by worker, of this very plan; they count where the memory has no estimate,
     as one interval of usual noise. `now` in Unix seconds. Raises ValueError if the plan names groups that the job
     does not have.
     """
     groups = {group.name for group in job.groups}
-    strangers = sorted({member.group for member in plan.members} - groups)
-    if strangers:
-        raise ValueError(f"plan {plan.version} has workers of {listed(strangers)}, which the job does not have")
+    unknown = sorted({member.group for member in plan.members} - groups)
+    if unknown:
+        raise ValueError(f"plan {plan.version} has workers of {listed(unknown)}, which the job does not have")
     memory = aligned(memory, plan, now)
     remembered = memory.workers
     workers = tuple(

@@ -167,7 +167,7 @@ class Memory:
     raised, and training had come so far by then (-1: it has not, or training has got past it since). `stepped`: this
     generation of workers has committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans
     that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
-    not), whose UID was `resumed_from`. What the plan in force promised, what the one before it took, and what one took
+    not), whose UID was `resumed_from`. What the active plan promised, what the one before it took, and what one took
     that was taken back by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after
     `missed_promises` of them are those of `rollback.py`.
     """

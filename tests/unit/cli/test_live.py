@@ -80,7 +80,7 @@ def test_terminal_shows_a_table_of_workers():
     text, clock = io.StringIO(), Clock()
     with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
         view.begin("Optimal", JOB)
-        view.show(seen(100), replace(QUIET, safe_batches=(("digits-small-0", 23),)), None)
+        view.show(seen(100), replace(QUIET, batch_limits=(("digits-small-0", 23),)), None)
     shown = text.getvalue()
     for word in ("digits-large-0", "CPU limit", "0.25", "60 ms", "25%", "step 100/400", "within the dead-band"):
         assert word in shown

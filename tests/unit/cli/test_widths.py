@@ -53,7 +53,7 @@ def live(width: int, *, named: str = "digits", workers: int = 2, title: str = "O
         view.begin(title, job)
         assert isinstance(console.file, io.StringIO)
         console.file.truncate(console.file.seek(0))
-        shown = replace(QUIET, reason="a long reason " * 20, safe_batches=((f"{named}-small-0", 23),))
+        shown = replace(QUIET, reason="a long reason " * 20, batch_limits=((f"{named}-small-0", 23),))
         view.show(now, shown, None)
         drawn = console.file.getvalue()
     told = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip("\r") for line in drawn.splitlines()]

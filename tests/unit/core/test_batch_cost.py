@@ -1,4 +1,4 @@
-"""The shape of own times, told apart from speed."""
+"""The cost of a batch, told apart from speed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_line_passes_through_the_newest_estimate() -> None:
     assert line.fixed_seconds > 0
 
 
-def test_long_stay_at_one_batch_does_not_wash_the_shape_out() -> None:
+def test_long_stay_at_one_batch_does_not_wash_the_cost_out() -> None:
     known = learned(0.05, 0.001, 64, 32, *[48] * 200)
     prediction = predict(known, 48, at(0.05, 0.001, 48))
     assert prediction is not None
@@ -64,7 +64,7 @@ def test_long_stay_at_one_batch_does_not_wash_the_shape_out() -> None:
     assert line.fixed_seconds == pytest.approx(0.05, rel=0.1)
 
 
-def test_change_of_speed_leaves_the_shape() -> None:
+def test_change_of_speed_leaves_the_cost() -> None:
     known = learned(0.05, 0.001, 64, 32)
     twice_as_slow = replace(known, speed=known.speed * 2)
     prediction = predict(twice_as_slow, 32, Estimate(2 * 0.082, 1e-8, 100))

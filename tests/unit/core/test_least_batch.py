@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.batching.bounds import safe_bounds, with_least_batch
+from heterotrain_operator.core.batching.bounds import bounds_in_passes, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction.least_batch import bounded_below, why_no_fewer
@@ -92,7 +92,7 @@ def test_what_memory_holds_wins() -> None:
     job = hetero_job("Optimal", SCALES, global_batch=60)
     known = [WorkerMemory(least_batch=8)] * 3
     known[1] = known[1]._replace(memory_use=MemoryUse(failed_batch=6))
-    assert safe_bounds(job, ["g0", "g1", "g2"], known) == [(8, 60), (5, 5), (8, 60)]
+    assert bounds_in_passes(job, ["g0", "g1", "g2"], known) == [(8, 60), (5, 5), (8, 60)]
 
 
 def test_passes_are_not_smaller_than_needed_where_workers_hold_that_much() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.batching.bounds import safe_bounds
+from heterotrain_operator.core.batching.bounds import bounds_in_passes
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
 from heterotrain_operator.core.model import Event
@@ -60,7 +60,7 @@ def test_bound_is_told_once_and_shown_with_every_decision() -> None:
     world.run(8)
     (event,) = [event for event in events(world, "MemoryBoundFound") if event.message.startswith(FAST)]
     assert "samples, which are sure to fit into its 1024 MiB by peaks of" in event.message
-    safe = dict(world.decisions[-1].safe_batches)
+    safe = dict(world.decisions[-1].batch_limits)
     assert batch_of_fast(world) <= safe[FAST] <= 181
 
 
@@ -131,7 +131,7 @@ def test_growth_in_one_plan_is_bounded_by_what_is_known_of_memory(peaks: list[tu
         use = measured(use, batch, mib * MEBIBYTE, 1024 * MEBIBYTE)
     known = WorkerMemory(memory_use=use)
     job = hetero_job("Optimal", (1, 1), global_batch=1000)
-    (low, high) = safe_bounds(job, ["g0", "g1"], [known, WorkerMemory()])[0]
+    (low, high) = bounds_in_passes(job, ["g0", "g1"], [known, WorkerMemory()])[0]
     fast = Seat("fast", job.groups[0], 100, (low, high), Estimate(0.1, 0.0, 50), memory=known)
     slow = Seat("slow", job.groups[1], 900, (1, 1000), Estimate(9.0, 0.0, 50))
     batches = propose(job, [fast, slow], 0).batches

@@ -98,7 +98,7 @@ def test_failure_bends_a_line_that_promised_otherwise() -> None:
     assert 64 < bound < 200
 
 
-def test_failure_that_the_line_foretold_changes_nothing() -> None:
+def test_failure_that_the_line_predicted_changes_nothing() -> None:
     memory = learned((64, 500), (128, 900))
     assert failed(memory, 200) == memory
 

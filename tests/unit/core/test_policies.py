@@ -93,7 +93,7 @@ def test_proportional_hands_out_within_bounds_after_rescaling() -> None:
     assert proposal.batches == (70, 81, 41)
 
 
-def test_proportional_waits_where_noise_could_feign_the_change() -> None:
+def test_proportional_waits_where_noise_could_explain_the_change() -> None:
     noisy = [seat(0.1, 64, variation=0.15), seat(0.12, 64, variation=0.15)]
     assert propose("Proportional", noisy).batches is None
 
@@ -147,7 +147,7 @@ def test_optimal_moves_only_for_a_saving_above_two_per_cent(seconds: float, move
     assert (propose("Optimal", [seat(0.064, 64), seat(seconds, 64)]).batches is not None) is moves
 
 
-def test_optimal_waits_where_noise_could_feign_the_saving() -> None:
+def test_optimal_waits_where_noise_could_explain_the_saving() -> None:
     proposal = propose("Optimal", [seat(0.1, 64, variation=0.15), seat(0.13, 64, variation=0.15)])
     assert proposal.batches is None
     assert "repay a move beyond noise" in proposal.reason

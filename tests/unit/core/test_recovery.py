@@ -1,4 +1,4 @@
-"""A plan that is gone or damaged: nobody who trains is stopped by it, and nobody is stranded."""
+"""A plan that is gone or damaged: nobody who trains is stopped by it, and nobody follows a version of its own."""
 
 from __future__ import annotations
 

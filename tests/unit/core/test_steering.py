@@ -346,7 +346,7 @@ def test_a_speed_that_was_only_expected_bounds_no_batch() -> None:
     assert world.memory.workers[0].throughput_cap.cap == 0
 
 
-def test_memory_that_shrank_with_the_same_resize_bounds_what_is_foretold() -> None:
+def test_memory_that_shrank_with_the_same_resize_bounds_what_is_predicted() -> None:
     job = hetero_job(scales=(1, 1))
     world = MemoryWorld(job)
     world.start()

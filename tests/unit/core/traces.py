@@ -158,7 +158,7 @@ class World:
             self.plan = decision.plan
 
     def train(self, steps: int) -> None:
-        """All members take so many measured steps under the plan in force."""
+        """All members take so many measured steps under the active plan."""
         assert self.plan is not None
         for member in self.plan.members:
             worker = self.workers[member.name]
@@ -197,7 +197,7 @@ class World:
         return self
 
     def true_seconds(self) -> list[float]:
-        """Own seconds per step of the members under the plan in force, without noise."""
+        """Own seconds per step of the members under the active plan, without noise."""
         assert self.plan is not None
         return [self.mean_seconds(self.workers[m.name], m.batch_size) for m in self.plan.members]
 

@@ -96,9 +96,9 @@ def test_worker_outside_the_plan_has_no_batch() -> None:
 
 
 def test_greatest_batch_that_memory_holds_is_a_quiet_figure() -> None:
-    found = status(decided=decision(safe_batches=(("digits-small-1", 61), ("digits-large-0", -3))))
+    found = status(decided=decision(batch_limits=(("digits-small-1", 61), ("digits-large-0", -3))))
     assert [entry.get("maxBatchSize") for entry in found["workers"]] == [None, 61, None]
-    moved = status(decided=decision(safe_batches=(("digits-small-1", 62),)))
+    moved = status(decided=decision(batch_limits=(("digits-small-1", 62),)))
     assert not worth_writing(found, moved, 5.0)
     assert worth_writing(found, moved, 40.0)
 

@@ -26,7 +26,7 @@ def test_measurements_that_are_no_numbers_are_no_news_each_time(odd: float) -> N
     """NaN differs from itself, and so does, since Python 3.13, a dataclass that holds it."""
     figures = {"wait_seconds": odd, "loss": odd, "steps": odd, "memory_bytes": odd, "cpu_limit": odd}
     workers = tuple(replace(worker, cpu_limit=odd) for worker in training(odd, 1.0, odd, **figures).workers)
-    decided = decision(imbalance=odd, safe_batches=(("digits-small-0", 7),))
+    decided = decision(imbalance=odd, batch_limits=(("digits-small-0", 7),))
     first = status(seen=Seen(workers, plan()), decided=decided)
     assert not worth_writing(first, status(first, Seen(workers, plan()), decided), None)
 

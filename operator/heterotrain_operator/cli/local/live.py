@@ -116,7 +116,7 @@ class View:
         reached = progress(seen, self._pace, endless=self._endless)
         width, most = self._console.width, max(self._console.height - LINES_AROUND, LEAST_ROWS)
         reason = Text(decision.reason, style="dim", overflow="ellipsis", no_wrap=True)
-        table = workers_table(self._job, seen, self._pace, dict(decision.safe_batches), width=width, most=most)
+        table = workers_table(self._job, seen, self._pace, dict(decision.batch_limits), width=width, most=most)
         hidden = len(by_rank(self._job, seen)) - most
         more = [Text(f"and {hidden} more workers", style="dim")] if hidden > 0 else []
         return Group(table, *more, progress_line(self._title, reached, width), reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.batching.bounds import safe_bounds
+from heterotrain_operator.core.batching.bounds import bounds_in_passes
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
@@ -34,7 +34,7 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
     """
     groups = {group.name: group for group in job.groups}
     predictor = predictor_of(job)
-    bounds = safe_bounds(job, [member.group for member in plan.members], workers)
+    bounds = bounds_in_passes(job, [member.group for member in plan.members], workers)
     return [
         Seat(
             member.name,

@@ -1,4 +1,4 @@
-"""Whether the workers finish together, as far as the plan in force was measured."""
+"""Whether the workers finish together, as far as was measured under the active plan."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics
 from heterotrain_operator.core.prediction.least_batch import bounded_below, reported_least
-from heterotrain_operator.core.prediction.memory_limit import after_failure, safe_batch, why_no_more
+from heterotrain_operator.core.prediction.memory_limit import after_failure, batch_limit, why_no_more
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.passes import at_once, in_passes
 from heterotrain_operator.core.state import Memory, WorkerMemory
@@ -21,20 +21,20 @@ def users_bounds(job: Job) -> dict[str, Bounds]:
 
 
 def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
-    """The user's bounds of workers of these groups, cut to what is safe, and with as many samples at least as their
-    models train well with, where the global batch allows it. `known` are the same workers.
+    """The user's bounds of workers of these groups, cut to what memory holds, and with as many samples at least as
+    their models train well with, where the global batch allows it. `known` are the same workers.
     """
     users = users_bounds(job)
     safe = []
     for name, worker in zip(groups, known, strict=True):
         pair = users[name]
-        most = safe_batch(worker.memory_use)
+        most = batch_limit(worker.memory_use)
         safe.append(pair if most is None or most >= pair[1] else (pair[0], max(pair[0], most)))
     return bounded_below(job.global_batch, safe, [worker.least_batch for worker in known])
 
 
-def safe_bounds(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
-    """Bounds of those workers' parts of a step: what is safe at once, or in several passes if that is too little."""
+def bounds_in_passes(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+    """Bounds of those workers' parts of a step: what they hold at once, or in several passes if that is too little."""
     return in_passes(job.global_batch, bounds_at_once(job, groups, known))
 
 
@@ -45,23 +45,23 @@ def with_least_batch(known: WorkerMemory, metrics: WorkerMetrics | None) -> Work
 
 
 def newly_bounded(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: Iterable[WorkerMemory]) -> list[Event]:
-    """Tells of workers whose memory was just found to allow less than the job does."""
-    told, users = [], users_bounds(job)
+    """Events about workers whose memory was just found to allow less than the job does."""
+    events, users = [], users_bounds(job)
     for member, old, new in zip(plan.members, before, after, strict=True):
         if new.memory_use is old.memory_use:
             continue
         most = new.memory_use.greatest_batch
         if most is not None and most < users[member.group][1] and old.memory_use.greatest_batch is None:
-            told.append(Event("Normal", "MemoryBoundFound", f"{member.name}: {why_no_more(new.memory_use)}"))
-    return told
+            events.append(Event("Normal", "MemoryBoundFound", f"{member.name}: {why_no_more(new.memory_use)}"))
+    return events
 
 
 def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory, str]:
-    """Memory in which members that ran out of memory have a lower safe batch, and whose it is, in words."""
+    """Memory in which members that ran out of memory get fewer samples at once, and who does, in words."""
     if facts.plan is None or memory.plan_version != facts.plan.version or len(memory.workers) != len(facts.members):
         return memory, ""
     workers = list(memory.workers)
-    told = []
+    smaller_parts = []
     for rank, (member, worker) in enumerate(zip(facts.plan.members, facts.members, strict=True)):
         if worker is None or not worker.out_of_memory or member.batch_size <= 0:
             continue
@@ -69,7 +69,7 @@ def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory,
         batch = at_once(member)
         smaller = after_failure(workers[rank].memory_use, batch, max(low, 1))
         workers[rank] = workers[rank]._replace(memory_use=smaller)
-        most = safe_batch(smaller)
+        most = batch_limit(smaller)
         if most is not None and most < batch:
-            told.append(f"{member.name} gets at most {most} samples instead of {batch}")
-    return replace(memory, workers=tuple(workers)), listed(told)
+            smaller_parts.append(f"{member.name} gets at most {most} samples instead of {batch}")
+    return replace(memory, workers=tuple(workers)), listed(smaller_parts)

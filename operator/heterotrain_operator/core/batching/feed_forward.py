@@ -10,7 +10,7 @@ from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.policies import POLICIES
-from heterotrain_operator.core.batching.rollback import trusted_anew
+from heterotrain_operator.core.batching.rollback import without_doubt
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
@@ -37,7 +37,7 @@ def at_new_limits(
     memory = replace(memory, workers=workers)
     if not resized:
         return memory, None
-    memory = trusted_anew(memory)
+    memory = without_doubt(memory)
     return memory, _by_prediction(job, plan, metrics, memory, remembered)
 
 

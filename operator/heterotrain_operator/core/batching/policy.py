@@ -16,7 +16,7 @@ from heterotrain_operator.core.state import WorkerMemory
 class Seat(NamedTuple):
     """One member of a plan, by rank: who sits there, its batch (samples per step) and what is known of it.
 
-    `estimate` is its own time under the plan in force, None if there is none (always of a worker at 0
+    `estimate` is its own time under the active plan, None if there is none (always of a worker at 0
     samples); `window` that of the newest interval alone.
     """
 
@@ -37,7 +37,7 @@ class Seat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The step's own seconds that batches promise, where every worker's shape is known well enough to be held to it.
+    """The step's own seconds that batches promise, where the cost of every worker's batch is known well enough.
 
     `goes_back`: they are on the way back to the batches before, from ones that made the step slower.
     """
@@ -48,7 +48,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Batches by rank, or None to keep those in force; why, in words and numbers; and what to remember.
+    """Batches by rank, or None to keep the present ones; why, in words and numbers; and what to remember.
 
     `memories` (by rank; empty: unchanged) hold whether or not the batches are published, `stage` only if they
     are. `saving` is the share of the step's own time that the batches are expected to save; 0: not said.

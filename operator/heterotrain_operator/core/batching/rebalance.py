@@ -9,7 +9,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import newly_bounded
-from heterotrain_operator.core.batching.rollback import reviewed, trusted_anew
+from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction.memory_limit import with_peak
@@ -89,5 +89,5 @@ def _measured(
         )
         windows.append(window)
     if changed:
-        memory = trusted_anew(memory)
+        memory = without_doubt(memory)
     return replace(memory, workers=tuple(workers)), windows, remarks

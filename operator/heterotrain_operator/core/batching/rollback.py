@@ -43,7 +43,7 @@ LEAST_DOUBT = 0.01
 
 
 def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple[Memory, Proposal]:
-    """Compare what the plan in force promised with what was measured, and hold the proposal back as far as it failed.
+    """Compare what the active plan promised with what was measured, and hold the proposal back as far as it failed.
 
     A step slower than promised, beyond noise, raises the doubt by the share that it fell short, once. While it is
     slower than the step before that plan, too, half of the move is taken back, and half of the rest: a line search
@@ -54,7 +54,7 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
     if estimates:
         worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
         if 0 < memory.retreated_seconds <= worst.mean_seconds:
-            return trusted_anew(memory), proposal
+            return without_doubt(memory), proposal
         memory = _judged(memory, worst, estimates)
         back = _half_way_back(memory, seats, worst)
         if back is not None:
@@ -68,7 +68,7 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
     return memory, replace(proposal, batches=None, reason=reason)
 
 
-def trusted_anew(memory: Memory) -> Memory:
+def without_doubt(memory: Memory) -> Memory:
     """Without doubt and without a promise to compare with: it was about other speeds, or other workers."""
     return replace(unpromised(memory), doubt=0.0, missed_promises=0)
 
@@ -107,7 +107,7 @@ def _judged(memory: Memory, worst: Estimate, estimates: Sequence[Estimate]) -> M
     if memory.promised_seconds <= 0:
         return memory
     missed = 1 - memory.promised_seconds / worst.mean_seconds
-    if missed <= max(Noise(estimates).feigned(worst), LEAST_FAILURE):
+    if missed <= max(Noise(estimates).explains(worst), LEAST_FAILURE):
         return memory
     return replace(
         memory,
@@ -118,7 +118,7 @@ def _judged(memory: Memory, worst: Estimate, estimates: Sequence[Estimate]) -> M
 
 
 def _half_way_back(memory: Memory, seats: Sequence[Seat], worst: Estimate) -> Proposal | None:
-    """The split between the one in force, which missed its promise, and the one before it, which was faster; None if
+    """The split between the present one, which missed its promise, and the one before it, which was faster; None if
     it was not, or if there is none between within the bounds.
     """
     if memory.promised_seconds > 0 or memory.replaced_seconds <= 0:

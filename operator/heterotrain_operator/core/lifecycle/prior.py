@@ -135,7 +135,7 @@ def first_split(
         return None
     if len(before.members) == len(workers) and all(map(prior.stayed, workers)):
         return None
-    informed, told = [], []
+    informed, sources = [], []
     for worker, seat in zip(workers, seats, strict=True):
         source = prior.source(worker)
         if source is None:
@@ -146,10 +146,10 @@ def first_split(
             return None
         memory = prior.known(source)._replace(batch_cost=cost)
         informed.append(seat._replace(estimate=estimate, memory=memory))
-        told += [f"{worker.name} as {source} was"] if source != worker.name else []
+        sources += [f"{worker.name} as {source} was"] if source != worker.name else []
     try:
         proposal = policy.propose(job, informed, 0)
     except ValueError:
         return None
     batches = proposal.batches or tuple(seat.batch for seat in seats)
-    return Split(batches, f"by what is known of their places ({listed(told) or 'their own'}): {proposal.reason}")
+    return Split(batches, f"by what is known of their places ({listed(sources) or 'their own'}): {proposal.reason}")

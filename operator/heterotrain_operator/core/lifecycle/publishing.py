@@ -8,7 +8,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.policy import Promise
-from heterotrain_operator.core.batching.rollback import promised, trusted_anew
+from heterotrain_operator.core.batching.rollback import promised, without_doubt
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import Predictor, predictor_of
@@ -17,7 +17,7 @@ from heterotrain_operator.core.state import Memory, WorkerMemory, members_memory
 
 
 def next_version(facts: Facts, memory: Memory) -> int:
-    """Greater than any plan seen: the one in force, the one remembered, and every one that a worker follows.
+    """Greater than any plan seen: the active one, the one remembered, and every one that a worker follows.
 
     So a deleted plan never strands workers, which ignore older ones. Numbers that no plan can have are nobody's.
     """
@@ -50,7 +50,7 @@ def adjusted(
     predicted: Sequence[bool] = (),
 ) -> Memory:
     """Memory once `after` replaces `before` with the same members: what was measured becomes a point of the
-    shapes, and what `after` promises, and on whose `predicted` speed it rests (by rank), is remembered.
+    fits, and what `after` promises, and on whose `predicted` speed it rests (by rank), is remembered.
     """
     memory = promised(memory, promise, before.batch_sizes)
     predicted = predicted or (False,) * len(after.members)
@@ -99,7 +99,7 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
     again."""
     passed = memory.progress_step > memory.script_error_step
     return replace(
-        trusted_anew(memory),
+        without_doubt(memory),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.core.batching.bounds import bounds_at_once, safe_bounds, with_least_batch
+from heterotrain_operator.core.batching.bounds import bounds_at_once, bounds_in_passes, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policies import static as static_policy
 from heterotrain_operator.core.batching.policies import uniform as uniform_policy
@@ -202,7 +202,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     prior = Prior(facts.plan, known_workers(job, memory, facts.plan))
     knowledge = [with_least_batch(inherited(worker, prior), worker.metrics) for worker in workers]
     groups = [worker.group for worker in workers]
-    bounds = safe_bounds(job, groups, knowledge)
+    bounds = bounds_in_passes(job, groups, knowledge)
     seats = [
         Seat(worker.name, group_of(job, worker.group), 0, pair, predictor=predictor_of(job))
         for worker, pair in zip(workers, bounds, strict=True)

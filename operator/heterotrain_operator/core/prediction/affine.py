@@ -1,8 +1,9 @@
 """Predict a worker's own time by an affine function of its batch, `t(b) = s * (alpha + beta*b)`.
 
-Shape (alpha and beta) and speed (s) are distinguished by when they show: what changes with the batch is shape, what
-changes under an unchanged batch is speed. The fit is least squares with forgetting in its information form (five sums),
-one point per plan, weighted by its certainty; that equals the recursive form and needs no initial values.
+The cost of a batch (alpha and beta) and the speed (s) are distinguished by when they show: what changes with the batch
+is cost, what changes under an unchanged batch is speed. The fit is least squares with forgetting in its information
+form (five sums), one point per plan, weighted by its certainty; that equals the recursive form and needs no initial
+values.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def learn(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
     """Take the estimate under a plan that has ended as one point of the fit.
 
     A point at a batch that the fit has already (within the least span of its mean) adds nothing once the points span
-    enough, and is left out, so that a long stay at one batch does not make the fit forget the shape. A worker without
-    samples says nothing about its shape.
+    enough, and is left out, so that a long stay at one batch does not make the fit forget the others. A worker without
+    samples says nothing about the cost of a batch.
     """
     if batch <= 0 or estimate is None:
         return known
@@ -77,8 +78,8 @@ def predict(known: BatchCost, batch: int, estimate: Estimate | None) -> Predicti
 def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> BatchCost:
     """What is known of a worker whose speed was predicted, with the speed that is measured now, at another batch.
 
-    A difference from the line is attributed to speed: attributed to shape, a CPU limit without effect would bend the
-    line for good. Without points enough to distinguish the two, the shape is learned again.
+    A difference from the line is attributed to speed: attributed to cost, a CPU limit without effect would bend the
+    line for good. Without points enough to distinguish the two, the cost is learned again.
     """
     if not known.predicted:
         return known

@@ -11,7 +11,7 @@ from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.memory_model import MemoryUse, failed, fitting_batch, measured
 
 
-def safe_batch(known: MemoryUse) -> int | None:
+def batch_limit(known: MemoryUse) -> int | None:
     """The greatest batch that a worker's memory is thought to hold; None if nothing is known."""
     modelled = known.greatest_batch
     if known.guessed_batch <= 0 and known.failed_batch <= 0:
@@ -28,7 +28,7 @@ def _guessed(known: MemoryUse) -> int:
 
 
 def with_peak(known: MemoryUse, metrics: WorkerMetrics) -> MemoryUse:
-    """Take in what a worker reports of its peak memory since the plan in force began.
+    """Take in what a worker reports of its peak memory since the active plan began.
 
     Once two batches have been measured, their line takes the place of a guess, unless it belies the failure.
     """
@@ -40,8 +40,8 @@ def with_peak(known: MemoryUse, metrics: WorkerMetrics) -> MemoryUse:
 
 
 def why_no_more(known: MemoryUse) -> str:
-    """What a worker's greatest safe batch rests on, in words; empty if none is known."""
-    most = safe_batch(known)
+    """What the greatest batch that a worker's memory holds rests on, in words; empty if none is known."""
+    most = batch_limit(known)
     if most is None:
         return ""
     line = known.line

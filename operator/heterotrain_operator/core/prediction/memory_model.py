@@ -118,7 +118,7 @@ def _greatest(line: MemoryLine) -> int | None:
 
 
 def measured(known: MemoryUse, batch: int, peak_bytes: float | None, limit_bytes: float | None = None) -> MemoryUse:
-    """Take in the peak at a batch, and the limit in force; what is no sound figure is ignored.
+    """Take in the peak at a batch, and the present limit; an absurd figure is ignored.
 
     A peak beyond what the line allows within its ends is a growth of the fixed part, and lifts both ends.
     """

@@ -3,7 +3,7 @@ change.
 
 Plain exponential smoothing at the papers' weight forgets all but about nine steps, and at a noise of 12 % per
 step it would move batches for ever. So the windows since the plan began are averaged; a window that differs
-by more than noise can explain starts the average anew, at the weight that the exponential smoothing would
+by more than noise can explain starts the average again, at the weight that the exponential smoothing would
 have given it.
 """
 
@@ -45,11 +45,11 @@ LEAST_SECONDS = 1e-7
 ABSURD_STEPS = 1e12
 """And more steps than these in one window."""
 
-FEIGNED_CHANCE = 0.001
+FALSE_ALARM_CHANCE = 0.001
 """Chance per decision that noise alone would be taken for an imbalance, over all workers together."""
 
 CAUTION = 2.5
-"""Times what noise could feign that a difference must be; in simulated traces, fewer made a third adjustment common
+"""Times what noise could explain that a difference must be; in simulated traces, fewer made a third adjustment common
 and more made changes of speed be followed late."""
 
 LARGE = 0.25
@@ -149,7 +149,7 @@ def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     excess = squares - steps * mean**2
     if steps < 2 or excess < -rounding:
         return Estimate(mean, (ASSUMED_VARIATION * mean) ** 2, steps)
-    # What rounding of the counters can feign is no noise of the worker's.
+    # What rounding of the counters can explain is no noise of the worker's.
     return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps)
 
 
@@ -221,11 +221,11 @@ def factor_of_limits(old: float, new: float) -> float:
 
 def sure_deviations(workers: int) -> float:
     """Standard errors beyond which the largest of `workers` errors of noise practically never falls."""
-    return NormalDist().inv_cdf(1 - FEIGNED_CHANCE / max(workers, 1))
+    return NormalDist().inv_cdf(1 - FALSE_ALARM_CHANCE / max(workers, 1))
 
 
 class Noise:
-    """How much of a difference between workers noise alone could feign, by the standard errors of all
+    """How much of a difference between workers noise alone could explain, by the standard errors of all
     estimates.
     """
 
@@ -235,10 +235,10 @@ class Noise:
         self._shared = math.fsum([estimate.relative_error**2 for estimate in estimates]) / len(estimates) ** 2
         self._deviations = sure_deviations(len(estimates))
 
-    def feigned(self, estimate: Estimate) -> float:
+    def explains(self, estimate: Estimate) -> float:
         """Relative difference between one worker and all others that must be exceeded to be worth acting on.
 
-        It is what noise could feign, with caution: a move made on figures of some error leaves an imbalance of about
+        It is what noise could explain, with caution: a move made on figures of some error leaves an imbalance of about
         that error, so a small gain waits for the error to shrink with more steps, and only a large one is taken at
         once.
         """

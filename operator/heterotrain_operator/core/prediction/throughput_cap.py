@@ -1,8 +1,8 @@
-"""The learned greatest batch: a worker whose throughput fell after a raise is not raised beyond the old
+"""The cap of a batch: a worker whose throughput fell after a raise is not raised beyond the old
 batch.
 
 As the papers have it one spike of interference would cap a worker for ever (Taming III-C1: `b_max <- b0`), so
-the fall must show in two intervals, beyond noise, and the bound expires.
+the fall must show in two intervals, beyond noise, and the cap expires.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FALLS = 2
 """Intervals in a row that must show the fall."""
 
 EXPIRES_INTERVALS = 50
-"""Decisions for which a learned bound holds; then the worker may show again what it can do."""
+"""Decisions for which a cap holds; then the worker may show again what it can do."""
 
 FALL_DEVIATIONS = 4.0
 """Standard errors by which a window's throughput must be lower to count as a fall; both windows of a false alarm are

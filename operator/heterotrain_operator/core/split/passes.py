@@ -26,7 +26,7 @@ def in_passes(total: int, at_once: Sequence[Bounds]) -> list[Bounds]:
 
 
 def with_passes(plan: Plan, at_once: Sequence[Bounds]) -> Plan:
-    """The plan in which members that hold less at once than their batch are told so."""
+    """The plan that names what members hold at once, where that is less than their batch."""
     return replace(
         plan,
         members=tuple(

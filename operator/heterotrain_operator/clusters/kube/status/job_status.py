@@ -39,7 +39,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     plan = decision.plan or seen.plan
     over = decision.phase in FINAL_PHASES
     groups = [group.name for group in job.spec.worker_groups]
-    safe, states = dict(decision.safe_batches), dict(decision.worker_states)
+    safe, states = dict(decision.batch_limits), dict(decision.worker_states)
     workers = worker_entries(previous.get("workers") or (), groups, seen, plan, states=states, safe=safe, over=over)
     durable = checkpoint_condition(job)
     wanted = (*decision.conditions, *([] if durable is None else [durable]))

@@ -28,7 +28,7 @@ GREATEST_GROWTH = 4
 
 def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     """Move to the water-filled split if that saves clearly more than nothing, and more than noise could
-    feign.
+    explain.
 
     A worker of which nothing is known keeps its batch. Source: mechanisms, section 3.
     """
@@ -54,7 +54,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     seconds = iteration_seconds(lines, batches)
     saving = 1 - seconds / worst.mean_seconds
     noise = Noise(estimates)
-    threshold = max(LEAST_SAVING, noise.feigned(worst))
+    threshold = max(LEAST_SAVING, noise.explains(worst))
     if _is_sure(seats, lines, batches, seconds, noise):
         threshold = min(threshold, LEAST_SURE_SAVING)
     if saving <= threshold:
@@ -70,13 +70,13 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
 def _is_sure(
     seats: Sequence[Seat], lines: Sequence[Line], batches: Sequence[int], seconds: float, noise: Noise
 ) -> bool:
-    """Whether whoever gains samples stays below the `seconds` of the iteration, whatever noise may have feigned of it.
+    """Whether whoever gains samples stays below the `seconds` of the iteration, however much of it noise explains.
 
     So it is where bounds keep a worker from all the samples that it could take, those of memory mostly. Without bounds
     all end together, and an error of one is an error of the iteration.
     """
     return all(
-        seat.estimate is not None and line.at(batch) * (1 + noise.feigned(seat.estimate)) <= seconds
+        seat.estimate is not None and line.at(batch) * (1 + noise.explains(seat.estimate)) <= seconds
         for seat, line, batch in zip(seats, lines, batches, strict=True)
         if batch > seat.batch
     )

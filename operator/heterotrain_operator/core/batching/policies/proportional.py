@@ -20,7 +20,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     """`b_k <- b_k * mean(t) / t_k` on smoothed own times, then bounds, dead-band, the global batch and bounds
     again.
 
-    The dead-band applies to the clipped change, less what noise could feign of it; and once more to the
+    The dead-band applies to the clipped change, less what noise could explain of it; and once more to the
     change that would be published, since rescaling can undo nearly all of it. A worker at 0 samples, which
     the rule could never raise again, is given one if its bounds allow. Source: Taming III-C (T2 to T5),
     OmniLearn Alg. 1 and eq. 8; the order is mechanisms', traps.
@@ -46,7 +46,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         clipped = min(max(seat.batch * ratio, low), high)
         wanted.append(clipped)
         change = abs(clipped - seat.batch) / seat.batch
-        surest = max(surest, change - noise.feigned(seat.estimate))
+        surest = max(surest, change - noise.explains(seat.estimate))
     kept = f"Proportional keeps the batches: {slowest(seats)}"
     raised_from_none = any(seat.batch == 0 < want for seat, want in zip(seats, wanted, strict=True))
     if surest <= job.dead_band and not raised_from_none:
