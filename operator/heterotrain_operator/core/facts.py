@@ -96,17 +96,18 @@ def _with_sound_metrics(worker: WorkerSeen) -> WorkerSeen:
     metrics = worker.metrics
     if metrics is None:
         return worker
-    most = max(
-        abs(metrics.plan_version),
-        abs(metrics.generation),
-        abs(metrics.batch_size),
-        abs(metrics.step),
-        abs(metrics.total_steps),
-        abs(metrics.epoch),
-        abs(metrics.memory_batch_size),
-        abs(metrics.least_batch_size),
+    numbers = (
+        metrics.plan_version,
+        metrics.generation,
+        metrics.batch_size,
+        metrics.step,
+        metrics.total_steps,
+        metrics.epoch,
+        metrics.memory_batch_size,
+        metrics.least_batch_size,
     )
-    return worker if most < MAX_WHOLE else replace(worker, metrics=None)
+    sound = max(numbers) < MAX_WHOLE and min(numbers) > -MAX_WHOLE
+    return worker if sound else replace(worker, metrics=None)
 
 
 def _states(

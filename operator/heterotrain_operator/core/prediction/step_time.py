@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut
+from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut_each
 from heterotrain_operator.core.model import WorkerMetrics
 
 ASSUMED_VARIATION = 0.15
@@ -115,15 +115,8 @@ class StepTime(NamedTuple):
 
     def rounded(self) -> StepTime:
         """With its numbers cut to the digits that are kept."""
-        return StepTime(
-            cut(self.counted_steps, BASELINE_DIGITS),
-            cut(self.counted_seconds, BASELINE_DIGITS),
-            cut(self.counted_squares, BASELINE_DIGITS),
-            cut(self.mean_seconds),
-            cut(self.variance),
-            cut(self.steps),
-            cut(self.cpu_limit),
-        )
+        counted, others = self[:3], self[3:]
+        return StepTime(*cut_each(counted, BASELINE_DIGITS), *cut_each(others))
 
 
 def steps_since(known: StepTime, metrics: WorkerMetrics) -> float:
@@ -179,7 +172,8 @@ def follow(before: Estimate | None, window: Estimate, smoothing: float) -> tuple
     """
     if before is None:
         return window, False
-    newer, older = _floored_variance(window), _floored_variance(before)
+    newer = max(window.variance, (LEAST_VARIATION * window.mean_seconds) ** 2)
+    older = max(before.variance, (LEAST_VARIATION * before.mean_seconds) ** 2)
     difference = abs(window.mean_seconds - before.mean_seconds)
     beyond = difference > JUMP * before.mean_seconds
     if beyond and difference > JUMP_DEVIATIONS * math.sqrt(newer / window.steps + older / before.steps):
@@ -253,10 +247,6 @@ def _baseline(known: StepTime, metrics: WorkerMetrics) -> tuple[float, float, fl
     if metrics.steps < known.counted_steps or metrics.own_seconds < known.counted_seconds * (1 - 1e-9):
         return 0.0, 0.0, 0.0
     return known.counted_steps, known.counted_seconds, known.counted_squares
-
-
-def _floored_variance(estimate: Estimate) -> float:
-    return max(estimate.variance, (LEAST_VARIATION * estimate.mean_seconds) ** 2)
 
 
 def _pooled(before: Estimate, window: Estimate, ratio: float) -> Estimate:
