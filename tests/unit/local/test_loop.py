@@ -209,7 +209,7 @@ def test_a_script_that_raises_again_at_the_same_step_is_restarted_once(run: Make
     assert "the script raised the same at step 5 after a restart" in job.decisions[-1].reason
 
 
-def test_steering_stops_when_it_is_told_to(run: MakeRun) -> None:
+def test_run_ends_early_when_its_condition_holds(run: MakeRun) -> None:
     job = run()
     decision = job.steer(until=lambda seen, _: seen.plan is not None)
     assert decision.phase == "Running"
