@@ -25,6 +25,7 @@ from heterotrain.gradients.counting import checked_count, sample_weight
 from heterotrain.gradients.gradient_sum import touch
 from heterotrain.gradients.mean_check import MeanCheck
 from heterotrain.gradients.reduction import StepReduction
+from heterotrain.groups.control import Signals
 from heterotrain.state.buffers import KeptBuffers
 from heterotrain.state.randomness import StepRandomness
 from heterotrain.state.training_state import TrainingState
@@ -67,22 +68,22 @@ class Synchronous:
 
     @property
     def share(self) -> Share | None:
-        """See `StepProtocol`."""
+        """The samples that the script computes on now; None if this worker has none in the running step."""
         return self._step.share
 
     @property
     def is_open(self) -> bool:
-        """See `StepProtocol`."""
+        """Whether the script has a batch that it has not committed yet."""
         return self._step.is_open
 
     def start(self) -> None:
-        """See `StepProtocol`."""
+        """The job begins, or goes on, at the position that it has come to."""
         self._randomness.start(self._state.position.step)
 
     # --- begin --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """See `StepProtocol`."""
+        """Choose the samples of the step at this position, and this worker's first micro-batch of it."""
         position, plans, subject, group = self._state.position, self._plans, self._subject, self._group
         if position.begins:
             subject.hyperparameters.saw(subject.order.checksum(position.epoch))
@@ -99,12 +100,15 @@ class Synchronous:
             return
         group.reduction.begin(watched=step.source == plans.rank)
         self._buffers.keep()
-        if self._exchange.is_due(position.step):
+        if self._exchange.is_due(position.step):  # messages travel while the script computes
             self._accounts.settle()
             group.begin_exchange(self._metrics.counters.mean_seconds)
 
     def next_part(self) -> bool:
-        """See `StepProtocol`."""
+        """Go to this worker's next micro-batch of the running step; False if there is none.
+
+        Raises RuntimeError if the script has not committed the batch that it has.
+        """
         step = self._step
         if step.is_open:
             raise RuntimeError(
@@ -117,7 +121,7 @@ class Synchronous:
         return True
 
     def coming(self) -> Iterator[Share]:
-        """See `StepProtocol`."""
+        """This worker's shares from the micro-batch under way on, provided that the plan stays as it is."""
         split, rank = self._plans.split, self._plans.rank
         most = split.plan.members[rank].micro_batch_size
         shares = coming_shares(self._rules, self._state.position, split.batch_sizes, rank, most)
@@ -165,7 +169,7 @@ class Synchronous:
     # --- exchange -----------------------------------------------------------------------------------------------
 
     def compute_nothing(self) -> None:
-        """See `StepProtocol`."""
+        """Do what the script's forward and backward do, on a worker that has no samples in this step."""
         subject, step = self._subject, self._step
         subject.check_frozen()
         if subject.loss.counted:
@@ -196,7 +200,7 @@ class Synchronous:
     # --- commit -------------------------------------------------------------------------------------------------
 
     def commit(self) -> bool:
-        """See `StepProtocol`."""
+        """Step the optimizer with the gradient of the global batch; False if that is not there (yet)."""
         step, subject, clock, reduction = self._step, self._subject, self._clock, self._group.reduction
         if not step.is_open:
             raise RuntimeError("optimizer.step() was called without a new batch")
@@ -247,13 +251,13 @@ class Synchronous:
 
     def _receive(self) -> None:
         """Take in the workers' messages, if this step carried an exchange."""
-        group = self._group
-        if group.generation is None:
+        signals: Signals | None
+        if self._group.generation is None:
             signals = self._losses.alone()
-        elif not self._exchange.under_way or (received := group.receive()) is None:
-            return
         else:
-            signals = received
+            signals = self._group.receive() if self._exchange.under_way else None
+        if signals is None:
+            return
         state = self._metrics.state
         if signals.nonfinite:
             state.steps_nonfinite += int(signals.nonfinite)
@@ -264,7 +268,7 @@ class Synchronous:
             state.loss = loss
 
     def drop(self, why: str) -> None:
-        """See `StepProtocol`."""
+        """Undo the running step, which will be done again."""
         log.warning("step %d failed and will be replayed: %s", self._state.position.step, why)
         self._step = RunningStep()
         self._subject.passes.close()
