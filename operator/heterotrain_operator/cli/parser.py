@@ -10,7 +10,7 @@ from pathlib import Path
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.cli import completion_command
-from heterotrain_operator.cli.cluster import commands as cluster
+from heterotrain_operator.cli.cluster.options import add_commands
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.script_job import IMAGE, is_script
 from heterotrain_operator.cli.version import package_version
@@ -60,7 +60,7 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     _add_run(commands)
     _add_init(commands)
     _add_validate(commands)
-    cluster.add_commands(commands)
+    add_commands(commands)
     commands.add_parser("version", help="print the version", description="Print the version.")
     shells = commands.add_parser(
         "completion",

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from heterotrain_operator.api import parse_manifest, to_core
-from heterotrain_operator.cli.cluster.explain import Evidence, explanation
+from heterotrain_operator.cli.cluster.evidence import Evidence
+from heterotrain_operator.cli.cluster.explain import explanation
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.cluster.job_tables import job_view, jobs_table
 from heterotrain_operator.cli.fitting import Column, fitted, shortened
