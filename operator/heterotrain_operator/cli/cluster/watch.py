@@ -67,42 +67,71 @@ def follow(
     A watch that ends or breaks is taken up where it was. Where the cluster has forgotten that moment, the job is
     looked at again: what it is now matters, not how it came about.
     """
-    look = reader.look(name)
-    if look.job is None:
-        raise reader.not_found(name)
-    uid = look.job["metadata"].get("uid")
-    yield look.job
-    version: str | None = look.version
     silence = Silence(clock, say)
+    watched = Watched(reader, name, silence)
+    yield watched.first()
     while True:
         silence.begin()
         try:
-            if version is None:
-                look = reader.look(name)
-                if look.job is None or look.job["metadata"].get("uid") != uid:
-                    yield None
+            for document in watched.changes():
+                yield document
+                if document is None:
                     return
-                version = look.version
-                silence.end()
-                yield look.job
-            for change in reader.changes(name, version):
-                version = change.version
-                silence.end()
-                if change.job is None:
-                    continue
-                if change.deleted or change.job["metadata"].get("uid") != uid:
-                    yield None
-                    return
-                yield change.job
             silence.end()
             # A server that ends every watch at once must not be flooded with requests.
             if silence.seconds_since_begin < RETRY_SECONDS:
                 pause(RETRY_SECONDS)
         except ExpiredError:
-            version = None
+            watched.forget_position()
         except UnreachableError as error:
             silence.note(error)
             pause(RETRY_SECONDS)
+
+
+class Watched:
+    """One job on a cluster, and the position in its history up to which it was seen."""
+
+    def __init__(self, reader: Reader, name: str, silence: Silence) -> None:
+        self._reader = reader
+        self._name = name
+        self._silence = silence
+        self._uid: str | None = None
+        self._version: str | None = None
+
+    def first(self) -> Document:
+        """The job as it is now. Raises JobNotFoundError if there is none."""
+        look = self._reader.look(self._name)
+        if look.job is None:
+            raise self._reader.not_found(self._name)
+        self._uid, self._version = look.job["metadata"].get("uid"), look.version
+        return look.job
+
+    def forget_position(self) -> None:
+        """The cluster has forgotten the position: `changes` begins with the job as it is then."""
+        self._version = None
+
+    def changes(self) -> Iterator[Document | None]:
+        """The job after every change, until the server ends the watch; None, at last, once it was deleted."""
+        if self._version is None:
+            look = self._reader.look(self._name)
+            if self._is_gone(look.job):
+                yield None
+                return
+            self._version = look.version
+            self._silence.end()
+            yield look.job
+        for change in self._reader.changes(self._name, self._version):
+            self._version = change.version
+            self._silence.end()
+            if change.job is None:
+                continue
+            if change.deleted or self._is_gone(change.job):
+                yield None
+                return
+            yield change.job
+
+    def _is_gone(self, job: Document | None) -> bool:
+        return job is None or job["metadata"].get("uid") != self._uid
 
 
 class Silence:
