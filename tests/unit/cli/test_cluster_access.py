@@ -148,8 +148,8 @@ def test_server_in_trouble_is_told(api: ApiServer, config: Path, capsys: pytest.
 
 
 def test_wrong_credentials_are_told(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stranger = kubeconfig(tmp_path / "config.yaml", url, namespace="team", token="wrong")
-    assert main(["status", "--kubeconfig", str(stranger)]) == NO_CLUSTER
+    unauthorized = kubeconfig(tmp_path / "config.yaml", url, namespace="team", token="wrong")
+    assert main(["status", "--kubeconfig", str(unauthorized)]) == NO_CLUSTER
     assert f"{url} does not accept the credentials (401 Unauthorized)" in capsys.readouterr().err
 
 
