@@ -26,7 +26,7 @@ Trials = Sequence[Document]
 NONE = "-"
 UNIFORM = "Uniform"
 EPOCHS = (2, 5)
-"""After which the accuracy of weighted and plain averaging is told, beside that after the last one."""
+"""After which the accuracy of weighted and plain averaging is shown, beside that after the last one."""
 
 NOTHING = "No results are recorded yet."
 
@@ -240,7 +240,7 @@ def rendered(documents: Sequence[Document], name: str) -> str:
 
 
 def replaced(text: str, documents: Sequence[Document]) -> str:
-    """The text with its tables made anew."""
+    """The text with its tables replaced."""
 
     def table(match: re.Match[str]) -> str:
         return f"{match[1]}\n\n{rendered(documents, match[2])}\n\n<!-- end -->"

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.cli import completion_command, init_command, validate_command
-from heterotrain_operator.cli.cluster import commands as cluster
+from heterotrain_operator.cli.cluster.commands import run_command
+from heterotrain_operator.cli.cluster.options import COMMANDS
 from heterotrain_operator.cli.exit_codes import BAD_INPUT, SUCCEEDED
 from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.local.run import run
@@ -77,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = program_name(sys.argv[0])
     asked, words = parse(sys.argv[1:] if arguments is None else arguments, program)
     try:
-        if asked.command in cluster.COMMANDS:
-            return cluster.run_command(asked, program)
+        if asked.command in COMMANDS:
+            return run_command(asked, program)
         if asked.command == "version":
             sys.stdout.write(f"heterotrain {package_version()}\n")
             return SUCCEEDED

@@ -10,7 +10,7 @@ from pathlib import Path
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.cli import completion_command
-from heterotrain_operator.cli.cluster import commands as cluster
+from heterotrain_operator.cli.cluster.options import add_commands
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.script_job import IMAGE, is_script
 from heterotrain_operator.cli.version import package_version
@@ -60,7 +60,7 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     _add_run(commands)
     _add_init(commands)
     _add_validate(commands)
-    cluster.add_commands(commands)
+    add_commands(commands)
     commands.add_parser("version", help="print the version", description="Print the version.")
     shells = commands.add_parser(
         "completion",
@@ -87,13 +87,19 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     _add_script_options(train)
     train.add_argument("--print-manifest", action="store_true", help="print the script's manifest, and run nothing")
+    _add_trials(train)
+    _add_output(train)
+    _add_start(train)
+
+
+def _add_trials(train: argparse.ArgumentParser) -> None:
     policies = ", ".join(known_policies())
     train.add_argument("--policy", metavar="P", help=f"instead of spec.batching.policy: one of {policies}")
     train.add_argument(
         "--compare", type=_names, default=(), metavar="P,Q", help="run the same job under these policies, too"
     )
     train.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="run every trial N times, order reversed in between (1)"
+        "--rounds", type=int, default=1, metavar="N", help="run every policy N times, order reversed in between (1)"
     )
     train.add_argument(
         "--ceiling",
@@ -104,6 +110,9 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
     train.add_argument(
         "--schedule", type=Path, metavar="FILE", help="change the workers' CPU limits while they train, as it says"
     )
+
+
+def _add_output(train: argparse.ArgumentParser) -> None:
     train.add_argument("--out", type=Path, metavar="DIR", help="keep series, plots and report.html in this folder")
     train.add_argument(
         "--logs",
@@ -113,6 +122,9 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
         "all of it is kept, and `heterotrain logs` prints it",
     )
     train.add_argument("--json", action="store_true", help="print the summary as one JSON object on standard output")
+
+
+def _add_start(train: argparse.ArgumentParser) -> None:
     start = train.add_mutually_exclusive_group()
     start.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     start.add_argument(

@@ -62,26 +62,14 @@ def document_of(job: ScriptJob, *, for_cluster: bool = False, image: str = IMAGE
         )
     workers = job.workers or WORKERS
     end = {"steps": job.steps} if job.steps is not None else {"epochs": job.epochs or EPOCHS}
-    groups = []
-    for limit, alike in groupby(sorted(workers, reverse=True)):
-        container: dict[str, Any] = {"name": "trainer"}
-        pod: dict[str, Any] = {}
-        if for_cluster:
-            container |= {"image": image}
-            pod = {"securityContext": dict(_POD_SECURITY)}
-        container |= {"command": ["python", str(job.script), *job.arguments]}
-        resources: dict[str, Any] = {"limits": {"cpu": _cores(limit)}}
-        if for_cluster:
-            container |= {"securityContext": dict(_CONTAINER_SECURITY)}
-            resources = {"requests": {"cpu": _cores(limit)}, **resources}
-        container |= {"resources": resources}
-        groups.append(
-            {
-                "name": f"cpu-{_milli(limit)}m",
-                "replicas": len(list(alike)),
-                "template": {"spec": {**pod, "containers": [container]}},
-            }
-        )
+    groups = [
+        {
+            "name": f"cpu-{_milli(limit)}m",
+            "replicas": len(list(alike)),
+            "template": {"spec": _pod_of(job, limit, image if for_cluster else None)},
+        }
+        for limit, alike in groupby(sorted(workers, reverse=True))
+    ]
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -91,6 +79,22 @@ def document_of(job: ScriptJob, *, for_cluster: bool = False, image: str = IMAGE
             "training": {"globalBatchSize": job.global_batch or SAMPLES_EACH * len(workers), **end},
         },
     }
+
+
+def _pod_of(job: ScriptJob, limit: Decimal, image: str | None) -> dict[str, Any]:
+    """The spec of a worker's pod: the script under its CPU limit, and with an image all that a cluster asks for."""
+    command = ["python", str(job.script), *job.arguments]
+    limits = {"limits": {"cpu": _cores(limit)}}
+    if image is None:
+        return {"containers": [{"name": "trainer", "command": command, "resources": limits}]}
+    container = {
+        "name": "trainer",
+        "image": image,
+        "command": command,
+        "securityContext": dict(_CONTAINER_SECURITY),
+        "resources": {"requests": {"cpu": _cores(limit)}, **limits},
+    }
+    return {"securityContext": dict(_POD_SECURITY), "containers": [container]}
 
 
 def manifest_text(document: dict[str, Any]) -> str:

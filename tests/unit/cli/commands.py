@@ -56,9 +56,9 @@ def processes_that_mention(text: str) -> list[int]:
         if int(folder.name) == os.getpid():
             continue
         try:
-            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            known = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
         except OSError:
             continue
-        if text.encode() in told:
+        if text.encode() in known:
             found.append(int(folder.name))
     return found

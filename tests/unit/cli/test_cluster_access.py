@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.cli.cluster.commands import COMMANDS
+from heterotrain_operator.cli.cluster.options import COMMANDS
 from heterotrain_operator.cli.exit_codes import BAD_INPUT, NO_CLUSTER
 from heterotrain_operator.cli.main import main, program_name
 from kube_server.api_server import ApiServer
@@ -148,8 +148,8 @@ def test_server_in_trouble_is_told(api: ApiServer, config: Path, capsys: pytest.
 
 
 def test_wrong_credentials_are_told(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stranger = kubeconfig(tmp_path / "config.yaml", url, namespace="team", token="wrong")
-    assert main(["status", "--kubeconfig", str(stranger)]) == NO_CLUSTER
+    unauthorized = kubeconfig(tmp_path / "config.yaml", url, namespace="team", token="wrong")
+    assert main(["status", "--kubeconfig", str(unauthorized)]) == NO_CLUSTER
     assert f"{url} does not accept the credentials (401 Unauthorized)" in capsys.readouterr().err
 
 

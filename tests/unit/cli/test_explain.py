@@ -17,7 +17,7 @@ from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained
 
-Told = Callable[[], dict[str, list[str]]]
+Explain = Callable[[], dict[str, list[str]]]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def api() -> ApiServer:
 
 
 @pytest.fixture
-def told(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Told]:
+def explain(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Explain]:
     """Explain the job `digits`; gives the lines under each heading, those before the first under the empty one."""
     with serving(api) as url:
         config = kubeconfig(tmp_path / "config.yaml", url, namespace="team")
@@ -51,9 +51,9 @@ def sections(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_plan_is_explained_by_the_event_it_came_with(api: ApiServer, told: Told) -> None:
+def test_plan_is_explained_by_the_event_it_came_with(api: ApiServer, explain: Explain) -> None:
     trained().put(api)
-    said = told()
+    said = explain()
     assert said[""] == [
         "digits in team: Running, policy Optimal, plan 2 of generation 1, 192 samples per step, "
         "applied at the next step"
@@ -66,9 +66,9 @@ def test_plan_is_explained_by_the_event_it_came_with(api: ApiServer, told: Told)
     assert [line.split()[2] for line in said["History"][1:]] == ["PlanPublished", "BatchRebalanced"]
 
 
-def test_workers_are_shown_with_speed_shape_and_best_batch(api: ApiServer, told: Told) -> None:
+def test_workers_are_shown_with_speed_cost_and_best_batch(api: ApiServer, explain: Explain) -> None:
     trained().put(api)
-    said = told()
+    said = explain()
     heading, fast, _, slow, note = said["What is known of the workers"]
     cells = [cell.strip() for cell in heading.split("   ") if cell.strip()]
     assert cells == ["WORKER", "BATCH", "BOUNDS", "CPU", "OWN TIME", "SAMPLES/S", "FITTED OWN TIME", "BEST"]
@@ -79,36 +79,36 @@ def test_workers_are_shown_with_speed_shape_and_best_batch(api: ApiServer, told:
     assert reached.startswith("About 9")
 
 
-def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, told: Told) -> None:
+def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, explain: Explain) -> None:
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
     use = MemoryUse(limit_mib=1024, low_batch=64, low_mib=500, high_batch=110, high_mib=600)
     first = memory.workers[0]._replace(memory_use=use)
     job.plan_map[MEMORY_KEY] = replace(memory, workers=(first, *memory.workers[1:])).to_json()
     job.put(api)
-    said = told()
+    said = explain()
     assert said["What their memory holds"] == [
         "digits-g0-0: at most 211 samples, which are sure to fit into its 1024 MiB by peaks of 500 MiB at 64 and "
         "600 MiB at 110 samples"
     ]
 
 
-def test_lower_bounds_that_models_need_are_explained(api: ApiServer, told: Told) -> None:
+def test_lower_bounds_that_models_need_are_explained(api: ApiServer, explain: Explain) -> None:
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
     slow = memory.workers[2]._replace(least_batch=8)
     job.plan_map[MEMORY_KEY] = replace(memory, workers=(*memory.workers[:2], slow)).to_json()
     job.put(api)
-    said = told()
+    said = explain()
     assert said["What is known of the workers"][3].split()[2] == "8-192"
     assert said["What their models need"] == [
         "digits-g2-0: at least 8 samples, since it reports that its model trains badly with fewer than 8"
     ]
 
 
-def test_dry_run_says_what_it_would_do(api: ApiServer, told: Told) -> None:
+def test_dry_run_says_what_it_would_do(api: ApiServer, explain: Explain) -> None:
     trained(3, dryRun=True).put(api)
-    said = told()
+    said = explain()
     [would] = said["What would be decided on these figures"]
     assert would.startswith("Nothing, this is a dry run; otherwise batches 110 / 55 / 27: digits-g2-0 takes 260 ms")
     assert said["What is known of the workers"][0].split()[-2:] == ["NEXT", "BEST"]
@@ -123,45 +123,45 @@ def test_dry_run_says_what_it_would_do(api: ApiServer, told: Told) -> None:
     ],
 )
 def test_job_that_does_not_train_decides_nothing(
-    spec: dict[str, object], status: dict[str, object], words: str, api: ApiServer, told: Told
+    spec: dict[str, object], status: dict[str, object], words: str, api: ApiServer, explain: Explain
 ) -> None:
     job = trained(3)
     job.document["spec"].update(spec)
     job.document["status"].update(status)
     job.put(api)
-    assert told()["What would be decided on these figures"] == [words]
+    assert explain()["What would be decided on these figures"] == [words]
 
 
-def test_edited_policy_is_judged_at_once(api: ApiServer, told: Told) -> None:
+def test_edited_policy_is_judged_at_once(api: ApiServer, explain: Explain) -> None:
     job = trained()
     job.document["spec"]["batching"]["policy"] = "Uniform"
     job.document["metadata"]["generation"] = 2
     job.put(api)
-    said = told()
+    said = explain()
     assert said["What would be decided on these figures"] == [
         "Batches 64 / 64 / 64: Uniform: equal shares of 192 samples"
     ]
     assert "The job was changed since the operator last looked at it." in said[""]
 
 
-def test_forgotten_event_is_admitted(api: ApiServer, told: Told) -> None:
+def test_forgotten_event_is_admitted(api: ApiServer, explain: Explain) -> None:
     replace(trained(), events=[]).put(api)
-    said = told()
+    said = explain()
     assert said["Why the batches are as they are"] == [
         "Plan 2 has batches 110 / 55 / 27; the cluster has forgotten the event with its reason."
     ]
     assert "History" not in said
 
 
-def test_events_of_an_earlier_job_of_that_name_do_not_count(api: ApiServer, told: Told) -> None:
+def test_events_of_an_earlier_job_of_that_name_do_not_count(api: ApiServer, explain: Explain) -> None:
     job = trained()
     job.put(api)
     earlier = {**job.document, "metadata": {**job.document["metadata"], "uid": "uid-of-an-earlier-one"}}
     api.restore("events", recorded(earlier, Event("Warning", "JobFailed", "long ago"), job.world.now, 999))
-    assert not any("long ago" in line for line in told()["History"])
+    assert not any("long ago" in line for line in explain()["History"])
 
 
-def test_job_without_a_plan_waits_for_its_workers(api: ApiServer, told: Told) -> None:
+def test_job_without_a_plan_waits_for_its_workers(api: ApiServer, explain: Explain) -> None:
     job = job_document()
     workers = [
         {"name": "digits-g0-0", "group": "g0", "phase": "waiting"},
@@ -170,7 +170,7 @@ def test_job_without_a_plan_waits_for_its_workers(api: ApiServer, told: Told) ->
     ]
     job["status"] = {"phase": "Created", "reason": "waiting for digits-g1-0 (Pending)", "workers": workers}
     api.restore("heterotrainingjobs", job)
-    said = told()
+    said = explain()
     assert said["Why the batches are as they are"] == [
         "There is no plan yet: the first one is published once every worker answers."
     ]
@@ -180,24 +180,24 @@ def test_job_without_a_plan_waits_for_its_workers(api: ApiServer, told: Told) ->
     ]
 
 
-def test_invalid_job_names_its_faults(api: ApiServer, told: Told) -> None:
+def test_invalid_job_names_its_faults(api: ApiServer, explain: Explain) -> None:
     job = job_document()
     job["spec"]["batching"]["policy"] = "Clever"
     api.restore("heterotrainingjobs", job)
-    [fault] = told()["The job is invalid; the operator does not act on it"]
+    [fault] = explain()["The job is invalid; the operator does not act on it"]
     assert fault.startswith("spec.batching.policy: ")
 
 
 @pytest.mark.parametrize("key", ["plan.json", "memory.json"])
-def test_spoilt_storage_is_named(key: str, api: ApiServer, told: Told) -> None:
+def test_spoilt_storage_is_named(key: str, api: ApiServer, explain: Explain) -> None:
     job = trained()
     replace(job, plan_map={**job.plan_map, key: "{"}).put(api)
-    [problem] = told()["The stored plan cannot be read"]
+    [problem] = explain()["The stored plan cannot be read"]
     assert problem.startswith(f"{key}: ")
 
 
-def test_plan_of_groups_that_are_gone_is_told(api: ApiServer, told: Told) -> None:
+def test_plan_of_groups_that_are_gone_is_reported(api: ApiServer, explain: Explain) -> None:
     job: Trained = trained()
     job.document["spec"]["workerGroups"][2]["name"] = "new"
     job.put(api)
-    assert told()["What would be decided now"] == ["plan 2 has workers of g2, which the job does not have"]
+    assert explain()["What would be decided now"] == ["plan 2 has workers of g2, which the job does not have"]

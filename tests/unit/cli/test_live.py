@@ -1,4 +1,4 @@
-"""What the user is told while a job runs."""
+"""What the user sees while a job runs."""
 
 import io
 from dataclasses import replace

@@ -158,9 +158,9 @@ def test_failure_ends_with_the_last_lines_of_the_worker_and_the_place_of_its_log
     (log,) = (tmp_path / ".heterotrain" / "runs" / "job").glob("*/arms/optimal-1/workers/job-cpu-0/log")
     assert log.read_text("utf-8").startswith("line 0\n")
     assert "job-cpu-0 | line 0\n" in err, "the leader's output is shown"
-    _, told = err.split(f"The last lines of job-cpu-0, all of {log.relative_to(tmp_path)}:\n")
-    assert told.splitlines()[:20] == [*(f"  line {number}" for number in range(11, 30)), "  no data"]
-    assert "job failed: " in told
+    _, ending = err.split(f"The last lines of job-cpu-0, all of {log.relative_to(tmp_path)}:\n")
+    assert ending.splitlines()[:20] == [*(f"  line {number}" for number in range(11, 30)), "  no data"]
+    assert "job failed: " in ending
 
     asked = start(tmp_path, "logs", "job", "cpu-0", "--tail", "1")
     out, _ = asked.communicate(timeout=60)

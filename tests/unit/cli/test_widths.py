@@ -1,4 +1,4 @@
-"""Tables at the widths of real terminals: a row is a line, nothing is folded, and workers stay told apart."""
+"""Tables at the widths of real terminals: a row is a line, nothing is folded, and names of workers stay different."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from heterotrain_operator.api import parse_manifest, to_core
-from heterotrain_operator.cli.cluster.explain import Evidence, explanation
+from heterotrain_operator.cli.cluster.evidence import Evidence
+from heterotrain_operator.cli.cluster.explain import explanation
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.cluster.job_tables import job_view, jobs_table
 from heterotrain_operator.cli.fitting import Column, fitted, shortened
@@ -56,10 +57,10 @@ def live(width: int, *, named: str = "digits", workers: int = 2, title: str = "O
         shown = replace(QUIET, reason="a long reason " * 20, batch_limits=((f"{named}-small-0", 23),))
         view.show(now, shown, None)
         drawn = console.file.getvalue()
-    told = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip("\r") for line in drawn.splitlines()]
-    assert all(len(line) <= width for line in told)
-    assert len(told) <= height
-    return told[next(number for number, line in enumerate(told) if line.startswith("┏")) :]
+    shown = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip("\r") for line in drawn.splitlines()]
+    assert all(len(line) <= width for line in shown)
+    assert len(shown) <= height
+    return shown[next(number for number, line in enumerate(shown) if line.startswith("┏")) :]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -108,23 +108,27 @@ def test_target_is_reached_with_the_mean_over_its_window():
 
 
 def test_metric_is_reached_at_the_first_evaluation_that_says_so(tmp_path: Path):
-    told = [EvaluationRecord(BEGAN + 4.0, 4, {"accuracy": 0.5}), EvaluationRecord(BEGAN + 9.0, 8, {"accuracy": 0.9})]
+    evaluations = [
+        EvaluationRecord(BEGAN + 4.0, 4, {"accuracy": 0.5}),
+        EvaluationRecord(BEGAN + 9.0, 8, {"accuracy": 0.9}),
+    ]
     path = tmp_path / "series.jsonl"
     path.write_text(
-        "".join(f"{each.to_json()}\n" for each in [record(0, 1.0), told[0], record(1, 2.0), told[1]]), "utf-8"
+        "".join(f"{each.to_json()}\n" for each in [record(0, 1.0), evaluations[0], record(1, 2.0), evaluations[1]]),
+        "utf-8",
     )
-    assert read_evaluations(path) == tuple(told)
+    assert read_evaluations(path) == tuple(evaluations)
     assert [entry.step for entry in read_series(path)] == [0, 1]
     steps = align(history(10, (32, 32), (1, 1)))
     begin = steps[0].seconds - BEGAN
-    assert seconds_to_metric(steps, told, "accuracy", lambda value: value >= 0.8) == 9.0 - begin
-    assert seconds_to_metric(steps, told, "accuracy", lambda value: value >= 0.95) is None
-    assert seconds_to_metric(steps, told, "f1", lambda value: True) is None
+    assert seconds_to_metric(steps, evaluations, "accuracy", lambda value: value >= 0.8) == 9.0 - begin
+    assert seconds_to_metric(steps, evaluations, "accuracy", lambda value: value >= 0.95) is None
+    assert seconds_to_metric(steps, evaluations, "f1", lambda value: True) is None
 
 
 def test_evaluations_after_a_step_that_was_gone_back_to_are_void():
-    told = [
+    evaluations = [
         EvaluationRecord(time, step, {"accuracy": accuracy})
         for time, step, accuracy in [(3.0, 20, 0.5), (4.0, 30, 0.6), (7.0, 20, 0.55), (1.0, 10, 0.4)]
     ]
-    assert [(each.step, each.metrics["accuracy"]) for each in last_evaluations(told)] == [(10, 0.4), (20, 0.55)]
+    assert [(each.step, each.metrics["accuracy"]) for each in last_evaluations(evaluations)] == [(10, 0.4), (20, 0.55)]

@@ -262,19 +262,19 @@ def test_json_has_the_promised_fields_and_only_numbers_that_json_knows():
 def evaluated_trial() -> TrialHistory:
     """The adjusted trial, evaluated twice: the second time nearly every sample is right, and the F1 score is
     unknown."""
-    told = (
+    evaluations = (
         EvaluationRecord(BEGAN + 20.0, 8, {"accuracy": 0.5, "f1": 0.25}),
         EvaluationRecord(BEGAN + 40.0, 20, {"accuracy": 0.97531, "f1": float("nan")}),
     )
-    return replace(adjusted_trial(), evaluations=told)
+    return replace(adjusted_trial(), evaluations=evaluations)
 
 
 def test_evaluations_are_in_the_summary():
     found = summarize("j", (evaluated_trial(), uniform_trial()), NAMES, bounds=BOUNDS)
-    told, none = json.loads(json.dumps(found.to_json(), allow_nan=False))["arms"]
+    evaluated, none = json.loads(json.dumps(found.to_json(), allow_nan=False))["arms"]
     assert none["evaluations"] == []
     began = evaluated_trial().steps[0].seconds - BEGAN
-    assert told["evaluations"] == [
+    assert evaluated["evaluations"] == [
         {"step": 8, "seconds": 20.0 - began, "metrics": {"accuracy": 0.5, "f1": 0.25}},
         {"step": 20, "seconds": 40.0 - began, "metrics": {"accuracy": 0.97531, "f1": None}},
     ]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
+from heterotrain_operator.cli.cluster.display import Display
 from heterotrain_operator.cli.cluster.job_state import JobState, read_job
-from heterotrain_operator.cli.cluster.job_tables import UNSEEN, job_view, remarks, shown, steps
 from heterotrain_operator.cli.exit_codes import FAILED, SUCCEEDED
 from heterotrain_operator.clusters.kube.reading_errors import ExpiredError, UnreachableError
 from heterotrain_operator.experiments import wording
@@ -20,10 +17,12 @@ from heterotrain_operator.experiments import wording
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
-
 RETRY_SECONDS = 2.0
+
+
 GIVE_UP_SECONDS = 300.0
 """An API server may be unreachable for a while, in which the job goes on training."""
+
 
 Document = dict[str, Any]
 
@@ -68,101 +67,99 @@ def follow(
     A watch that ends or breaks is taken up where it was. Where the cluster has forgotten that moment, the job is
     looked at again: what it is now matters, not how it came about.
     """
-    look = reader.look(name)
-    if look.job is None:
-        raise reader.not_found(name)
-    uid = look.job["metadata"].get("uid")
-    yield look.job
-    version: str | None = look.version
-    silent_since: float | None = None
+    silence = Silence(clock, say)
+    watched = Watched(reader, name, silence)
+    yield watched.first()
     while True:
-        began = clock()
+        silence.begin()
         try:
-            if version is None:
-                look = reader.look(name)
-                if look.job is None or look.job["metadata"].get("uid") != uid:
-                    yield None
+            for document in watched.changes():
+                yield document
+                if document is None:
                     return
-                version, silent_since = look.version, None
-                yield look.job
-            for change in reader.changes(name, version):
-                version, silent_since = change.version, None
-                if change.job is None:
-                    continue
-                if change.deleted or change.job["metadata"].get("uid") != uid:
-                    yield None
-                    return
-                yield change.job
-            silent_since = None
+            silence.end()
             # A server that ends every watch at once must not be flooded with requests.
-            if clock() - began < RETRY_SECONDS:
+            if silence.seconds_since_begin < RETRY_SECONDS:
                 pause(RETRY_SECONDS)
         except ExpiredError:
-            version = None
+            watched.forget_position()
         except UnreachableError as error:
-            if silent_since is None:
-                silent_since = began
-                say(f"{error}; trying again for {wording.age(GIVE_UP_SECONDS)}")
-            elif began - silent_since >= GIVE_UP_SECONDS:
-                raise
+            silence.note(error)
             pause(RETRY_SECONDS)
 
 
-class Display:
-    """What the user sees of a watched job. Use it as a context manager; the last table stays."""
+class Watched:
+    """One job on a cluster, and the position in its history up to which it was seen."""
 
-    def __init__(self, console: Console, now: Callable[[], datetime]) -> None:
-        self._console = console
-        self._now = now
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._line = ""
-        self._reason = ""
+    def __init__(self, reader: Reader, name: str, silence: Silence) -> None:
+        self._reader = reader
+        self._name = name
+        self._silence = silence
+        self._uid: str | None = None
+        self._version: str | None = None
 
-    def __enter__(self) -> Display:
-        if self._live is not None:
-            self._live.start()
-        return self
+    def first(self) -> Document:
+        """The job as it is now. Raises JobNotFoundError if there is none."""
+        look = self._reader.look(self._name)
+        if look.job is None:
+            raise self._reader.not_found(self._name)
+        self._uid, self._version = look.job["metadata"].get("uid"), look.version
+        return look.job
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def forget_position(self) -> None:
+        """The cluster has forgotten the position: `changes` begins with the job as it is then."""
+        self._version = None
 
-    def say(self, text: str) -> None:
-        """One line that stays, above the table where there is one."""
-        self._console.print(Text(text, style="yellow"), soft_wrap=True)
+    def changes(self) -> Iterator[Document | None]:
+        """The job after every change, until the server ends the watch; None, at last, once it was deleted."""
+        if self._version is None:
+            look = self._reader.look(self._name)
+            if self._is_gone(look.job):
+                yield None
+                return
+            self._version = look.version
+            self._silence.end()
+            yield look.job
+        for change in self._reader.changes(self._name, self._version):
+            self._version = change.version
+            self._silence.end()
+            if change.job is None:
+                continue
+            if change.deleted or self._is_gone(change.job):
+                yield None
+                return
+            yield change.job
 
-    def show(self, job: JobState) -> None:
-        """The job as it is now."""
-        now = self._now()
-        if self._live is not None:
-            self._live.update(job_view(job, now, width=self._console.width), refresh=True)
-            return
-        line = "; ".join([one_line(job), *remarks(job)])
-        reason = job.reason if job.reason != self._reason else ""
-        if line != self._line or reason:
-            why = f": {reason}" if reason else ""
-            self._console.print(Text(f"{now:%H:%M:%S} {line}{why}"), soft_wrap=True)
-            self._line, self._reason = line, job.reason
+    def _is_gone(self, job: Document | None) -> bool:
+        return job is None or job["metadata"].get("uid") != self._uid
 
 
-def one_line(job: JobState) -> str:
-    """The state of a job in one line, without its reason."""
-    parts = [f"{job.name}: {job.phase or UNSEEN}"]
-    if job.ready:
-        parts.append(f"{job.ready} workers")
-    if job.step is not None:
-        parts.append(f"step {steps(job)}")
-    if job.evaluated is not None:
-        parts.append(wording.evaluated(job.evaluated))
-    if job.plan_version is not None:
-        parts.append(f"plan {job.plan_version}")
-    if any(worker.batch is not None for worker in job.workers):
-        parts.append("batches " + wording.listed(shown(worker.batch) for worker in job.workers))
-    if any(worker.own_seconds is not None for worker in job.workers):
-        parts.append("own time " + wording.listed(wording.seconds(worker.own_seconds) for worker in job.workers))
-    return ", ".join(parts)
+class Silence:
+    """For how long a cluster has not answered. `clock` is monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float], say: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._say = say
+        self._began = 0.0
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """The cluster is asked."""
+        self._began = self._clock()
+
+    @property
+    def seconds_since_begin(self) -> float:
+        """Seconds since the cluster was asked."""
+        return self._clock() - self._began
+
+    def end(self) -> None:
+        """The cluster has answered."""
+        self._since = None
+
+    def note(self, error: UnreachableError) -> None:
+        """The cluster has not answered. Raises the error once that was so for GIVE_UP_SECONDS."""
+        if self._since is None:
+            self._since = self._began
+            self._say(f"{error}; trying again for {wording.age(GIVE_UP_SECONDS)}")
+        elif self._began - self._since >= GIVE_UP_SECONDS:
+            raise error

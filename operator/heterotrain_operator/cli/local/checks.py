@@ -53,8 +53,8 @@ def prepare(options: Options, here: Path) -> Prepared:
     problems += _resume_problems(options, durable)
     if durable is not None:
         problems += _checkpoint_problems(durable)
-    if durable is not None and not (problems or options.resume or options.fresh):
-        problems += _unasked_resume(durable)
+        if not (problems or options.resume or options.fresh):
+            problems += _unasked_resume(durable)
     if options.out is not None:
         problems += _out_problems(options.out, options.fresh)
     if problems:

@@ -21,8 +21,8 @@ from heterotrain_operator.clusters.local.limits import machine_cores
 from heterotrain_operator.experiments.experiment import Experiment
 from heterotrain_operator.experiments.figures.history import WELL
 from heterotrain_operator.experiments.figures.summary import Summary
+from heterotrain_operator.experiments.trials.ending import INTERRUPTED
 from heterotrain_operator.experiments.trials.result import FailedWorker, TrialResult
-from heterotrain_operator.experiments.trials.runner import INTERRUPTED
 from heterotrain_operator.experiments.trials.workers import worker_names
 
 LAST_LINES = 20

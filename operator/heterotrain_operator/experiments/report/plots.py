@@ -111,27 +111,8 @@ def batches_and_times(trial: TrialHistory, names: Sequence[str]) -> bytes:
     above, below = figure.subplots(2, 1, sharex=True)
     shown: list[float] = []
     for index, name in enumerate(names):
-        tint, line = colour(index)
-        known = [(step.number, step.records[name]) for step in trial.steps if name in step.records]
-        above.step(
-            [number for number, _ in known],
-            [record.batch for _, record in known],
-            where="mid",
-            color=tint,
-            linestyle=line,
-            linewidth=_width(index, len(names)),
-            label=name,
-        )
-        measured = [
-            (step.number, step.records[name].own * 1e3)
-            for step in trial.steps
-            if name in step.records and not step.marked
-        ]
-        numbers = [number for number, _ in measured]
-        own = [milliseconds for _, milliseconds in measured]
-        shown.extend(own)
-        _dots(below, numbers, own, tint)
-        below.plot(numbers, running_median(own, SMOOTHED_OVER), line, color=tint, linewidth=THIN)
+        _draw_batches(above, trial, name, index, len(names))
+        shown += _draw_own_times(below, trial, name, index)
     _changes(above, trial, named=True)
     _changes(below, trial, named=False)
     _dress(above, "batch size (samples)")
@@ -145,6 +126,33 @@ def batches_and_times(trial: TrialHistory, names: Sequence[str]) -> bytes:
     if len(names) <= LEGEND_UP_TO:
         figure.legend(*above.get_legend_handles_labels(), loc="outside right center", frameon=False)
     return _png(figure)
+
+
+def _draw_batches(axes: Axes, trial: TrialHistory, name: str, index: int, count: int) -> None:
+    tint, line = colour(index)
+    known = [(step.number, step.records[name]) for step in trial.steps if name in step.records]
+    axes.step(
+        [number for number, _ in known],
+        [record.batch for _, record in known],
+        where="mid",
+        color=tint,
+        linestyle=line,
+        linewidth=_width(index, count),
+        label=name,
+    )
+
+
+def _draw_own_times(axes: Axes, trial: TrialHistory, name: str, index: int) -> list[float]:
+    """Returns the own times, in milliseconds."""
+    tint, line = colour(index)
+    measured = [
+        (step.number, step.records[name].own * 1e3) for step in trial.steps if name in step.records and not step.marked
+    ]
+    numbers = [number for number, _ in measured]
+    own = [milliseconds for _, milliseconds in measured]
+    _dots(axes, numbers, own, tint)
+    axes.plot(numbers, running_median(own, SMOOTHED_OVER), line, color=tint, linewidth=THIN)
+    return own
 
 
 def _timeline(steps: Sequence[Step]) -> tuple[list[float], list[float]]:

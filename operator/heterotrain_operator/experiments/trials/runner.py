@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
-from heterotrain_operator.core.lifecycle.publishing import known_workers
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.experiments.checkpoints import newest_step
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.series import align, read_evaluations, read_series
 from heterotrain_operator.experiments.schedules.schedule import Schedule
 from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
+from heterotrain_operator.experiments.trials.ending import INTERRUPTED, Ending, counted_in, failed_worker, history_of
 from heterotrain_operator.experiments.trials.observer import Observer
 from heterotrain_operator.experiments.trials.profiling import PROFILE_STEPS, endless, measured
-from heterotrain_operator.experiments.trials.result import FailedWorker, TrialResult, failing_worker
+from heterotrain_operator.experiments.trials.result import TrialResult
 from heterotrain_operator.experiments.trials.rounds import Rounds
 from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
 from heterotrain_operator.experiments.trials.trial import Trial
 from heterotrain_operator.experiments.trials.workers import limits_of, worker_names
 from heterotrain_operator.loop import run_job
-
-logger = logging.getLogger(__name__)
-
-
-INTERRUPTED = "Interrupted"
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a trial ended: its last phase, the reason, and the signal that stopped it, None if none did."""
-
-    phase: str
-    message: str
-    stopped_by: Interrupted | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Adjustments and restarts, as the job's memory has counted them, and the fewest samples that workers need."""
-
-    adjustments: int = 0
-    restarts: int = 0
-    least_batches: Mapping[str, int] = field(default_factory=dict)
 
 
 class Runner:
@@ -191,36 +167,3 @@ def core_of(job: HeteroTrainingJob, trial: Trial) -> Job:
     if trial.is_profile:
         core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
     return core
-
-
-def history_of(trial: Trial, ending: Ending, counted: Counted) -> TrialHistory:
-    """What is known of a trial besides its steps."""
-    return TrialHistory(
-        policy=trial.policy,
-        round=trial.round,
-        steps=(),
-        adjustments=counted.adjustments,
-        phase=ending.phase,
-        message=ending.message,
-        restarts=counted.restarts,
-        level=trial.level,
-    )
-
-
-def failed_worker(ending: Ending, failures: Sequence[str], log_file: Callable[[str], Path]) -> FailedWorker | None:
-    """The worker for which the trial failed, if it failed for one."""
-    name = failing_worker(ending.message, failures) if ending.phase == "Failed" else None
-    return None if name is None else FailedWorker(name, log_file(name))
-
-
-def counted_in(job: Job, cluster: LocalCluster) -> Counted:
-    """What the job's memory has counted at the end; nothing if it cannot be read."""
-    try:
-        seen, memory = cluster.observe()
-    except (OSError, ValueError) as error:
-        logger.warning("adjustments and restarts are not known: %s", error)
-        return Counted()
-    if memory is None:
-        return Counted()
-    known = known_workers(job, memory, seen.plan)
-    return Counted(memory.adjustments, memory.restarts, {name: worker.least_batch for name, worker in known.items()})

@@ -1,0 +1,85 @@
+"""Gather all that an explanation of a job's batches rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from heterotrain.contract import Plan
+from heterotrain_operator.api import ManifestError, parse_stored, to_core
+from heterotrain_operator.cli.cluster.job_state import JobState, moment, read_job
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.state import Memory
+
+if TYPE_CHECKING:
+    from heterotrain_operator.clusters.kube.reading import Reader
+
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedEvent:
+    """One event: when it last happened, how often, its reason and its message."""
+
+    moment: datetime | None
+    count: int
+    kind: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that an explanation rests on. `core` is the job as decisions see it, None if it is invalid (`faults`)."""
+
+    job: JobState
+    core: Job | None
+    faults: tuple[str, ...]
+    plan: Plan | None
+    memory: Memory | None
+    problems: tuple[str, ...]
+    events: tuple[ReportedEvent, ...]
+
+
+def evidence_of(reader: Reader, name: str) -> Evidence:
+    """Read a job, its plan, its memory and its events. Raises ReadingError in its kinds."""
+    document = reader.job(name)
+    job = read_job(document)
+    stored = reader.plan(name)
+    core, faults = _resolved(document)
+    return Evidence(
+        job=job,
+        core=core,
+        faults=faults,
+        plan=stored.plan,
+        memory=stored.memory,
+        problems=tuple(filter(None, (stored.plan_problem, stored.memory_problem))),
+        events=tuple(_reported(event) for event in reader.events(name, job.uid)),
+    )
+
+
+def _resolved(document: Document) -> tuple[Job | None, tuple[str, ...]]:
+    """The job as decisions see it, or what is wrong with it."""
+    metadata = document["metadata"]
+    known = {key: metadata[key] for key in ("name", "namespace") if key in metadata}
+    manifest = {key: document.get(key) for key in ("apiVersion", "kind", "spec")}
+    try:
+        job, _ = parse_stored({**manifest, "metadata": known})
+    except ManifestError as error:
+        return None, tuple(str(problem) for problem in error.problems)
+    return to_core(job), ()
+
+
+def _reported(event: Mapping[str, Any]) -> ReportedEvent:
+    series = event.get("series") or {}
+    last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return ReportedEvent(
+        moment=moment(last or event["metadata"].get("creationTimestamp")),
+        count=series.get("count") or event.get("count") or 1,
+        kind=event.get("type", ""),
+        reason=event.get("reason", ""),
+        message=event.get("message", ""),
+    )

@@ -1,0 +1,140 @@
+"""Show what is known of the workers, what would be decided now, and how much of the possible is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from heterotrain_operator.cli.cluster.evidence import Evidence
+from heterotrain_operator.cli.fitting import Cell, Column, FittedTable
+from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
+from heterotrain_operator.core.prediction.least_batch import why_no_fewer
+from heterotrain_operator.core.prediction.memory_limit import why_no_more
+from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.experiments import wording
+
+
+def outlook_of(evidence: Evidence, now: datetime) -> list[RenderableType]:
+    """The sections on the workers, the next decision and the best split; empty without a valid job and a plan."""
+    job, plan = evidence.core, evidence.plan
+    if job is None or plan is None:
+        return []
+    reported = {
+        worker.name: worker.own_seconds
+        for worker in evidence.job.workers
+        if worker.own_seconds is not None and worker.plan_version == plan.version
+    }
+    try:
+        ahead = outlook(job, plan, evidence.memory or Memory.initial(), reported, now.timestamp())
+    except ValueError as error:
+        return section("What would be decided now", [str(error)])
+    limits = {worker.name: worker.cpu_limit for worker in evidence.job.workers}
+    parts: list[RenderableType] = [Text(), Text("What is known of the workers", style="bold")]
+    parts.append(_workers_table(ahead, limits))
+    if any(worker.reported for worker in ahead.workers):
+        note = "Own times are those of the status: of two digits, and with the noise that steps usually have."
+        parts.append(Text(note, style="dim"))
+    parts += _why_these_bounds(ahead)
+    parts += section("What would be decided on these figures", [_proposal(evidence, ahead)])
+    return [*parts, *section("How much of the possible is reached", [_ceiling(ahead)])]
+
+
+def _why_these_bounds(ahead: Outlook) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    memory = [f"{w.seat.name}: {why}" for w in ahead.workers if (why := why_no_more(w.seat.memory.memory_use))]
+    if memory:
+        parts += section("What their memory holds", memory)
+    seats = [worker.seat for worker in ahead.workers]
+    needed = [
+        f"{seat.name}: {why}"
+        for seat in seats
+        if (why := why_no_fewer(seat.memory.least_batch, seat.group.batch_min, seat.bounds[0]))
+    ]
+    if needed:
+        parts += section("What their models need", needed)
+    return parts
+
+
+WORKER_COLUMNS = (
+    Column("WORKER", name=True),
+    Column("BATCH"),
+    Column("BOUNDS", rank=5),
+    Column("CPU", rank=4),
+    Column("OWN TIME", rank=1),
+    Column("SAMPLES/S", rank=3),
+    Column("FITTED OWN TIME", rank=2, left=True),
+    Column("NEXT"),
+    Column("BEST"),
+)
+
+
+def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> FittedTable:
+    rows: list[dict[str, Cell]] = []
+    for worker in ahead.workers:
+        seat = worker.seat
+        limit = limits.get(seat.name) or seat.memory.step_time.cpu_limit or seat.group.cpu_limit
+        row: dict[str, Cell] = {
+            "WORKER": seat.name,
+            "BATCH": str(seat.batch),
+            "BOUNDS": f"{seat.bounds[0]}-{seat.bounds[1]}",
+            "CPU": wording.UNKNOWN if limit is None else f"{limit:g}",
+            "OWN TIME": _own_time(worker),
+            "SAMPLES/S": wording.rate(worker.samples_per_second),
+            "FITTED OWN TIME": _fitted(worker.line),
+            "NEXT": str(worker.proposed),
+            "BEST": wording.UNKNOWN if worker.best is None else str(worker.best),
+        }
+        rows.append(row)
+    changes = ahead.proposal.batches is not None
+    return FittedTable([column for column in WORKER_COLUMNS if changes or column.cell != "NEXT"], rows)
+
+
+def _own_time(worker: WorkerOutlook) -> str:
+    estimate = worker.seat.estimate
+    if estimate is None:
+        return wording.UNKNOWN
+    return f"{wording.seconds(estimate.mean_seconds)} ± {wording.percent(estimate.relative_error)}"
+
+
+def _fitted(line: Line | None) -> str:
+    if line is None:
+        return wording.UNKNOWN
+    fixed = "" if line.fixed_seconds == 0 else f"{wording.seconds(line.fixed_seconds)} + "
+    return f"{fixed}{wording.seconds(line.seconds_per_sample)} a sample"
+
+
+def _proposal(evidence: Evidence, ahead: Outlook) -> str:
+    if evidence.job.ended:
+        return "Nothing: the job is over."
+    if evidence.core is not None and evidence.core.suspend:
+        return "Nothing: the job is suspended."
+    moves = ahead.proposal.batches is not None
+    if evidence.job.dry_run and moves:
+        return f"Nothing, this is a dry run; otherwise batches {_batches(ahead)}: {ahead.proposal.reason}"
+    return f"Batches {_batches(ahead)}: {ahead.proposal.reason}" if moves else ahead.proposal.reason
+
+
+def _batches(ahead: Outlook) -> str:
+    return wording.batches(worker.proposed for worker in ahead.workers)
+
+
+def _ceiling(ahead: Outlook) -> str:
+    ceiling = ahead.ceiling
+    if ceiling is None:
+        return f"The best split is not known: {ahead.no_ceiling}."
+    best = wording.batches(worker.best for worker in ahead.workers if worker.best is not None)
+    about = "About " if any(worker.reported for worker in ahead.workers) else ""
+    return (
+        f"{about}{wording.percent(ceiling.share)}: by the fitted own times the slowest worker takes "
+        f"{wording.seconds(ceiling.present_seconds)}; with the best split, {best}, it would take "
+        f"{wording.seconds(ceiling.best_seconds)} (the exchange of gradients comes on top of both)."
+    )
+
+
+def section(title: str, lines: Sequence[str], style: str = "") -> list[RenderableType]:
+    """A heading with lines below it."""
+    return [Text(), Text(title, style="bold"), *(Text(f"  {line}", style=style) for line in lines)]
