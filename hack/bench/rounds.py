@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from heterotrain import contract
 from heterotrain.reporting.metrics import WorkerMetrics
 from heterotrain.reporting.serving import MetricsServer
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import plan_name
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import kopf
 
-from heterotrain_operator.clusters.kube.access import Access, connect
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.api_server.access import Access, connect
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.reading_errors import AccessError
 from heterotrain_operator.controller import handlers
 from heterotrain_operator.controller.options import Options

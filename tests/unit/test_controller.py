@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from heterotrain_operator.clusters.kube.gateway import GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.index import Key
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import supervisor as controller

@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import kopf
 
-from heterotrain_operator.clusters.kube.access import Access, connect
-from heterotrain_operator.clusters.kube.gateway import GatewayError
+from heterotrain_operator.clusters.kube.api_server.access import Access, connect
+from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError
 from heterotrain_operator.clusters.kube.objects.names import GROUP, LABEL_JOB, PLURAL, VERSION
 from heterotrain_operator.clusters.kube.observe.index import Key
 from heterotrain_operator.clusters.kube.observe.pod_facts import pod_facts

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
+from heterotrain_operator.clusters.kube.api_server.gateway import REFUSALS, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
-from heterotrain_operator.clusters.kube.gateway import REFUSALS, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.objects.protection import Peers
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes

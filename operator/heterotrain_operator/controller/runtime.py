@@ -7,10 +7,10 @@ import threading
 import time
 from typing import Any
 
-from heterotrain_operator.clusters.kube.access import Access, connect
-from heterotrain_operator.clusters.kube.client import PatientClient
-from heterotrain_operator.clusters.kube.gateway import JOB_API, Gateway, GatewayError
-from heterotrain_operator.clusters.kube.lease import Leadership
+from heterotrain_operator.clusters.kube.api_server.access import Access, connect
+from heterotrain_operator.clusters.kube.api_server.client import PatientClient
+from heterotrain_operator.clusters.kube.api_server.gateway import JOB_API, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.lease import Leadership
 from heterotrain_operator.clusters.kube.objects.names import PLURAL
 from heterotrain_operator.clusters.kube.observe.index import Index
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
@@ -65,9 +65,7 @@ class Runtime:
         def on_change(leads: bool) -> None:
             loop.call_soon_threadsafe(self._led, leads)
 
-        with connect(Access()).api as found:
-            found.configuration.connection_pool_maxsize = MAX_THREADS
-            self._client = PatientClient(found.configuration)
+        self._client = connect(Access(), connections=MAX_THREADS).api
         self._leadership = Leadership(
             self._client,
             name=options.lease,

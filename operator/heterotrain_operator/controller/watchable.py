@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from heterotrain_operator.clusters.kube.gateway import JOB_KIND, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, GatewayError
 
 logger = logging.getLogger(__name__)
 

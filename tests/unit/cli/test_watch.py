@@ -13,7 +13,7 @@ from rich.console import Console
 
 from heterotrain_operator.cli.cluster.watch import GIVE_UP_SECONDS, follow, watch
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.clusters.kube.access import Access, connect
+from heterotrain_operator.clusters.kube.api_server.access import Access, connect
 from heterotrain_operator.clusters.kube.reading import Reader
 from heterotrain_operator.clusters.kube.reading_errors import RefusedError, UnreachableError
 from kube_server.api_server import CUT, GONE, ApiServer, StatusError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.clusters.kube.access import Access, connect
-from heterotrain_operator.clusters.kube.client import PatientClient
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.api_server.access import Access, connect
+from heterotrain_operator.clusters.kube.api_server.client import PatientClient
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 

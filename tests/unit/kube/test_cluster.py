@@ -9,7 +9,7 @@ import pytest
 
 from heterotrain.contract import Member
 from heterotrain_operator.api import Problem
-from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.observe.absences import Absences

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
-from heterotrain_operator.clusters.kube.client import PatientClient
-from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway, GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.lease import NotLeadingError
-from heterotrain_operator.clusters.kube.transport import BrokenOffError
+from heterotrain_operator.clusters.kube.api_server.client import PatientClient
+from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError, Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.api_server.transport import BrokenOffError
 from kube_server.api_server import CUT, GONE, ApiServer, StatusError
 from unit.kube.worlds import JOB
 
@@ -222,7 +222,7 @@ def test_server_that_is_away_is_an_error_without_a_status() -> None:
 
 
 def test_server_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterotrain_operator.clusters.kube.client.REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.client.REQUEST_SECONDS", 0.1)
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -262,7 +262,7 @@ def test_answer_that_is_too_large_is_not_read_to_its_end(
 ) -> None:
     api.put("pods", {**POD, "spec": {"much": "x" * 500}})
     api.put("configmaps", {**MAP, "data": {"much": "x" * 500}} | {"metadata": {"name": "m"}})
-    monkeypatch.setattr("heterotrain_operator.clusters.kube.transport.LARGEST_ANSWER_BYTES", 500)
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.LARGEST_ANSWER_BYTES", 500)
     with pytest.raises(GatewayError, match="the answer is larger than 500 bytes"):
         ask(gateway)
     monkeypatch.undo()
@@ -285,8 +285,8 @@ def test_watch_that_breaks_off_is_an_error_after_what_it_showed(gateway: Gateway
 def test_event_that_is_too_large_ends_the_watch(
     gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heterotrain_operator.clusters.kube.transport.PIECE_BYTES", 64)
-    monkeypatch.setattr("heterotrain_operator.clusters.kube.transport.LONGEST_EVENT_BYTES", 100)
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.PIECE_BYTES", 64)
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.LONGEST_EVENT_BYTES", 100)
     api.scripts = [[{"type": "ADDED", "object": {"much": "x" * 500}}]]
     with pytest.raises(GatewayError, match="watch Pod: an event is larger than 100 bytes"):
         next(watched(gateway))

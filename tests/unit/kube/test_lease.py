@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from heterotrain_operator.clusters.kube.client import REQUEST_SECONDS, PatientClient
-from heterotrain_operator.clusters.kube.lease import (
+from heterotrain_operator.clusters.kube.api_server.client import REQUEST_SECONDS, PatientClient
+from heterotrain_operator.clusters.kube.api_server.lease import (
     LEASE_SECONDS,
     RENEW_DEADLINE_SECONDS,
     Leadership,

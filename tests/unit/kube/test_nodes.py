@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observe.nodes import FRESH_SECONDS, Nodes
 from kube_server.api_server import ApiServer, StatusError
 

@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 
 from heterotrain import contract
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.pods import build_pod
 from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
 from kube_server.api_server import ApiServer, StatusError

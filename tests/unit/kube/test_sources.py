@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from heterotrain_operator.clusters.kube.gateway import Gateway
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import (
     CREDENTIAL_SECONDS,

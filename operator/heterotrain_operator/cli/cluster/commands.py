@@ -76,7 +76,7 @@ def _local_logs(asked: argparse.Namespace, program: str) -> int | None:
 
 def _reader(asked: argparse.Namespace) -> Reader:
     # The client library takes its time to load; commands that need no cluster must not wait for it.
-    from heterotrain_operator.clusters.kube.access import Access, connect  # noqa: PLC0415
+    from heterotrain_operator.clusters.kube.api_server.access import Access, connect  # noqa: PLC0415
     from heterotrain_operator.clusters.kube.reading import Reader  # noqa: PLC0415
 
     return Reader(connect(Access(asked.kubeconfig, asked.context, asked.namespace)))

@@ -16,7 +16,7 @@ from heterotrain_operator.clusters.kube.act.deletion import Deletion
 from heterotrain_operator.clusters.kube.act.delivery import Delivery
 from heterotrain_operator.clusters.kube.act.protection import Protection
 from heterotrain_operator.clusters.kube.act.report import Report
-from heterotrain_operator.clusters.kube.gateway import JOB_KIND, Gateway, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, JobGoneError
 from heterotrain_operator.clusters.kube.objects.names import service_name
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.objects.protection import Peers

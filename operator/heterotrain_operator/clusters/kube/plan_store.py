@@ -10,7 +10,7 @@ from typing import Any
 from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.size import CONFIG_MAP_BYTES
-from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import plan_name
 from heterotrain_operator.clusters.kube.objects.owned import check_owner
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, bytes_in, read_plan_map

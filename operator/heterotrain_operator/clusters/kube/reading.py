@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import NoReturn
 
-from heterotrain_operator.clusters.kube.access import Connection
-from heterotrain_operator.clusters.kube.gateway import JOB_KIND, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.access import Connection
+from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.transport import BrokenOffError, Document
 from heterotrain_operator.clusters.kube.objects import names
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, read_plan_map
 from heterotrain_operator.clusters.kube.reading_errors import (
@@ -25,7 +26,6 @@ from heterotrain_operator.clusters.kube.reading_errors import (
     RefusedError,
     UnreachableError,
 )
-from heterotrain_operator.clusters.kube.transport import BrokenOffError, Document
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 20.0

@@ -8,7 +8,13 @@ from typing import Any
 
 from heterotrain_operator.clusters.kube.act.protection import Protection
 from heterotrain_operator.clusters.kube.act.slow_start import Refusal, create_slowly
-from heterotrain_operator.clusters.kube.gateway import FORBIDDEN, REFUSALS, ConflictError, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import (
+    FORBIDDEN,
+    REFUSALS,
+    ConflictError,
+    Gateway,
+    GatewayError,
+)
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.objects.pods import build_pod
 from heterotrain_operator.clusters.kube.objects.service import build_service

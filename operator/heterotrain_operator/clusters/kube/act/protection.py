@@ -6,7 +6,7 @@ import secrets
 
 from heterotrain import contract
 from heterotrain_operator.api import HeteroTrainingJob
-from heterotrain_operator.clusters.kube.gateway import ConflictError, Gateway
+from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError, Gateway
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.objects.protection import Document, Peers, build_policy, build_secret
 

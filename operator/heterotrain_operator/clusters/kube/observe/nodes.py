@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from heterotrain_operator.clusters.kube.gateway import FORBIDDEN, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import FORBIDDEN, Gateway, GatewayError
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.spec.metrics import Prometheus
-from heterotrain_operator.clusters.kube.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.metrics.allowed import allowed_server
 from heterotrain_operator.metrics.client import Client

@@ -11,7 +11,7 @@ import yaml
 from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
 
-from heterotrain_operator.clusters.kube.client import PatientClient
+from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.reading_errors import AccessError
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
@@ -41,14 +41,15 @@ class Connection:
         return str(self.api.configuration.host)
 
 
-def connect(access: Access) -> Connection:
-    """A client for the cluster that the user means; nothing is sent yet.
+def connect(access: Access, *, connections: int | None = None) -> Connection:
+    """A client for the cluster that the user means; nothing is sent yet. It keeps so many `connections` open, None: as
+    many as its library does.
 
     Raises AccessError if there is no kubeconfig (and this is no pod), if it is broken, or lacks the context.
     """
     files = _kubeconfig(access)
     if files is None:
-        return _from_inside(access)
+        return _from_inside(access, connections)
     try:
         contexts, current = config.list_kube_config_contexts(config_file=files)
         chosen = current if access.context is None else _named(contexts, access.context, files)
@@ -57,7 +58,7 @@ def connect(access: Access) -> Connection:
     except (ConfigException, yaml.YAMLError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise AccessError(f"the kubeconfig {files} cannot be used: {_in_one_line(error)}") from error
     namespace = access.namespace or (chosen.get("context") or {}).get("namespace") or "default"
-    return Connection(_client(settings), namespace)
+    return Connection(_client(settings, connections), namespace)
 
 
 def _kubeconfig(access: Access) -> str | None:
@@ -86,19 +87,21 @@ def _named(contexts: list[dict[str, Any]], name: str, files: str) -> dict[str, A
     raise AccessError(f"--context: {files} has no context {name!r}; it has {known or 'none'}")
 
 
-def _from_inside(access: Access) -> Connection:
+def _from_inside(access: Access, connections: int | None) -> Connection:
     settings = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=settings)
         own = POD_NAMESPACE.read_text(encoding="utf-8").strip()
     except (ConfigException, OSError) as error:
         raise AccessError(f"the account of this pod cannot be used: {_in_one_line(error)}") from error
-    return Connection(_client(settings), access.namespace or own or "default")
+    return Connection(_client(settings, connections), access.namespace or own or "default")
 
 
-def _client(settings: client.Configuration) -> PatientClient:
+def _client(settings: client.Configuration, connections: int | None) -> PatientClient:
     # A retry would only multiply the time until an unreachable cluster is reported.
     settings.retries = False
+    if connections is not None:
+        settings.connection_pool_maxsize = connections
     return PatientClient(settings)
 
 

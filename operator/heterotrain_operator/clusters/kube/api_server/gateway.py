@@ -11,8 +11,7 @@ from typing import Any
 
 from kubernetes.client import ApiClient
 
-from heterotrain_operator.clusters.kube.objects.names import FIELD_MANAGER, GROUP, PLURAL, VERSION
-from heterotrain_operator.clusters.kube.transport import (
+from heterotrain_operator.clusters.kube.api_server.transport import (
     CONFLICT,
     JSON,
     ConflictError,
@@ -21,6 +20,7 @@ from heterotrain_operator.clusters.kube.transport import (
     Timeout,
     Transport,
 )
+from heterotrain_operator.clusters.kube.objects.names import FIELD_MANAGER, GROUP, PLURAL, VERSION
 
 __all__ = ["FORBIDDEN", "JOB_API", "JOB_KIND", "REFUSALS", "ConflictError", "Gateway", "GatewayError", "JobGoneError"]
 
