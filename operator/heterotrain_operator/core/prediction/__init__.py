@@ -1,23 +1,23 @@
 """What is known of a worker: how long a step takes it, what a sample costs it, and what its memory holds.
 
-The predictors of own times stand one per file; `PREDICTORS` has them by name.
+Predictors of own times stand one per file; `PREDICTORS` has them by the names of `batching.prediction` in a manifest.
 """
 
 from __future__ import annotations
 
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction import affine
+from heterotrain_operator.core.prediction import ema
 from heterotrain_operator.core.prediction.predictor import Prediction, Predictor
 
 PREDICTORS: dict[str, Predictor] = {
-    "Affine": affine.PREDICTOR,
+    "EMA": ema.PREDICTOR,
 }
 
-DEFAULT = "Affine"
+DEFAULT = "EMA"
 
 
 def predictor_of(job: Job) -> Predictor:
-    """The predictor of a job's own times: the default one, since a manifest cannot name another yet."""
+    """The predictor of a job's own times: the default one, since there is no other that a manifest could name."""
     return PREDICTORS[DEFAULT]
 
 
