@@ -9,7 +9,7 @@ import pytest
 from heterotrain_operator.api.availability import NOT_YET
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction import DEFAULT, PREDICTORS, Prediction, Predictor, predictor_of
+from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.waterfill import Line
@@ -95,13 +95,17 @@ def test_lower_cpu_limit_makes_a_step_no_quicker(predictor: Predictor) -> None:
     assert predictor.factor_of_limits(1.0, 0.5) >= 1 >= predictor.factor_of_limits(0.5, 1.0) > 0
 
 
-def test_predictors_are_the_ones_that_a_manifest_may_name() -> None:
+def test_job_is_predicted_by_the_predictor_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(PREDICTORS["EMA"], summary="another")
+    monkeypatch.setitem(PREDICTORS, "Other", other)
+    assert predictor_of(JOB) is PREDICTORS["EMA"]
+    assert predictor_of(replace(JOB, prediction="Other")) is other
+
+
+def test_manifest_may_name_the_predictors_that_there_are() -> None:
     (limit,) = (each for each in NOT_YET if each.path == "spec.batching.prediction")
-    assert set(PREDICTORS) == set(limit.works)
-
-
-def test_job_has_the_default_predictor() -> None:
-    assert predictor_of(JOB) is PREDICTORS[DEFAULT]
+    assert not any(map(limit.refuses, PREDICTORS))
+    assert limit.refuses("Oracle")
 
 
 @pytest.mark.parametrize("is_sure", [True, False])
@@ -109,7 +113,7 @@ def test_optimal_splits_by_what_the_predictor_says_alone(*, is_sure: bool) -> No
     lines = {"fast": Line(0.0, 0.001), "slow": Line(0.0, 0.003)}
 
     def seat(name: str) -> Seat:
-        said = replace(PREDICTORS[DEFAULT], predict=lambda *_: Prediction(lines[name], is_sure))
+        said = replace(PREDICTORS["EMA"], predict=lambda *_: Prediction(lines[name], is_sure))
         return Seat(name, GROUP, 64, (1, 128), Estimate(lines[name].at(64), 1e-12, 100), predictor=said)
 
     proposal = POLICIES["Optimal"].propose(JOB, [seat("fast"), seat("slow")], 0)

@@ -13,12 +13,10 @@ PREDICTORS: dict[str, Predictor] = {
     "EMA": ema.PREDICTOR,
 }
 
-DEFAULT = "EMA"
-
 
 def predictor_of(job: Job) -> Predictor:
-    """The predictor of a job's own times: the default one, since there is no other that a manifest could name."""
-    return PREDICTORS[DEFAULT]
+    """The predictor that a job names; a manifest that names an unknown one is not admitted."""
+    return PREDICTORS[job.prediction]
 
 
-__all__ = ["DEFAULT", "PREDICTORS", "Prediction", "Predictor", "predictor_of"]
+__all__ = ["PREDICTORS", "Prediction", "Predictor", "predictor_of"]
