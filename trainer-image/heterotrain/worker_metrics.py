@@ -11,12 +11,16 @@ from heterotrain.metric import Kind, Table
 
 COUNTER, GAUGE = Kind.COUNTER, Kind.GAUGE
 
+JOB_LABEL = "training_job"  # not `job`, which Prometheus claims for itself
+WORKER_LABEL = "worker"
+GROUP_LABEL = "group"
+VERSION_LABEL = "plan_version"
+
 PHASE_LABEL = "phase"
 METRIC_LABEL = "metric"
 RESUMED_FROM_LABEL = "resumed_from"
 
-WORKERS = Table("heterotrain_worker_", ("training_job", "worker", "group", "plan_version"))
-"""`training_job`, because Prometheus claims `job` for itself."""
+WORKERS = Table("heterotrain_worker_", (JOB_LABEL, WORKER_LABEL, GROUP_LABEL, VERSION_LABEL))
 
 # Of the plan version that the worker follows.
 OWN_SECONDS_EWMA = WORKERS.row(

@@ -11,6 +11,7 @@ from typing import Any
 
 from heterotrain_operator.api.problems import Problem
 from heterotrain_operator.core.batching.policies import POLICIES
+from heterotrain_operator.core.prediction import PREDICTORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ NOT_YET = (
     Limit("spec.training.mode", works=("BSP",)),
     Limit("spec.training.learningRateScaling", works=("None",)),
     Limit("spec.batching.policy", works=("Optimal", "Proportional"), missing=("LBBSP",)),
-    Limit("spec.batching.prediction", works=("EMA",)),
+    Limit("spec.batching.prediction", works=tuple(PREDICTORS)),
     Limit("spec.stragglers.action", works=("Ignore",)),
     Limit("spec.scaling.condition", works=("None",)),
     Limit("spec.scaling.globalBatch", works=("Fixed",)),

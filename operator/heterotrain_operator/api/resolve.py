@@ -51,6 +51,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
         fixed_global_batch=spec.batching.fixed_global_batch,
         dead_band=spec.batching.dead_band,
         smoothing=spec.batching.smoothing,
+        prediction=spec.batching.prediction,
         dry_run=spec.batching.dry_run,
         suspend=spec.run_policy.suspend,
         backoff_limit=spec.run_policy.backoff_limit,

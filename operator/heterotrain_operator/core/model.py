@@ -60,6 +60,7 @@ class Job:
     fixed_global_batch: bool = True
     dead_band: float = 0.05
     smoothing: float = 0.2
+    prediction: str = "EMA"  # how own times are predicted, a key of `PREDICTORS`
     dry_run: bool = False
     suspend: bool = False
     failure_policy: str = "RestartAll"  # how incidents are answered, a key of `FAILURE_POLICIES`

@@ -173,7 +173,7 @@ def _context(ca_pem: str) -> ssl.SSLContext:
 def query_of(job: str, namespace: str, max_age_seconds: int) -> str:
     """PromQL for all raw samples of a job's workers in the last seconds."""
     names = f"{table.WORKERS.prefix}.+"
-    matchers = {"training_job": job, "namespace": namespace}
+    matchers = {table.JOB_LABEL: job, "namespace": namespace}
     # PromQL's strings are Go's, and JSON's escapes are among theirs.
     equal = ",".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in matchers.items())
     return f'{{{NAME_LABEL}=~"{names}",{equal}}}[{max_age_seconds}s]'
@@ -192,7 +192,7 @@ def newest_scrapes(series: Sequence[Series], oldest_of: Mapping[str, float]) -> 
         name = labels.get(NAME_LABEL, "")
         target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, *OWN_LABELS))
         scrapes.setdefault((target, time), []).append(Sample(name, labels, value))
-        worker = labels.get("worker", "")
+        worker = labels.get(table.WORKER_LABEL, "")
         if name != table.PLAN_VERSION.series or worker not in oldest_of or not math.isfinite(value):
             continue
         if time >= oldest_of[worker] and (worker not in newest or (time, value) > newest[worker][:2]):

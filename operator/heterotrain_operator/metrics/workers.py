@@ -30,7 +30,7 @@ MAX_LEAST_BATCH = 1024
 """Samples; a worker that reports to need more than this counts as one that needs one."""
 
 MAX_FIGURE = 2.0**53
-"""Of any kind: steps, seconds, samples, bytes. Whole numbers beyond it cannot be told apart."""
+"""Of any kind: steps, seconds, samples, bytes. Whole numbers beyond it cannot be distinguished."""
 
 MAX_PHASE_LENGTH = 64
 """Characters of a phase's name, which may be one that this version does not know."""
@@ -56,7 +56,7 @@ def metrics_of(samples: Iterable[Sample]) -> WorkerMetrics | None:
             return None
         version = _whole(table.PLAN_VERSION.name, max(versions))
         followed = str(version)
-        return _of_version([sample for sample in own if sample.labels.get("plan_version") == followed], version)
+        return _of_version([sample for sample in own if sample.labels.get(table.VERSION_LABEL) == followed], version)
     except ValueError as error:
         logger.debug("malformed metrics: %s", error)
         return None

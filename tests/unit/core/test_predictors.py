@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from heterotrain_operator.api.availability import NOT_YET
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction import DEFAULT, PREDICTORS, Prediction, Predictor, predictor_of
+from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.waterfill import Line
@@ -74,8 +77,35 @@ def test_what_is_learned_scales_with_the_speed(predictor: Predictor) -> None:
     assert after.mean_seconds == pytest.approx(2 * before.mean_seconds)
 
 
-def test_job_has_the_default_predictor() -> None:
-    assert predictor_of(JOB) is PREDICTORS[DEFAULT]
+def test_first_window_is_the_estimate(predictor: Predictor) -> None:
+    assert predictor.follow(None, measured(0.1), 0.2) == (measured(0.1), False)
+
+
+def test_estimate_follows_a_change_that_noise_does_not_explain(predictor: Predictor) -> None:
+    estimate, jumped = predictor.follow(measured(0.1), measured(0.4), 0.2)
+    assert jumped
+    assert estimate.mean_seconds == pytest.approx(0.4, rel=0.05)
+    estimate, jumped = predictor.follow(measured(0.1), measured(0.1001), 0.2)
+    assert not jumped
+    assert 0.1 <= estimate.mean_seconds <= 0.1001
+
+
+def test_lower_cpu_limit_makes_a_step_no_quicker(predictor: Predictor) -> None:
+    assert predictor.factor_of_limits(1.0, 1.0) == 1
+    assert predictor.factor_of_limits(1.0, 0.5) >= 1 >= predictor.factor_of_limits(0.5, 1.0) > 0
+
+
+def test_job_is_predicted_by_the_predictor_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(PREDICTORS["EMA"], summary="another")
+    monkeypatch.setitem(PREDICTORS, "Other", other)
+    assert predictor_of(JOB) is PREDICTORS["EMA"]
+    assert predictor_of(replace(JOB, prediction="Other")) is other
+
+
+def test_manifest_may_name_the_predictors_that_there_are() -> None:
+    (limit,) = (each for each in NOT_YET if each.path == "spec.batching.prediction")
+    assert not any(map(limit.refuses, PREDICTORS))
+    assert limit.refuses("Oracle")
 
 
 @pytest.mark.parametrize("is_sure", [True, False])
@@ -83,7 +113,7 @@ def test_optimal_splits_by_what_the_predictor_says_alone(*, is_sure: bool) -> No
     lines = {"fast": Line(0.0, 0.001), "slow": Line(0.0, 0.003)}
 
     def seat(name: str) -> Seat:
-        said = Predictor("says this", lambda *_: Prediction(lines[name], is_sure), lambda known, *_: known)
+        said = replace(PREDICTORS["EMA"], predict=lambda *_: Prediction(lines[name], is_sure))
         return Seat(name, GROUP, 64, (1, 128), Estimate(lines[name].at(64), 1e-12, 100), predictor=said)
 
     proposal = POLICIES["Optimal"].propose(JOB, [seat("fast"), seat("slow")], 0)

@@ -14,6 +14,7 @@ from heterotrain_operator.core.prediction.step_time import (
     Estimate,
     StepTime,
     counted,
+    factor_of_limits,
     feed_forward,
     follow,
     steps_since,
@@ -133,7 +134,7 @@ def test_window_with_a_stall_counts_less() -> None:
 
 def test_known_change_of_the_cpu_limit_is_expected_before_it_is_measured() -> None:
     known, _ = followed(StepTime(cpu_limit=1.0), *[Estimate(0.1, 1e-4, 10)] * 5)
-    known, factor = feed_forward(known, 0.5, metrics(57, 5.7), 10)
+    known, factor = feed_forward(known, 0.5, metrics(57, 5.7), 10, factor_of_limits)
     assert known.mean_seconds == pytest.approx(0.2)
     assert factor == 2, "which the speed of the fitted line is scaled by, too"
     assert known.counted_steps == 57, "steps before the change do not mix with those after it"
@@ -142,7 +143,7 @@ def test_known_change_of_the_cpu_limit_is_expected_before_it_is_measured() -> No
 
 def test_limit_that_does_not_bind_is_corrected_by_the_next_window() -> None:
     known, _ = followed(StepTime(cpu_limit=2.0), *[Estimate(0.1, 1e-6, 10)] * 5)
-    known, _ = feed_forward(known, 4.0, metrics(50, 5.0), 10)
+    known, _ = feed_forward(known, 4.0, metrics(50, 5.0), 10, factor_of_limits)
     known, jumps = followed(known, Estimate(0.1, 1e-6, 10))
     assert jumps == 1
     assert known.mean_seconds == pytest.approx(0.1, rel=0.06)
@@ -151,7 +152,7 @@ def test_limit_that_does_not_bind_is_corrected_by_the_next_window() -> None:
 @pytest.mark.parametrize("limit", [None, 0.0, -1.0, math.nan, math.inf])
 def test_limit_that_is_none_changes_nothing(limit: float | None) -> None:
     known = StepTime(cpu_limit=1.0, mean_seconds=0.1, steps=10)
-    assert feed_forward(known, limit, metrics(1, 1.0), 10) == (known, 1.0)
+    assert feed_forward(known, limit, metrics(1, 1.0), 10, factor_of_limits) == (known, 1.0)
 
 
 def test_nothing_measured_is_no_estimate() -> None:

@@ -1,6 +1,6 @@
 """A worker's series at /metrics, and JSON lines of steps and evaluations for a full record.
 
-Counters belong to the plan version in force: they start anew with it, and only it is exported, so that a reader never
+Counters belong to the active plan's version: they start again with it, and only it is exported, so that a reader never
 mixes times of different batch sizes.
 """
 

@@ -86,7 +86,7 @@ def _by_prediction(
 
 def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:
     limit = worker.cpu_limit if worker.cpu_limit is not None else metrics.cpu_limit
-    fed, ratio = feed_forward(known.step_time, limit, metrics, job.interval)
+    fed, ratio = feed_forward(known.step_time, limit, metrics, job.interval, predictor_of(job).factor_of_limits)
     if fed is known.step_time:
         return known
     if known.step_time.cpu_limit <= 0:

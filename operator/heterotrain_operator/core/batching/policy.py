@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction import DEFAULT, PREDICTORS, Prediction, Predictor
+from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.state import WorkerMemory
@@ -27,7 +27,7 @@ class Seat(NamedTuple):
     estimate: Estimate | None = None
     window: Estimate | None = None
     memory: WorkerMemory = WorkerMemory()
-    predictor: Predictor = PREDICTORS[DEFAULT]
+    predictor: Predictor = PREDICTORS["EMA"]
 
     @property
     def prediction(self) -> Prediction | None:

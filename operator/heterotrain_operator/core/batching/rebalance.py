@@ -12,8 +12,9 @@ from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
-from heterotrain_operator.core.prediction.step_time import Estimate, counted, follow, steps_since, window_of
+from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, window_of
 from heterotrain_operator.core.state import Memory, WorkerMemory
 
 
@@ -66,6 +67,7 @@ def _measured(
     windows: list[Estimate | None] = []
     remarks: list[str] = []
     changed = False
+    predictor = predictor_of(job)
     for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
         known, jumped = remembered.step_time, False
         cost, cap = remembered.batch_cost, remembered.throughput_cap
@@ -76,7 +78,7 @@ def _measured(
             window = None
         if window is not None:
             before = known.estimate
-            estimate, jumped = follow(before, window, job.smoothing)
+            estimate, jumped = predictor.follow(before, window, job.smoothing)
             if jumped and before is not None:
                 was, now = duration(before.mean_seconds), duration(window.mean_seconds)
                 remarks.append(f"{member.name} went from {was} to {now}")

@@ -14,9 +14,8 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerSeen
-from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.step_time import factor_of_limits
 from heterotrain_operator.core.state import WorkerMemory, key_of
 
 PLACES = 2**24 - 1
@@ -85,13 +84,13 @@ class Prior:
         )
         return next(alike, next(iter(candidates), None))
 
-    def cost_of(self, name: str, cpu_limit: float | None) -> BatchCost:
+    def cost_of(self, name: str, cpu_limit: float | None, predictor: Predictor) -> BatchCost:
         """The cost of a batch that was known of a worker, as expected under this CPU limit."""
         known = self._known[name]
         old = known.step_time.cpu_limit
         if cpu_limit is None or old <= 0 or not 0 < cpu_limit < math.inf:
             return known.batch_cost
-        return known.batch_cost.scaled(factor_of_limits(old, cpu_limit))
+        return known.batch_cost.scaled(predictor.factor_of_limits(old, cpu_limit))
 
 
 def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
@@ -135,13 +134,14 @@ def first_split(
         return None
     if len(before.members) == len(workers) and all(map(prior.stayed, workers)):
         return None
+    predictor = predictor_of(job)
     informed, sources = [], []
     for worker, seat in zip(workers, seats, strict=True):
         source = prior.source(worker)
         if source is None:
             return None
-        cost = prior.cost_of(source, worker.cpu_limit)
-        estimate = predictor_of(job).expected(cost, seat.batch, float(max(job.interval, 1)))
+        cost = prior.cost_of(source, worker.cpu_limit, predictor)
+        estimate = predictor.expected(cost, seat.batch, float(max(job.interval, 1)))
         if estimate is None:
             return None
         memory = prior.known(source)._replace(batch_cost=cost)

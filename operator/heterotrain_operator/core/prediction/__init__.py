@@ -1,24 +1,22 @@
 """What is known of a worker: how long a step takes it, what a sample costs it, and what its memory holds.
 
-The predictors of own times stand one per file; `PREDICTORS` has them by name.
+Predictors of own times stand one per file; `PREDICTORS` has them by the names of `batching.prediction` in a manifest.
 """
 
 from __future__ import annotations
 
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction import affine
+from heterotrain_operator.core.prediction import ema
 from heterotrain_operator.core.prediction.predictor import Prediction, Predictor
 
 PREDICTORS: dict[str, Predictor] = {
-    "Affine": affine.PREDICTOR,
+    "EMA": ema.PREDICTOR,
 }
-
-DEFAULT = "Affine"
 
 
 def predictor_of(job: Job) -> Predictor:
-    """The predictor of a job's own times: the default one, since a manifest cannot name another yet."""
-    return PREDICTORS[DEFAULT]
+    """The predictor that a job names; a manifest that names an unknown one is not admitted."""
+    return PREDICTORS[job.prediction]
 
 
-__all__ = ["DEFAULT", "PREDICTORS", "Prediction", "Predictor", "predictor_of"]
+__all__ = ["PREDICTORS", "Prediction", "Predictor", "predictor_of"]

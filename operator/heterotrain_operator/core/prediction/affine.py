@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.predictor import Prediction, Predictor
+from heterotrain_operator.core.prediction.predictor import Prediction
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.waterfill import Line
 
@@ -130,6 +130,3 @@ def _fit(w: float, wb: float, wbb: float, wy: float, wby: float, *, spans: bool)
             least = (1 - GREATEST_SHARE) * mean_y / mean_batch
             return (alpha, beta) if beta >= least else (mean_y - least * mean_batch, least)
     return 0.0, wby / wbb
-
-
-PREDICTOR = Predictor("an affine function of the batch, fitted by least squares", predict, learn)

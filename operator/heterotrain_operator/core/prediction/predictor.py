@@ -28,6 +28,10 @@ class Prediction(NamedTuple):
 class Predictor:
     """A way to predict own times.
 
+    `follow(before, window, smoothing)` takes a window of steps into the estimate of a worker's own time (None before
+    the first window), and says whether its speed jumped. `factor_of_limits(old, new)` is by how much longer a step is
+    expected to take under the new CPU limit (cores) than under the old one.
+
     `predict(known, batch, estimate)` is asked for a worker with a batch (samples per step) and its own time under the
     active plan; without samples (0) or estimate (None) it predicts by what is remembered alone. It gives None where
     nothing is known. `learn(known, batch, estimate)` gives what is remembered once a plan has ended under which the
@@ -35,6 +39,8 @@ class Predictor:
     """
 
     summary: str
+    follow: Callable[[Estimate | None, Estimate, float], tuple[Estimate, bool]]
+    factor_of_limits: Callable[[float, float], float]
     predict: Callable[[BatchCost, int, Estimate | None], Prediction | None]
     learn: Callable[[BatchCost, int, Estimate | None], BatchCost]
 

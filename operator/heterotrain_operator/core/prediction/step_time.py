@@ -10,7 +10,7 @@ have given it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Annotated, NamedTuple
 
@@ -184,9 +184,14 @@ def follow(before: Estimate | None, window: Estimate, smoothing: float) -> tuple
 
 
 def feed_forward(
-    known: StepTime, cpu_limit: float | None, metrics: WorkerMetrics, interval: int
+    known: StepTime,
+    cpu_limit: float | None,
+    metrics: WorkerMetrics,
+    interval: int,
+    factor_of: Callable[[float, float], float],
 ) -> tuple[StepTime, float]:
-    """Expect own time to scale with the inverse of the CPU limit, before it is measured; a new window begins.
+    """Expect own time to change with the CPU limit by a factor of the old and the new one, before it is measured; a new
+    window begins.
 
     The second value is the factor by which a step is expected to take longer; 1 where the limit is the known one. The
     expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
@@ -198,7 +203,7 @@ def feed_forward(
         return known._replace(cpu_limit=cpu_limit), 1.0
     if cpu_limit == known.cpu_limit or math.isclose(cpu_limit, known.cpu_limit, rel_tol=1e-6):
         return known, 1.0
-    ratio = factor_of_limits(known.cpu_limit, cpu_limit)
+    ratio = factor_of(known.cpu_limit, cpu_limit)
     scaled = known._replace(
         cpu_limit=cpu_limit,
         mean_seconds=known.mean_seconds * ratio,
@@ -209,7 +214,7 @@ def feed_forward(
 
 
 def factor_of_limits(old: float, new: float) -> float:
-    """By how much longer a step is expected to take under the new CPU limit than under the old one."""
+    """By how much longer a step is expected to take under the new CPU limit: the ratio of the limits, within bounds."""
     return min(max(old / new, 1 / GREATEST_FEED_FORWARD), GREATEST_FEED_FORWARD)
 
 
