@@ -100,7 +100,7 @@ def test_second_restart_waits_before_it_creates() -> None:
     world.tick()
     waiting = world.tick(0.5)
     assert not waiting.create
-    assert "start anew in 0.5 s" in waiting.reason
+    assert "start again in 0.5 s" in waiting.reason
     assert len(world.tick(0.6).create) == 3
 
 
@@ -237,7 +237,7 @@ def test_worker_that_is_gone_is_told_of_as_it_was_seen_last(last: dict[str, Any]
     del world.workers["job-g1-0"]
     decision, memory = decide(world.job, replace(world.seen(), departed=(gone,)), world.memory, world.now)
     assert decision.phase == "Restarting"
-    assert decision.reason == f"{said}; all workers start anew in 0 s (not counted as a restart)"
+    assert decision.reason == f"{said}; all workers start again in 0 s (not counted as a restart)"
     assert [event.reason for event in decision.events] == ["WorkerDisrupted", "RestartingWorkers"]
     assert memory.restarts == 0
 

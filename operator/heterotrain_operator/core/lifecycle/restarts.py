@@ -43,7 +43,7 @@ def restart_all(
     interruptions = (0 if _was_steady(memory, now) else memory.interruptions) + (not counts)
     delay = delay_seconds(restarts + interruptions)
     number = f"restart {restarts} of {job.backoff_limit}" if counts else "not counted as a restart"
-    reason = f"{message}; all workers start anew in {delay:g} s ({number})"
+    reason = f"{message}; all workers start again in {delay:g} s ({number})"
     memory = replace(
         memory,
         restarts=restarts,
@@ -75,7 +75,7 @@ def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
         reason = f"{memory.message}; waiting for {listed(facts.names)} to go away"
         return decision(job, "Restarting", memory.reason, reason, delete=facts.names), memory
     if memory.restart_at is not None and now < memory.restart_at:
-        reason = f"{memory.message}; workers start anew in {memory.restart_at - now:.1f} s"
+        reason = f"{memory.message}; workers start again in {memory.restart_at - now:.1f} s"
         return decision(job, "Restarting", memory.reason, reason), memory
     return None
 
