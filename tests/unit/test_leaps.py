@@ -8,7 +8,8 @@ import pytest
 
 from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 from heterotrain_operator.leaps import Leaps
 from heterotrain_operator.loop import run_job
 from unit.core.traces import World, hetero_world

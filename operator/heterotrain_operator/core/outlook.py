@@ -18,7 +18,8 @@ from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
 from heterotrain_operator.core.split.levels import feasibility
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,157 +1,26 @@
 """All that is remembered between two decisions; one small JSON value, so the operator may die at any time.
 
-It is stored beside the plan under the same precondition. What is remembered of one worker is composed of values that
-belong to the modules which declare them, and each says beside its fields in which columns of a row they are stored.
+It is stored beside the plan under the same precondition, and made of one row for each worker (`worker_memory.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from itertools import repeat
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import is_text, is_whole, parse_object, shown
-from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, Columns, checked, columns_of, cut, decoded
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.memory_model import MemoryUse
-from heterotrain_operator.core.prediction.step_time import StepTime
-from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.columns import checked, cut
+from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of
 
 SCHEMA = 1
 """Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
 
 MAX_BYTES = 2**23
 """The longest value that is read: far above what any job's workers take."""
-
-KEY_LENGTH = 6
-"""Characters of a worker's key: 36 bits, so that two of 1,000 workers are alike in one job of 100,000. The UIDs are in
-the plan at their full length already; here they would add a quarter to the bytes of a worker.
-"""
-
-NO_KEY = "." * KEY_LENGTH
-"""Stands where a worker's key is not known; no key has such characters."""
-
-
-@lru_cache(maxsize=2**15)
-def key_of(uid: str) -> str:
-    """What a worker's memory is kept under: a digest of its UID."""
-    digest = hashlib.blake2s(uid.encode(errors="replace"), digest_size=KEY_LENGTH).digest()
-    return urlsafe_b64encode(digest).decode()[:KEY_LENGTH]
-
-
-class WorkerMemory(NamedTuple):
-    """What is remembered of one worker; zeros mean "nothing yet".
-
-    Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
-    (`memory_model.py`), the batch at which its throughput fell (`throughput_cap.py`) and the fewest samples that its
-    model trains well with (`least_batch.py`). Of single numbers: its batch before the active plan
-    (`batching/rollback.py`) and in a profile's second plan (`batching/policies/profile.py`), since when its metrics
-    cannot be read (`lifecycle/progress.py`) and where it runs (`lifecycle/prior.py`).
-
-    `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
-    members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
-    dataclass takes three times as long.
-    """
-
-    step_time: StepTime = StepTime()
-    batch_cost: BatchCost = BatchCost()
-    memory_use: MemoryUse = MemoryUse()
-    throughput_cap: ThroughputCap = ThroughputCap()
-    reference_batch: Annotated[int, Column(18)] = 0
-    silent_since: Annotated[float, Column(19)] = 0.0
-    replaced_batch: Annotated[int, Column(21)] = 0
-    least_batch: Annotated[int, Column(29)] = 0
-    place: Annotated[int, Column(30)] = 0
-    key: str = ""
-
-    def unmeasured(self) -> WorkerMemory:
-        """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
-        return self._replace(step_time=self.step_time.unmeasured(), silent_since=0.0)
-
-    def rounded(self, before: WorkerMemory) -> WorkerMemory:
-        """Numbers cut to the digits that are kept; so a memory read back equals the one written. What is still the very
-        value of the rounded memory `before` is left alone, for most of a worker's values seldom change.
-        """
-        if self is before:
-            return self
-        step_time, cost, cap = self.step_time, self.batch_cost, self.throughput_cap
-        return WorkerMemory(
-            step_time if step_time is before.step_time else step_time.rounded(),
-            cost if cost is before.batch_cost else cost.rounded(),
-            self.memory_use,
-            cap if cap is before.throughput_cap else cap.rounded(),
-            self.reference_batch,
-            cut(self.silent_since, BASELINE_DIGITS),
-            self.replaced_batch,
-            self.least_batch,
-            self.place,
-            self.key,
-        )
-
-    def measured(
-        self, step_time: StepTime, batch_cost: BatchCost, memory_use: MemoryUse, throughput_cap: ThroughputCap
-    ) -> WorkerMemory:
-        """The same worker after a window of steps."""
-        return WorkerMemory(
-            step_time,
-            batch_cost,
-            memory_use,
-            throughput_cap,
-            self.reference_batch,
-            self.silent_since,
-            self.replaced_batch,
-            self.least_batch,
-            self.place,
-            self.key,
-        )
-
-    def row(self) -> list[Any]:
-        """Its columns, without the empty ones at the end; whole numbers are written as such."""
-        row = _EMPTY_ROW.copy()
-        for part, columns in _PARTS:
-            owner = getattr(self, part) if part else self
-            for number, name, _ in columns:
-                row[number] = getattr(owner, name)
-        while row and not row[-1]:
-            row.pop()
-        return [int(value) if isinstance(value, float) and value.is_integer() else value for value in row]
-
-    @classmethod
-    def from_row(cls, row: Any, key: str = "") -> WorkerMemory:
-        """What a row holds of the worker with this key; a longer one is of a newer operator, and a malformed one of a
-        worker of whom nothing is known.
-        """
-        if not isinstance(row, list):
-            return cls(key=key)
-        try:
-            values: dict[str, Any] = {part: decoded(kind, columns, row) for part, (kind, columns) in _VALUES.items()}
-            for number, name, default in _OWN_COLUMNS:
-                if number < len(row):
-                    values[name] = checked(row[number], default, name)
-            return cls(key=key, **values)
-        except ValueError:
-            return cls(key=key)
-
-
-_VALUES: dict[str, tuple[type[Any], Columns]] = {
-    part: (kind, columns_of(kind))
-    for part, kind in (
-        ("step_time", StepTime),
-        ("batch_cost", BatchCost),
-        ("memory_use", MemoryUse),
-        ("throughput_cap", ThroughputCap),
-    )
-}
-_OWN_COLUMNS = columns_of(WorkerMemory)
-_NOBODY = WorkerMemory()
-_PARTS = (("", _OWN_COLUMNS), *((part, columns) for part, (_, columns) in _VALUES.items()))
-_EMPTY_ROW: list[Any] = [0] * sum(len(columns) for _, columns in _PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +125,7 @@ class Memory:
             retreated_seconds=cut(self.retreated_seconds),
             doubt=cut(self.doubt),
             workers=tuple(
-                [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(_NOBODY), strict=False)]
+                [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(NOBODY), strict=False)]
             ),
         )
 
@@ -341,7 +210,7 @@ def members_memory(memory: Memory, plan: Plan) -> tuple[WorkerMemory, ...]:
     known = {worker.key: worker for worker in memory.workers}
     if by_rank and "" in known:
         return tuple(_keyed(worker, key) for worker, key in zip(memory.workers, keys, strict=True))
-    return tuple(_keyed(known.get(key, _NOBODY), key) for key in keys)
+    return tuple(_keyed(known.get(key, NOBODY), key) for key in keys)
 
 
 def _keyed(worker: WorkerMemory, key: str) -> WorkerMemory:

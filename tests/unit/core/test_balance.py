@@ -10,7 +10,8 @@ import pytest
 from heterotrain_operator.core.batching.balance import BALANCE_TOLERANCE, balance
 from heterotrain_operator.core.model import Condition, Decision
 from heterotrain_operator.core.prediction.step_time import StepTime
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import hetero_world
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.prediction.affine import predict
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
 

@@ -14,7 +14,7 @@ from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction.least_batch import bounded_below, why_no_fewer
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.split.passes import at_once
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_job
 
 SCALES = (1.0, 20.0, 40.0)

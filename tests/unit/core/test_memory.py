@@ -17,7 +17,8 @@ from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.state import KEY_LENGTH, MAX_BYTES, Memory, WorkerMemory, key_of, members_memory
+from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
+from heterotrain_operator.core.worker_memory import KEY_LENGTH, WorkerMemory, key_of
 from hostile import spoilt_text
 from unit.core.traces import MemoryWorld, World, hetero_job
 

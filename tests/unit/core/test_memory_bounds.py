@@ -14,7 +14,7 @@ from heterotrain_operator.core.prediction.memory_limit import why_no_more
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, measured
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.passes import at_once
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import MemoryWorld, hetero_job
 
 FAST = "job-g0-0"

@@ -12,7 +12,7 @@ from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.prediction.throughput_cap import EXPIRES_INTERVALS, ThroughputCap, raised, watched
 from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 GROUP = Group(name="cpu", replicas=1)
 

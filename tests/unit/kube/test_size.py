@@ -22,7 +22,8 @@ from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.state import MAX_BYTES, Memory, WorkerMemory, key_of
+from heterotrain_operator.core.state import MAX_BYTES, Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 from kube_server.api_server import ApiServer
 from unit.kube.documents import JOB_UID, groups, job
 

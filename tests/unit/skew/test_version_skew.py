@@ -29,7 +29,8 @@ from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.state import Memory, WorkerMemory, key_of, members_memory
+from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 from unit.kube.documents import job
 
 PREVIOUS = Path(__file__).parent / "previous"

@@ -11,7 +11,7 @@ from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:

@@ -12,7 +12,8 @@ from heterotrain_operator.core.prediction.least_batch import bounded_below, repo
 from heterotrain_operator.core.prediction.memory_limit import after_failure, batch_limit, why_no_more
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.passes import at_once, in_passes
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 def users_bounds(job: Job) -> dict[str, Bounds]:

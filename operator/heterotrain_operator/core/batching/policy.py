@@ -10,7 +10,7 @@ from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 class Seat(NamedTuple):

@@ -14,7 +14,7 @@ from heterotrain_operator.core.prediction.memory_limit import why_no_more
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import feasibility
 from heterotrain_operator.core.split.passes import at_once, in_passes
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 def repaired(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[int, ...] | None, str] | None:

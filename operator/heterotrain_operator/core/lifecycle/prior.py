@@ -16,7 +16,7 @@ from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.state import WorkerMemory, key_of
+from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 
 PLACES = 2**24 - 1
 """Numbers of places: a job has few, and two with the same number cost a worse first split."""

@@ -13,7 +13,8 @@ from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
-from heterotrain_operator.core.state import Memory, WorkerMemory
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 States = Mapping[str, WorkerState]
 """Of the members, by name."""
@@ -69,8 +70,8 @@ def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, E
     step, uid = found[0].resumed_step, found[0].resumed_from
     whose = f"of the UID {uid}" if uid else "which does not say its UID"
     message = (
-        f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin again under this name, "
-        "set spec.checkpoint.resume: Never"
+        f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin again under this "
+        "name, set spec.checkpoint.resume: Never"
     )
     return replace(memory, resumed_step=step, resumed_from=uid), Event("Normal", "ResumedFromEarlierJob", message)
 

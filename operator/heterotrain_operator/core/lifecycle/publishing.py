@@ -13,7 +13,8 @@ from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.throughput_cap import raised
-from heterotrain_operator.core.state import Memory, WorkerMemory, members_memory
+from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 def next_version(facts: Facts, memory: Memory) -> int:

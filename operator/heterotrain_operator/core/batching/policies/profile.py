@@ -13,7 +13,7 @@ from heterotrain_operator.core.batching.policies import uniform
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.state import WorkerMemory
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 SCALES = (0.6, 1.3, 0.8)
 """Of the second plan's batches, in the plans after it."""
