@@ -69,8 +69,8 @@ def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, E
     step, uid = found[0].resumed_step, found[0].resumed_from
     whose = f"of the UID {uid}" if uid else "which does not say its UID"
     message = (
-        f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin again under this name, "
-        "set spec.checkpoint.resume: Never"
+        f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin again under this "
+        "name, set spec.checkpoint.resume: Never"
     )
     return replace(memory, resumed_step=step, resumed_from=uid), Event("Normal", "ResumedFromEarlierJob", message)
 
