@@ -76,7 +76,7 @@ class Loop(Generic[News]):
         """The memory with its moments moved by what the clock has leapt, and by how many seconds that is.
 
         A round that failed may have stored its corrected memory all the same. The moment at which the job was first
-        seen tells: it was moved with the others.
+        seen shows it, because that was moved with the others.
         """
         if self._corrected is not None and self._corrected[0] == memory.created_at:
             self._leaps.made_up(self._corrected[1])
