@@ -24,7 +24,7 @@ PAPER_CORES: Mapping[int, tuple[int, ...]] = {
 
 DYNAMIC = "dynamic"
 DYNAMIC_LEVELS = (1, 2, 4, 8, 1)
-"""Source: OmniLearn, section IV-F, figure 10."""
+"""OmniLearn, section IV-F, goes "from HL1 through HL8, and back to HL1": probably 1, 2, 4, 8, 8, 4, 2, 1."""
 
 GREATEST_WORKER_CORES = 1.0
 """A worker computes in one thread, and more than one core would not make it faster."""
