@@ -18,7 +18,7 @@ assert importlib.util.find_spec("torch") is None
 importlib.import_module("heterotrain.contract")
 operator = importlib.import_module("heterotrain_operator")
 for module in pkgutil.walk_packages(operator.__path__, operator.__name__ + "."):
-    if not module.name.startswith("heterotrain_operator.cli"):
+    if not module.name.startswith(("heterotrain_operator.cli", "heterotrain_operator.experiments")):
         print(importlib.import_module(module.name).__name__)
 """
 

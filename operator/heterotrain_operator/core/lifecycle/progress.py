@@ -20,8 +20,7 @@ States = Mapping[str, WorkerState]
 """Of the members, by name."""
 
 SLOW_STEPS = 20
-"""Slow steps (about the 99th percentile) without progress before a worker counts as hung. Source: mechanisms.
-"""
+"""Slow steps (about the 99th percentile) without progress before a worker counts as hung."""
 
 WAY_OUT = 'long work between steps belongs inside `with session.pause("..."):`'
 """What a script can do so that it does not count as hung."""
@@ -108,8 +107,7 @@ def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory
 
     Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
     pause, and for the first step of workers that started, in which much is compiled and loaded, it is the startup
-    deadline if that is longer; and pauses altogether cannot stretch it beyond their sum. Source: mechanisms, membership
-    (three states of a silent worker).
+    deadline if that is longer; and pauses altogether cannot stretch it beyond their sum.
     """
     if memory.progress_at is None or memory.advanced_at is None:
         return None

@@ -195,7 +195,7 @@ def feed_forward(
 
     The second value is the factor by which a step is expected to take longer; 1 where the limit is the known one. The
     expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
-    jump. Source: mechanisms, speed prediction (the limit is what helps to predict).
+    jump. See docs/design.md, "A changed CPU limit is followed before it is measured".
     """
     if cpu_limit is None or not 0 < cpu_limit < math.inf:
         return known, 1.0

@@ -43,7 +43,7 @@ def fill_level(intercepts: Sequence[float], slopes: Sequence[float], bounds: Seq
     Slopes must be positive and finite, `total` within the sums of the bounds. The sum rises piecewise
     linearly in T with two breakpoints per worker: find the piece among them sorted, by Newton's steps and then by
     bisection of what these leave, and solve on it in closed form (no running sums, so no cancellation). A worker whose
-    intercept exceeds T gets its least batch. Source: mechanisms, affine water-filling.
+    intercept exceeds T gets its least batch. See docs/design.md, `Optimal`.
     """
     breakpoints = sorted(
         {

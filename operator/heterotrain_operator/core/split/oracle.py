@@ -44,8 +44,7 @@ def oracle_split(
     """The min-max split of `global_batch` samples, and its iteration's own seconds (without all-reduce).
 
     `profiles` holds per worker its own seconds by batch size. Raises ValueError, with figures, if a profile
-    is empty or the bounds cannot hold the batch. Source: mechanisms, oracle (greedy optimum on offline-
-    profiled times).
+    is empty or the bounds cannot hold the batch. It is the greedy optimum on profiled times.
     """
     times = []
     for rank, points in enumerate(profiles):

@@ -31,7 +31,7 @@ def waterfill(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tu
 
     Fill to the real-valued level, floor, and hand the rest out one by one to the least time after taking it
     (largest-remainder rounding is not optimal). O(K log K). Raises ValueError, with figures, if the bounds
-    cannot hold `total`, or if a line does not rise. Source: mechanisms, affine water-filling.
+    cannot hold `total`, or if a line does not rise. See docs/design.md, `Optimal`.
     """
     for rank, (fixed, slope) in enumerate(lines):
         if not (0 < slope < math.inf and 0 <= fixed < math.inf):
@@ -53,7 +53,7 @@ def waterfill(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tu
 def unbounded_level(lines: Sequence[Line], total: float) -> float:
     """Iteration seconds of the real-valued optimum without bounds: `(B + sum(alpha/beta)) / sum(1/(s*beta))`.
 
-    It holds while it exceeds every worker's fixed seconds. Source: mechanisms, affine water-filling.
+    It holds while it exceeds every worker's fixed seconds. See docs/design.md, `Optimal`.
     """
     offsets = math.fsum(line.fixed_seconds / line.seconds_per_sample for line in lines)
     return (total + offsets) / math.fsum(1 / line.seconds_per_sample for line in lines)

@@ -17,7 +17,7 @@ from heterotrain_operator.core.split.levels import Bounds, feasibility
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 
 LEAST_SAVING = 0.02
-"""Saving of the iteration's own time below which no move is worth its noise. Source: mechanisms."""
+"""Saving of the iteration's own time below which no move is worth its noise. See docs/design.md, `Optimal`."""
 
 LEAST_SURE_SAVING = 0.05
 """The same where no noise could turn the move into a loss: more than rounding and a bound that wavers would move."""
@@ -30,7 +30,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     """Move to the water-filled split if that saves clearly more than nothing, and more than noise could
     explain.
 
-    A worker of which nothing is known keeps its batch. Source: mechanisms, section 3.
+    A worker of which nothing is known keeps its batch. See docs/design.md, `Optimal`.
     """
     lines: list[Line] = []
     probing = False

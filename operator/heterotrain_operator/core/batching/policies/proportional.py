@@ -23,7 +23,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     The dead-band applies to the clipped change, less what noise could explain of it; and once more to the
     change that would be published, since rescaling can undo nearly all of it. A worker at 0 samples, which
     the rule could never raise again, is given one if its bounds allow. Source: Taming III-C (T2 to T5),
-    OmniLearn Alg. 1 and eq. 8; the order is mechanisms', traps.
+    OmniLearn Alg. 1 and eq. 8; the order of the rules is our own.
     """
     caps = [watched(seat.memory.throughput_cap, seat.batch, seat.window) for seat in seats]
     memories = tuple(
