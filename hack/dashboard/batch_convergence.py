@@ -173,7 +173,7 @@ def overview(dashboard: Dashboard) -> Dashboard:
         .with_panel(stat("Workers that train", "short", job(table.JOB_WORKERS_READY)))
         .with_panel(stat("Workers wanted", "short", job(table.JOB_WORKERS_WANTED)))
         .with_panel(stat("Step", "short", job(table.JOB_STEP)))
-        .with_panel(stat("Plan in force", "short", job(table.JOB_PLAN_VERSION)))
+        .with_panel(stat("Active plan", "short", job(table.JOB_PLAN_VERSION)))
         .with_panel(stat("Imbalance", "short", job(table.JOB_IMBALANCE_RATIO), decimals=2))
         .with_panel(stat("Adjustments in view", "short", in_view(table.JOB_ADJUSTMENTS)))
         .with_panel(stat("Restarts in view", "short", in_view(table.JOB_RESTARTS)))
@@ -251,9 +251,9 @@ def training(dashboard: Dashboard) -> Dashboard:
         .with_panel(
             steps(
                 "Plan version",
-                "The version in force, and the one that each worker follows.",
+                "The active version, and the one that each worker follows.",
                 "short",
-                (job(table.JOB_PLAN_VERSION), "in force"),
+                (job(table.JOB_PLAN_VERSION), "active"),
                 (worker(workers.PLAN_VERSION), "{{worker}}"),
             )
         )
@@ -285,7 +285,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
         .with_panel(
             steps(
                 "CPU limit",
-                "Cores, as in force now; a resize in place changes it.",
+                "Cores, as they are now; a resize in place changes it.",
                 "short",
                 (worker(workers.CPU_LIMIT), "{{worker}}"),
                 columns=6,
@@ -303,7 +303,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
         .with_panel(
             graph(
                 "Peak memory of the limit",
-                "Of an ordinary step under the plan in force; batches grow to 95 %.",
+                "Of an ordinary step under the active plan; batches grow to 95 %.",
                 "percentunit",
                 (MEMORY_SHARE, "{{worker}}"),
                 columns=6,

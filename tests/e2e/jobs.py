@@ -186,7 +186,7 @@ class JobOnCluster:
         return wait_for(lambda: self.events(reason), seconds, f"event {reason} of job {self.name}")[-1]
 
     def wait_for_plan(self, version: int, seconds: float) -> Plan:
-        """The plan in force, once it is of at least that version."""
+        """The active plan, once it is of at least that version."""
         return wait_for(
             lambda: plan if (plan := self.plan).version >= version else None,
             seconds,

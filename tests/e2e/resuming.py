@@ -1,5 +1,5 @@
-"""When the workers of a job start anew: wait for it, and what then holds: they begin at the newest checkpoint, and lose
-nothing else.
+"""When the workers of a job start again: wait for it, and what then holds: they begin at the newest checkpoint,
+and lose nothing else.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def wait_for_generation(restarted: JobOnCluster, history: History, generation: i
 
 
 def steps_of_newest_generation(job: JobOnCluster, history: History, group: str) -> tuple[StepRecord, StepRecord]:
-    """A worker's last step before its workers started anew, and its first one after."""
+    """A worker's last step before its workers started again, and its first one after."""
     newest = max(plan.generation for plan in history.plans.values())
     versions = {version for version, plan in history.plans.items() if plan.generation == newest}
     records = job.records(group)
     # The job trains on meanwhile, under plans that may be later than those of the history.
     first = next((at for at, record in enumerate(records) if record.version in versions), None)
     assert first is not None, f"worker {job.pod_name(group)} does not train again"
-    assert first > 0, f"worker {job.pod_name(group)} did not train before it started anew"
+    assert first > 0, f"worker {job.pod_name(group)} did not train before it started again"
     return records[first - 1], records[first]
 
 

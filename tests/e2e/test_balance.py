@@ -57,7 +57,7 @@ def test_unequal_workers_come_to_take_equally_long(apply: Apply, apply_at: str) 
     assert set(history.pods_made().values()) == {1}
     # Each trained all steps, exactly once, and all of them in step.
     assert all([record.step for record in mine] == list(range(STEPS)) for mine in records.values())
-    # Whoever followed the plan in force at the end; one that was written in the last moments came too late.
+    # Whoever followed the active plan at the end; one that was written in the last moments came too late.
     ended = records["large"][-1].time
     assert versions == {max(version for version, seen in history.written.items() if seen < ended - 2)}
     assert {worker["planVersion"] for worker in status["workers"]} == versions

@@ -89,7 +89,7 @@ def test_pods_behind_a_gate_wait_beyond_the_startup_deadline(apply: Apply, clust
     assert held.status["restarts"] == 0
 
 
-def test_job_created_again_says_what_it_goes_on_from_and_on_request_begins_anew(apply: Apply) -> None:
+def test_job_created_again_says_what_it_goes_on_from_and_on_request_begins_again(apply: Apply) -> None:
     first = apply(two_workers("again"))
     first.wait_for_step(25)
     document = first.document()

@@ -16,7 +16,7 @@ def wait_for(
 ) -> T:
     """Ask until the answer is neither None nor false nor empty, and return it.
 
-    Raises AssertionError, which says in vain for what (as it is then, if that is a function), after `seconds`.
+    Raises AssertionError, which says for what (as it is then, if that is a function), after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -24,5 +24,5 @@ def wait_for(
         if answer:
             return answer
         if time.monotonic() >= deadline:
-            raise AssertionError(f"waited {seconds:g} s in vain for {what if isinstance(what, str) else what()}")
+            raise AssertionError(f"waited {seconds:g} s for {what if isinstance(what, str) else what()}")
         time.sleep(every)

@@ -32,13 +32,13 @@ OWN_SECONDS_EWMA = WORKERS.row(
     details="It begins again with each version. Own time does not include waiting for others.",
 )
 BATCH_SIZE = WORKERS.row(
-    GAUGE, "batch_size", "Samples per step in the plan in force.", unit="samples", field="batch_size"
+    GAUGE, "batch_size", "Samples per step in the active plan.", unit="samples", field="batch_size"
 )
-PLAN_VERSION = WORKERS.row(GAUGE, "plan_version", "Version of the plan in force.", field="plan_version")
+PLAN_VERSION = WORKERS.row(GAUGE, "plan_version", "Version of the active plan.", field="plan_version")
 GENERATION = WORKERS.row(
     GAUGE,
     "generation",
-    "Generation of the plan in force.",
+    "Generation of the active plan.",
     field="generation",
     details="It grows with every change of the members.",
 )
@@ -72,7 +72,7 @@ MEMORY_BYTES = WORKERS.row(GAUGE, "memory_bytes", "Resident memory.", unit="byte
 MEMORY_LIMIT_BYTES = WORKERS.row(
     GAUGE,
     "memory_limit_bytes",
-    "Memory limit in force.",
+    "Present memory limit.",
     unit="bytes",
     field="memory_limit_bytes",
     details="On a GPU it is the memory that this worker may use. It is absent if there is no limit.",
@@ -80,7 +80,7 @@ MEMORY_LIMIT_BYTES = WORKERS.row(
 CPU_LIMIT = WORKERS.row(
     GAUGE,
     "cpu_limit_cores",
-    "CPU limit in force, cores.",
+    "Present CPU limit, cores.",
     unit="cores",
     field="cpu_limit",
     details="It is absent if there is no limit.",

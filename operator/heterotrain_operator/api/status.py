@@ -57,7 +57,7 @@ class WorkerStatus(Model):
         "names it), leaving or gone.",
     )
     batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
-        default=None, description="Samples per step in the plan in force."
+        default=None, description="Samples per step in the active plan."
     )
     plan_version: Number | None = Field(default=None, description="Version of the plan that it follows.")
     own_milliseconds: Annotated[float, Field(ge=0, le=MAX_STEPS)] | None = Field(
@@ -128,12 +128,10 @@ class JobStatus(Model):
     imbalance_percent: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = Field(
         default=None, description="By how much the slowest worker's own time exceeds the mean, in percent."
     )
-    plan_version: Number | None = Field(default=None, description="Version of the plan in force.")
-    plan_generation: Number | None = Field(
-        default=None, description="Generation of the membership in the plan in force."
-    )
+    plan_version: Number | None = Field(default=None, description="Version of the active plan.")
+    plan_generation: Number | None = Field(default=None, description="Generation of the membership in the active plan.")
     global_batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
-        default=None, description="Samples per step in the plan in force."
+        default=None, description="Samples per step in the active plan."
     )
     resumed_from: ResumedFrom | None = Field(
         default=None,
@@ -145,7 +143,7 @@ class JobStatus(Model):
     )
     reason: Text | None = Field(default=None, description="Why the last decision was taken, in words and figures.")
     start_time: Timestamp | None = Field(
-        default=None, description="Since when the job is active; anew when it resumes."
+        default=None, description="Since when the job is active; set again when it resumes."
     )
     completion_time: Timestamp | None = Field(default=None, description="When the job succeeded or failed.")
     conditions: Annotated[tuple[ConditionStatus, ...], Field(max_length=MAX_CONDITIONS)] = Field(

@@ -27,7 +27,7 @@ JOB_CONDITION = JOBS.row(
 JOB_PLANNED_BATCH_SIZE = JOBS.row(
     GAUGE,
     "planned_batch_size",
-    "Samples per step in the plan in force.",
+    "Samples per step in the active plan.",
     unit="samples",
     further=("worker", "group"),
 )
@@ -35,9 +35,9 @@ JOB_EVALUATION = JOBS.row(GAUGE, "evaluation", "What the script evaluated last, 
 JOB_WORKERS_WANTED = JOBS.row(GAUGE, "workers_wanted", "Workers that the job asks for.")
 JOB_WORKERS_READY = JOBS.row(GAUGE, "workers_ready", "Workers that train.")
 JOB_WORKERS_SILENT = JOBS.row(GAUGE, "workers_silent", "Running workers whose metrics could not be read.")
-JOB_PLAN_VERSION = JOBS.row(GAUGE, "plan_version", "Version of the plan in force.")
+JOB_PLAN_VERSION = JOBS.row(GAUGE, "plan_version", "Version of the active plan.")
 JOB_GLOBAL_BATCH_SIZE = JOBS.row(
-    GAUGE, "global_batch_size", "Samples per step over all workers in the plan in force.", unit="samples"
+    GAUGE, "global_batch_size", "Samples per step over all workers in the active plan.", unit="samples"
 )
 JOB_IMBALANCE_RATIO = JOBS.row(
     GAUGE,

@@ -97,7 +97,7 @@ def test_every_change_is_seen_across_watches_that_end(api: ApiServer, reader: Re
 
 
 @pytest.mark.parametrize("how", ["event", "answer"])
-def test_expired_watch_looks_anew(how: str, api: ApiServer, reader: Reader) -> None:
+def test_expired_watch_looks_again(how: str, api: ApiServer, reader: Reader) -> None:
     api.restore("heterotrainingjobs", at(0, 50))
     api.scripts = [[GONE] if how == "answer" else [gone()], [modified(at(5, 101))]]
     assert followed(reader, 3) == ([0, 0, 5], [])

@@ -24,7 +24,7 @@ def decided(world: World, seen: Seen) -> tuple[Decision, Memory]:
     return decide(world.job, seen, world.memory, world.now)
 
 
-def test_lost_node_starts_all_anew_without_counting() -> None:
+def test_lost_node_starts_all_again_without_counting() -> None:
     world = hetero_world(backoff_limit=0)
     world.run(1)
     decision, memory = decided(world, changed(world.seen(), "job-g1-0", node_lost=True, metrics=None))

@@ -276,7 +276,7 @@ def test_suspended_job_loses_its_pods_and_resumes_in_the_next_generation() -> No
     assert world.memory.restarts == 0
 
 
-def test_a_resumed_job_waits_anew_for_pods_that_still_end() -> None:
+def test_a_resumed_job_waits_again_for_pods_that_still_end() -> None:
     world = hetero_world()
     leaving = dict(world.workers)
     world.job = replace(world.job, suspend=True)
@@ -311,7 +311,7 @@ def test_job_beyond_its_active_deadline_fails() -> None:
     assert len(decision.delete) == 3
 
 
-def test_changed_replicas_start_all_workers_anew_without_counting() -> None:
+def test_changed_replicas_start_all_workers_again_without_counting() -> None:
     world = World(two_groups()).start()
     world.train(10)
     world.job = two_groups(groups=(Group("gpu", 3, batch_max=100), Group("cpu", 1)))

@@ -109,7 +109,7 @@ def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_sho
     assert not memory.draining
 
 
-def test_each_worker_that_finds_a_place_begins_the_patience_anew() -> None:
+def test_each_worker_that_finds_a_place_begins_the_patience_again() -> None:
     world = World(four_workers())
     nodes = Nodes(1, world)
     for places in (1, 2, 3):

@@ -266,7 +266,7 @@ def test_job_that_goes_on_from_an_earlier_ones_checkpoint_says_so_once(uid: str,
         assert not any(event.reason == "ResumedFromEarlierJob" for event in world.tick().events)
 
 
-def test_job_that_begins_anew_has_taken_nothing_over() -> None:
+def test_job_that_begins_again_has_taken_nothing_over() -> None:
     world = hetero_world()
     world.run(3)
     assert world.memory.resumed_step == -1

@@ -75,7 +75,7 @@ def test_restoring_waits_for_workers_that_pause(world: World, phase: str) -> Non
     assert world.tick().plan is not None
 
 
-def test_worker_missing_beside_the_plan_starts_all_anew(world: World) -> None:
+def test_worker_missing_beside_the_plan_starts_all_again(world: World) -> None:
     world.plan = None
     del world.workers["job-g2-0"]
     decision = world.tick()
@@ -84,7 +84,7 @@ def test_worker_missing_beside_the_plan_starts_all_anew(world: World) -> None:
     assert world.memory.restarts == 0
 
 
-def test_newcomer_beside_the_lost_plan_starts_all_anew(world: World) -> None:
+def test_newcomer_beside_the_lost_plan_starts_all_again(world: World) -> None:
     world.plan = None
     worker = world.workers["job-g2-0"]
     worker.metrics = replace(worker.metrics, plan_version=0, generation=0, phase=PHASE_WAITING)

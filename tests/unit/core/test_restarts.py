@@ -46,7 +46,7 @@ def test_failure_names_the_worker_its_exit_and_its_last_words(exit_code: int, me
     assert world.memory.restarts == 1
 
 
-def test_all_workers_are_created_anew_and_the_next_generation_starts_with_the_batches_that_were() -> None:
+def test_all_workers_are_created_again_and_the_next_generation_starts_with_the_batches_that_were() -> None:
     world = hetero_world()
     world.run(3)
     before = world.plan

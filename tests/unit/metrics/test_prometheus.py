@@ -136,7 +136,7 @@ def test_two_servers_that_watch_one_worker_are_not_mixed(url: str, script: Scrip
     assert read(url) == WorkerMetrics(plan_version=7, steps=11.0, own_seconds=1.1)
 
 
-def test_counter_that_began_anew_is_taken_as_it_is(url: str, script: Script) -> None:
+def test_counter_that_began_again_is_taken_as_it_is(url: str, script: Script) -> None:
     steps = row(table.STEPS.series, [(-3, 100), (-2, 120), (-1, 4)])
     script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), steps)
     metrics = read(url)

@@ -92,7 +92,7 @@ class WorkerState:
 
 
 class WorkerMetrics(Collector):
-    """Exports a WorkerState and the counters of the version in force."""
+    """Exports a WorkerState and the counters of the active version."""
 
     def __init__(self, job: str, worker: str, group: str, in_collective: Callable[[], bool]) -> None:
         self.state = WorkerState()
@@ -103,7 +103,7 @@ class WorkerMetrics(Collector):
         self._in_collective = in_collective
 
     def follow(self, plan: contract.Plan, rank: int) -> None:
-        """A new version is in force: its counters start at zero."""
+        """A new version is active: its counters start at zero."""
         member = plan.members[rank]
         parts = sampler.micro_batches(0, member.batch_size, member.micro_batch_size)
         self._samples_at_once = max(stop - start for start, stop in parts)

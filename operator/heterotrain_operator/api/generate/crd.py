@@ -24,7 +24,7 @@ _COLUMNS = (
     ("Workers", "string", ".status.ready", "Workers that train, of those wanted."),
     ("Step", "integer", ".status.step", "Committed steps."),
     ("Imbalance%", "integer", ".status.imbalancePercent", "Slowest own time above the mean, in percent."),
-    ("Plan", "integer", ".status.planVersion", "Version of the plan in force."),
+    ("Plan", "integer", ".status.planVersion", "Version of the active plan."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
 )
 

@@ -31,7 +31,7 @@ class Batching(Model):
     interval: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(
         default=10,
         description="Control interval in committed steps: no decision before every worker reported as many "
-        "steps of the plan in force.",
+        "steps of the active plan.",
     )
     apply_at: Literal["step", "epoch"] = Field(
         default="step", description="At which boundary workers switch to a new plan."

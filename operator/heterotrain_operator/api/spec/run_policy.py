@@ -37,7 +37,7 @@ class RunPolicy(Model):
     )
     active_deadline_seconds: PositiveSeconds | None = Field(
         default=None,
-        description="The job fails once it was active for so long; starts anew when a suspended job resumes. "
+        description="The job fails once it was active for so long; starts again when a suspended job resumes. "
         "Absent: no limit.",
     )
     backoff_limit: Count = Field(

@@ -57,7 +57,7 @@ def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
     """Who does not follow the active plan yet, in words; empty if all do."""
     unreadable = [worker.name for worker in members if worker.metrics is None]
     if unreadable:
-        return f"plan {plan.version} is in force; metrics cannot be read of {listed(unreadable)}"
+        return f"plan {plan.version} is active; metrics cannot be read of {listed(unreadable)}"
     behind = [
         f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, plan {worker.metrics.plan_version})"
         for worker in members

@@ -46,7 +46,7 @@ def repaired(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple
         total = min(max(total, sum(low for low, _ in bounds)), max(sum(high for _, high in bounds), 1))
     why_not = feasibility(total, bounds, [member.name for member in plan.members])
     if why_not is not None:
-        return None, f"plan {plan.version} stays in force, although {listed(broken)}: {why_not}"
+        return None, f"plan {plan.version} stays active, although {listed(broken)}: {why_not}"
     return split_proportionally(plan.batch_sizes, total, bounds), listed(broken)
 
 
@@ -59,4 +59,4 @@ def beyond_followed(plan: Plan, members: Sequence[WorkerSeen]) -> tuple[tuple[in
     newest, name = max(followed, default=(0, ""))
     if newest <= plan.version:
         return None
-    return plan.batch_sizes, f"{name} follows plan {newest}, newer than plan {plan.version} in force"
+    return plan.batch_sizes, f"{name} follows plan {newest}, newer than the active plan {plan.version}"
