@@ -80,6 +80,7 @@ class Loop(Generic[News]):
         """
         if self._corrected is not None and self._corrected[0] == memory.created_at:
             self._leaps.made_up(self._corrected[1])
+            self._corrected = None
         leapt = self._leaps.seconds()
         if not leapt:
             return memory, leapt

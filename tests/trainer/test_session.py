@@ -248,6 +248,7 @@ def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
     copied = copy.deepcopy(model)
     stream = io.BytesIO()
     torch.save(model, stream)
+    assert b"heterotrain" not in stream.getvalue()  # else it could only be loaded where this library is
     stream.seek(0)
     loaded = torch.load(stream, weights_only=False)
     for each in (copied, loaded):
@@ -255,6 +256,16 @@ def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
         assert torch.equal(each.weight, own.weight)
     run(session, model, optimizer, batches)
     assert not torch.equal(copied.weight, own.weight)
+
+
+def test_parameter_that_was_frozen_is_refused_though_its_module_was_replaced() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    session, _, _, batches = prepared(model)
+    inputs, _ = next(iter(batches))
+    model[1].weight.requires_grad_(False)
+    model[1] = nn.Linear(2, 1)
+    with pytest.raises(RuntimeError, match="parameter 'of a module that was replaced' was frozen in the loop"):
+        session.scale(model(inputs).mean())
 
 
 def test_a_closure_is_run_once_and_its_loss_returned() -> None:

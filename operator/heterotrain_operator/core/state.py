@@ -164,6 +164,7 @@ class Memory:
             for each in _JOB_FIELDS
             if each.name in document
         }
+        _bound(values)
         workers = map(WorkerMemory.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
         return cls(workers=tuple(workers), **values)
 
@@ -184,9 +185,25 @@ _MEASURED = frozenset(
         "doubt",
     }
 )
+_PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds")
+GREATEST_DOUBT = 0.999
+"""Of promises that a memory from elsewhere may have; ours stay below 1, for no promise is missed wholly."""
+
 _MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
 _KEYS = "worker_keys"
 _JOB_FIELDS = tuple(each for each in fields(Memory) if each.name != "workers")
+
+
+def _bound(values: dict[str, Any]) -> None:
+    """Bring numbers that nothing can have left within what decisions can do arithmetic with."""
+    for each in _JOB_FIELDS:
+        if isinstance(each.default, int) and each.name in values:
+            values[each.name] = max(values[each.name], min(each.default, 0))
+    for name in _PROMISES:
+        if name in values:
+            values[name] = max(values[name], 0.0)
+    if "doubt" in values:
+        values["doubt"] = min(max(values["doubt"], 0.0), GREATEST_DOUBT)
 
 
 def _keys_in(text: Any, workers: int) -> Iterable[str]:
@@ -204,13 +221,22 @@ def members_memory(memory: Memory, plan: Plan) -> tuple[WorkerMemory, ...]:
     generation and as many members.
     """
     keys = [key_of(member.uid) for member in plan.members]
-    by_rank = memory.generation == plan.generation and len(memory.workers) == len(keys)
-    if memory.plan_version == plan.version and len(memory.workers) == len(keys):
-        return tuple(_keyed(worker, key) for worker, key in zip(memory.workers, keys, strict=True))
     known = {worker.key: worker for worker in memory.workers}
-    if by_rank and "" in known:
+    by_rank = memory.generation == plan.generation and len(memory.workers) == len(keys)
+    if by_rank and ("" in known or len(known) < len(keys)):
         return tuple(_keyed(worker, key) for worker, key in zip(memory.workers, keys, strict=True))
     return tuple(_keyed(known.get(key, NOBODY), key) for key in keys)
+
+
+def is_of(memory: Memory, plan: Plan) -> bool:
+    """Whether the memory is that of exactly this plan's members, by rank."""
+    return (
+        memory.plan_version == plan.version
+        and len(memory.workers) == len(plan.members)
+        and all(
+            worker.key in ("", key_of(member.uid)) for worker, member in zip(memory.workers, plan.members, strict=True)
+        )
+    )
 
 
 def _keyed(worker: WorkerMemory, key: str) -> WorkerMemory:

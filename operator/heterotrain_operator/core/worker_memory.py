@@ -112,8 +112,9 @@ class WorkerMemory(NamedTuple):
 
     @classmethod
     def from_row(cls, row: Any, key: str = "") -> WorkerMemory:
-        """What a row holds of the worker with this key; a longer one is of a newer operator, and a malformed one of a
-        worker of whom nothing is known.
+        """What a row holds of the worker with this key; a longer one is of a newer operator.
+
+        Nothing is known of a worker whose row is malformed, or holds what no measurement can have left.
         """
         if not isinstance(row, list):
             return cls(key=key)
@@ -122,9 +123,34 @@ class WorkerMemory(NamedTuple):
             for number, name, default in _OWN_COLUMNS:
                 if number < len(row):
                     values[name] = checked(row[number], default, name)
-            return cls(key=key, **values)
+            return _plausible(cls(key=key, **values))
         except ValueError:
             return cls(key=key)
+
+
+LEAST_NUMBER, LEAST_SUM = 1e-15, 1e-60
+"""Below what measurements leave of seconds and steps, and of the sums of a fit, if it is not 0."""
+
+
+def _plausible(worker: WorkerMemory) -> WorkerMemory:
+    """The memory as it was read. Raises ValueError if decisions could not do arithmetic with it.
+
+    Counters and limits may be anything that a worker says of itself, for they are only compared with what it says next.
+    """
+    time, cost = worker.step_time, worker.batch_cost
+    throughput = worker.throughput_cap.raised_throughput
+    if any(number and number < LEAST_NUMBER for number in (time.mean_seconds, time.steps, cost.speed, throughput)):
+        raise ValueError("a number is negative or of no possible size")
+    sums = [cost.sum_w, cost.sum_wb, cost.sum_wbb, cost.sum_wy, cost.sum_wby]
+    if any(each and each < LEAST_SUM for each in sums):
+        raise ValueError("a sum of the fit is negative or of no possible size")
+    if time.variance < 0 or worker.silent_since < 0:
+        raise ValueError("the variance or a moment is negative")
+    if any(sums) and not all(sums):
+        raise ValueError("the sums of the fit contradict each other")
+    if any(getattr(worker if part == "" else getattr(worker, part), name) < 0 for part, name in _WHOLE):
+        raise ValueError("a whole number is negative")
+    return worker
 
 
 _VALUES: dict[str, tuple[type[Any], Columns]] = {
@@ -142,3 +168,4 @@ _EMPTY_ROW: list[Any] = [0] * sum(len(columns) for _, columns in _PARTS)
 
 NOBODY = WorkerMemory()
 """Of a worker of whom nothing is known."""
+_WHOLE = tuple((part, name) for part, columns in _PARTS for _, name, default in columns if isinstance(default, int))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
+from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
@@ -25,20 +26,25 @@ from unit.core.traces import MemoryWorld, World, hetero_job
 BYTES_PER_WORKER = 200
 
 FINITE = st.floats(-MAX_NUMBER, MAX_NUMBER)
+POSITIVE = st.just(0.0) | st.floats(1e-7, MAX_NUMBER)
 WHOLE = st.integers(-MAX_WHOLE, MAX_WHOLE)
+NUMBER = st.integers(0, MAX_WHOLE)
 KEY = st.just("") | st.text("abcXYZ-_0", min_size=KEY_LENGTH, max_size=KEY_LENGTH)
 
 
 def any_of(kind: type[Any], **more: Any) -> st.SearchStrategy[Any]:
-    """A value with anything in its columns."""
-    drawn = {float: FINITE, int: WHOLE}
-    return st.builds(kind, **{name: drawn[type(default)] for _, name, default in columns_of(kind)}, **more)
+    """A value with anything in its columns that measurements can leave."""
+    drawn = {float: POSITIVE, int: NUMBER}
+    columns = {name: drawn[type(default)] for _, name, default in columns_of(kind)}
+    free = dict.fromkeys(("counted_steps", "counted_seconds", "counted_squares", "cpu_limit"), FINITE)
+    return st.builds(kind, **{**columns, **{name: each for name, each in free.items() if name in columns}, **more})
 
 
+SUMS = dict.fromkeys(("sum_w", "sum_wb", "sum_wbb", "sum_wy", "sum_wby"), st.floats(1e-7, MAX_NUMBER))
 WORKER = any_of(
     WorkerMemory,
     step_time=any_of(StepTime),
-    batch_cost=any_of(BatchCost),
+    batch_cost=st.builds(BatchCost, speed=POSITIVE) | any_of(BatchCost, **SUMS),
     memory_use=any_of(MemoryUse),
     throughput_cap=any_of(ThroughputCap),
     key=KEY,
@@ -49,7 +55,7 @@ FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 
 
 @settings(max_examples=30)
-@given(st.lists(WORKER, max_size=2), st.none() | FINITE, WHOLE, st.booleans(), st.text())
+@given(st.lists(WORKER, max_size=2), st.none() | FINITE, NUMBER, st.booleans(), st.text())
 def test_memory_reads_back_as_it_was_written(
     workers: list[WorkerMemory], moment: float | None, number: int, flag: bool, text: str
 ) -> None:
@@ -222,6 +228,13 @@ def test_memory_follows_a_workers_uid_whatever_its_rank_and_however_many_there_a
     memory = known("x", "y", "z")
     assert speeds(memory, of("z", "x")) == [3, 1]
     assert speeds(memory, of("z", "new", "x", "y", generation=2)) == [3, 0, 1, 2]
+
+
+def test_memory_of_swapped_members_follows_them_though_the_plans_version_is_the_same() -> None:
+    memory, swapped = known("x", "y"), of("y", "x", version=1)
+    assert speeds(memory, swapped) == [2, 1]
+    assert [worker.batch_cost.speed for worker in aligned(memory, swapped, 0.0).workers] == [2, 1]
+    assert aligned(memory, of("x", "y", version=1), 0.0) is memory
 
 
 def test_worker_of_the_same_name_and_another_uid_is_one_of_whom_nothing_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heterotrain.contract import PHASES, Member, Plan, parse_plan
+from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import bounds_of, group_of
@@ -151,6 +153,45 @@ def test_any_metrics_of_a_training_job_have_an_answer(
             worker.metrics = replace(metrics, plan_version=world.plan.version)
         seen = world.seen()
         check(world.job, seen, world.tick())
+
+
+ANY_NUMBER = st.sampled_from([0, 0, 1, 5, 30, 0.5]) | st.floats(-MAX_NUMBER, MAX_NUMBER)
+ANY_WHOLE = st.sampled_from([0, 0, 1, 20, 300]) | st.integers(-MAX_WHOLE, MAX_WHOLE)
+WHOLE_COLUMNS = {13, *range(15, 19), *range(20, 31)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["Proportional", "Optimal", "Profile"]),
+    st.lists(
+        st.tuples(*(ANY_WHOLE if column in WHOLE_COLUMNS else ANY_NUMBER for column in range(31))),
+        min_size=3,
+        max_size=3,
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "missed_promises": ANY_WHOLE,
+            "stage": ANY_WHOLE,
+            "doubt": ANY_NUMBER,
+            "promised_seconds": ANY_NUMBER,
+            "replaced_seconds": ANY_NUMBER,
+            "retreated_seconds": ANY_NUMBER,
+        },
+    ),
+)
+def test_any_numbers_in_a_stored_memory_have_an_answer(
+    policy: str, rows: list[tuple[float, ...]], of_the_job: dict[str, float]
+) -> None:
+    """Whoever may edit one ConfigMap must not stop the operator."""
+    world = hetero_world(policy)
+    world.run(3)
+    stored = json.loads(world.memory.to_json())
+    world.memory = Memory.from_json(json.dumps({**stored, **of_the_job, "workers": rows}))
+    for _ in range(3):
+        seen = world.seen()
+        check(world.job, seen, world.tick())
+        assert Memory.from_json(world.memory.to_json()) == world.memory
 
 
 @pytest.mark.parametrize("number", [10**308, 2**53, -(10**30)], ids=["huge", "first", "negative"])

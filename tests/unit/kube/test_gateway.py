@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from kubernetes.client import Configuration
@@ -269,6 +271,34 @@ def test_answer_that_is_too_large_is_not_read_to_its_end(
     ask(gateway)
 
 
+def test_object_that_is_none_of_the_clusters_is_an_error(
+    gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "read", lambda key: {})
+    with pytest.raises(GatewayError, match="get ConfigMap m: the answer is no object of the cluster"):
+        gateway.read("ConfigMap", "team-a", "m")
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?watch=true", "a/b", "../../../../version", "%2e%2e", "a b"])
+def test_namespaces_and_names_stay_parts_of_the_path_whatever_they_hold(
+    name: str, gateway: Gateway, api: ApiServer
+) -> None:
+    assert gateway.read("ConfigMap", "team-a", name) is None
+    assert gateway.listed("Pod", name)["items"] == []
+    quoted = quote(name, safe="")
+    assert [path for path, _ in api.asked] == [
+        f"/api/v1/namespaces/team-a/configmaps/{quoted}",
+        f"/api/v1/namespaces/{quoted}/pods",
+    ]
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_what_can_be_no_name_is_not_asked_for(name: str, gateway: Gateway, api: ApiServer) -> None:
+    with pytest.raises(GatewayError, match=f"'{re.escape(name)}' is no name"):
+        gateway.listed("Pod", name)
+    assert api.asked == []
+
+
 def test_page_in_place_of_a_list_is_an_error(proxy: int) -> None:
     with pytest.raises(GatewayError, match="list Pod: the answer is no object"):
         gateway_to(proxy).listed("Pod", "team-a")
@@ -288,7 +318,7 @@ def test_event_that_is_too_large_ends_the_watch(
     monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.PIECE_BYTES", 64)
     monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.LONGEST_EVENT_BYTES", 100)
     api.scripts = [[{"type": "ADDED", "object": {"much": "x" * 500}}]]
-    with pytest.raises(GatewayError, match="watch Pod: an event is larger than 100 bytes"):
+    with pytest.raises(BrokenOffError, match="watch Pod: an event is larger than 100 bytes"):
         next(watched(gateway))
 
 

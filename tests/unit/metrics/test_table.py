@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from pathlib import Path
 
@@ -54,6 +55,12 @@ def test_value_that_no_exposition_can_hold_is_left_out_alone() -> None:
     assert found[table.JOB_STEP.name] == []
     assert [each.value for each in found[table.JOB_RESTARTS.name]] == [2]
     assert [each.labels["metric"] for each in found[table.JOB_EVALUATION.name]] == ["a?"]
+
+
+@pytest.mark.parametrize("value", [1e31, -1.7e308, math.inf])
+def test_loss_of_any_size_is_exported(value: float) -> None:
+    found = list(families(worker_metrics.WORKERS, [((), {worker_metrics.LOSS: value})]))
+    assert [each.value for family in found for each in family.samples] == [value]
 
 
 def test_every_field_of_a_workers_metrics_is_read_from_one_row() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from heterotrain.foreign import as_text, is_measurement
+from heterotrain.foreign import as_text
 from heterotrain.metric import Kind, Metric, Table
 
 Figure = float | Mapping[tuple[str, ...], float] | None
@@ -29,9 +29,17 @@ def families(table: Table, subjects: Iterable[tuple[Sequence[str], Figures]]) ->
         family: Family = kind(metric.name, metric.help, labels=metric.labels)
         for labels, figures in known:
             for further, value in _samples(figures.get(metric)):
-                if is_measurement(value) or isinstance(value, bool):
-                    family.add_metric([*labels, *map(_label, further)], float(value))
+                if (number := _as_float(value)) is not None:
+                    family.add_metric([*labels, *map(_label, further)], number)
         yield family
+
+
+def _as_float(value: float) -> float | None:
+    """None for a whole number that exceeds every float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _samples(figure: Figure) -> Iterable[tuple[tuple[str, ...], float]]:

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from heterotrain.gradients.precision import Arithmetic
-
-
-def _itself(module: nn.Module) -> nn.Module:
-    return module
 
 
 class ElasticModel(nn.Module):
@@ -60,7 +56,8 @@ class ElasticModel(nn.Module):
         return deepcopy(self.module, memo)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
-        return _itself, (self.module,)
+        # What is saved names nothing of ours, so that it can be loaded anywhere: `cast` returns the module as it is.
+        return cast, (object, self.module)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped module's state, without a prefix."""

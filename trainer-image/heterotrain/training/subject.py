@@ -20,6 +20,8 @@ from heterotrain.training.schedules import Schedules
 
 _requires_grad = attrgetter("requires_grad")
 
+REPLACED = "of a module that was replaced"
+
 
 @dataclass(slots=True)
 class Subject:
@@ -68,10 +70,10 @@ class Subject:
         names = {each: name for name, each in self.module.named_parameters()}
         for parameter in self._free:
             if not parameter.requires_grad:
-                raise _changed(names[parameter], "frozen")
+                raise _changed(names.get(parameter, REPLACED), "frozen")
         for parameter in self._frozen:
             if parameter.requires_grad:
-                raise _changed(names[parameter], "made trainable")
+                raise _changed(names.get(parameter, REPLACED), "made trainable")
 
     def drop_gradients_of_lacking(self) -> None:
         """Nobody else clears these gradients, and they would be summed over the workers once more in each step."""

@@ -17,7 +17,7 @@ from heterotrain_operator.core.batching.rebalance import rebalanced
 from heterotrain_operator.core.batching.repair import beyond_followed, repaired
 from heterotrain_operator.core.facts import SETTLE_SECONDS, listed
 from heterotrain_operator.core.model import Job, WorkerSeen
-from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.state import Memory, is_of, members_memory
 
 
 def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Adjustment:
@@ -41,7 +41,7 @@ def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
     """The memory of exactly the active plan's members: under another version the measurements do not hold, and of
     another worker nothing does.
     """
-    if memory.plan_version == plan.version and len(memory.workers) == len(plan.members):
+    if is_of(memory, plan):
         return memory
     workers = tuple(worker.unmeasured() for worker in members_memory(memory, plan))
     return replace(memory, plan_version=plan.version, generation=plan.generation, published_at=now, workers=workers)

@@ -98,7 +98,7 @@ def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence
 
 
 def _faded(memory: Memory) -> Memory:
-    doubt = memory.doubt * 0.5 ** (1 / (HALF_LIFE * 2 ** max(memory.missed_promises - 1, 0)))
+    doubt = memory.doubt * 0.5 ** (1 / (HALF_LIFE * 2 ** min(max(memory.missed_promises - 1, 0), GREATEST_FAILURES)))
     return replace(memory, doubt=doubt if doubt >= LEAST_DOUBT else 0.0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from kubernetes.client import ApiClient
 
@@ -26,7 +27,7 @@ __all__ = ["FORBIDDEN", "JOB_API", "JOB_KIND", "REFUSALS", "ConflictError", "Gat
 
 JOB_KIND = "HeteroTrainingJob"
 JOB_API = f"{GROUP}/{VERSION}"
-OK, FORBIDDEN, NOT_FOUND, UNPROCESSABLE = 200, 403, 404, 422
+OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, UNPROCESSABLE = 200, 400, 403, 404, 422
 
 REFUSALS = frozenset({400, 403, 404, 409, 422})
 """HTTP statuses with which the API server refuses an object for what it is, and will again."""
@@ -82,7 +83,11 @@ class Gateway:
 
     def read(self, kind: str, namespace: str | None, name: str) -> Document | None:
         """One object; None if there is none. Raises GatewayError."""
-        return self._found(_path(kind, namespace, name), f"get {kind} {name}")
+        found = self._found(_path(kind, namespace, name), f"get {kind} {name}")
+        if found is not None and not isinstance(found.get("metadata"), dict):
+            why = "the answer is no object of the cluster"
+            raise GatewayError(f"get {kind} {name}: {why}", OK, why=why)
+        return found
 
     def may_list(self, kind: str, namespace: str) -> bool:
         """Whether the API server lets this account list a kind there. Raises GatewayError."""
@@ -237,7 +242,17 @@ class Gateway:
 
 
 def _path(kind: str, namespace: str | None, name: str = "") -> str:
-    """Of one object, or of all of its kind; in a namespace, or without one: of all namespaces, or of the cluster."""
+    """Of one object, or of all of its kind; in a namespace, or without one: of all namespaces, or of the cluster.
+
+    Namespace and name may come from a command line, so each is quoted: it stays one part of the path, whatever it
+    holds. Raises GatewayError if nothing can have that name.
+    """
     prefix, plural = _RESOURCES[kind]
-    parts = (prefix, f"namespaces/{namespace}" if namespace is not None else "", plural, name)
+    parts = (prefix, f"namespaces/{_part(namespace)}" if namespace is not None else "", plural, _part(name))
     return "/".join(filter(None, parts))
+
+
+def _part(text: str) -> str:
+    if text in (".", ".."):  # in a path these are the folder itself and the one above it, quoted or not
+        raise GatewayError(f"{text!r} is no name", BAD_REQUEST)
+    return quote(text, safe="")

@@ -52,7 +52,7 @@ class ConflictError(GatewayError):
 
 
 class BrokenOffError(GatewayError):
-    """An answer began and did not come to its end."""
+    """An answer began, and cannot be read to its end."""
 
 
 class Transport:
@@ -106,11 +106,14 @@ class Transport:
     def events(
         self, path: str, what: str, *, query: Mapping[str, str], timeout: Timeout | None = None
     ) -> Iterator[Document]:
-        """The objects of an answer that has one in each line, as they come. Raises GatewayError."""
+        """The objects of an answer that has one in each line, as they come.
+
+        Raises GatewayError, and BrokenOffError if the answer began.
+        """
         for line in _lines(self.pieces(path, what, query=query, accept=JSON, timeout=timeout), what):
             document = _document(line)
             if document is None:
-                raise GatewayError(f"{what}: a line of the answer is no object", why="an event is no object")
+                raise BrokenOffError(f"{what}: a line of the answer is no object", why="an event is no object")
             yield document
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ def _lines(pieces: Iterator[bytes], what: str) -> Iterator[bytes]:
         yield from (line for line in whole if line.strip())
         if len(rest) > LONGEST_EVENT_BYTES:
             why = f"an event is larger than {LONGEST_EVENT_BYTES} bytes"
-            raise GatewayError(f"{what}: {why}", why=why)
+            raise BrokenOffError(f"{what}: {why}", why=why)
 
 
 def _document(data: bytes) -> Document | None:
