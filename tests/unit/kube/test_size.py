@@ -18,6 +18,7 @@ from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_
 from heterotrain_operator.clusters.kube.objects.plan_map import PLAIN_BYTES, build_plan_map, bytes_in, read_plan_map
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.core.columns import columns_of
+from heterotrain_operator.core.lifecycle.prior import PLACES
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.step_time import StepTime
@@ -55,21 +56,26 @@ def largest_plan(name: str, group: str, members: int) -> Plan:
 
 
 def memory_of(workers: int, plan_version: int = 7) -> Memory:
-    """Of workers of whom all measurements are known, with digits that do not compress."""
+    """Of workers of whom everything is known, with digits that do not compress."""
     draw = random.Random(3)
 
     def known() -> WorkerMemory:
         def floats(kind: type[V]) -> V:
             return kind(**{name: draw.uniform(0.01, 1000) for _, name, each in columns_of(kind) if type(each) is float})
 
-        bounds = {name: draw.randrange(500) for name in ("guessed_batch", "low_batch", "high_batch")}
+        bounds = {name: draw.randrange(500) for name in ("guessed_batch", "low_batch", "high_batch", "failed_batch")}
+        peaks = {name: draw.randrange(80000) for name in ("limit_mib", "low_mib", "high_mib")}
+        cap = {name: draw.randrange(500) for name in ("raised_from", "falls", "cap", "intervals")}
         return WorkerMemory(
             floats(StepTime),
-            floats(BatchCost),
-            MemoryUse(**bounds, low_mib=draw.randrange(80000)),
-            floats(ThroughputCap),
+            replace(floats(BatchCost), predicted=1),
+            MemoryUse(**bounds, **peaks),
+            replace(floats(ThroughputCap), **cap),
+            reference_batch=draw.randrange(500),
             silent_since=draw.uniform(0.01, 1000),
+            replaced_batch=draw.randrange(500),
             least_batch=8,
+            place=draw.randrange(PLACES),
             key=key_of(str(draw.random())),
         )
 
