@@ -186,9 +186,6 @@ _MEASURED = frozenset(
     }
 )
 _PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds")
-GREATEST_DOUBT = 0.999
-"""Of promises that a memory from elsewhere may have; ours stay below 1, for no promise is missed wholly."""
-
 _MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
 _KEYS = "worker_keys"
 _JOB_FIELDS = tuple(each for each in fields(Memory) if each.name != "workers")
@@ -203,7 +200,7 @@ def _bound(values: dict[str, Any]) -> None:
         if name in values:
             values[name] = max(values[name], 0.0)
     if "doubt" in values:
-        values["doubt"] = min(max(values["doubt"], 0.0), GREATEST_DOUBT)
+        values["doubt"] = min(max(values["doubt"], 0.0), 1.0)
 
 
 def _keys_in(text: Any, workers: int) -> Iterable[str]:

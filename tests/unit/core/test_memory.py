@@ -257,6 +257,12 @@ def test_keys_cost_few_bytes_and_none_where_they_are_not_known() -> None:
     assert "worker_keys" not in json.loads(unkeyed.to_json())
 
 
+@pytest.mark.parametrize("doubt", [0.0, 0.5, 0.99999999, 1.0])
+def test_doubt_reads_back_as_it_was_however_many_promises_were_missed(doubt: float) -> None:
+    memory = Memory(doubt=doubt, missed_promises=20)
+    assert Memory.from_json(memory.to_json()) == memory
+
+
 @pytest.mark.parametrize("keys", ["", "abc", 7, None, ["abcdef"], "abcdefghijkl"])
 def test_keys_that_are_not_as_many_as_workers_are_none(keys: object) -> None:
     text = json.dumps({"schema": 1, "workers": [[5.0]], "worker_keys": keys})
