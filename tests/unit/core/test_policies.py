@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Proposal, Seat
+from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Promise, Proposal, Seat
 from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.prediction.throughput_cap import EXPIRES_INTERVALS, ThroughputCap, raised, watched
 from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
 GROUP = Group(name="cpu", replicas=1)
@@ -120,20 +122,37 @@ def test_one_spike_of_interference_bounds_nothing() -> None:
     assert memory.cap == 0
 
 
-def test_learned_bound_holds_and_expires() -> None:
+def seen_to_grow_by(power: float, seconds: float, batch: int) -> Seat:
+    """A worker whose own time is known to grow by `power` per cent where its batch grows by one."""
+    slope = power * seconds / batch
+    line = Line(seconds - slope * batch, slope)
+    predictor = replace(PREDICTORS["EMA"], predict=lambda known, batch, estimate: Prediction(line, True))
+    return seat(seconds, batch, predictor=predictor)
+
+
+@pytest.mark.parametrize(("power", "batches"), [(0.5, (102, 26)), (1.0, (102, 26)), (2.0, (85, 43))])
+def test_proportional_moves_less_where_times_are_seen_to_grow_faster_than_batches(
+    power: float, batches: tuple[int, int]
+) -> None:
+    """At the square 64 * sqrt(0.25 / 0.1) = 101.2 and 64 * sqrt(0.25 / 0.4) = 50.6 are scaled to 128 samples."""
+    seats = [seen_to_grow_by(power, 0.1, 64), seen_to_grow_by(power, 0.4, 64)]
+    assert propose("Proportional", seats).batches == batches
+
+
+def test_proportional_promises_a_step_no_slower_than_the_one_before() -> None:
+    proposal = propose("Proportional", [seat(0.1, 64), seat(0.4, 64)])
+    assert proposal.promise == Promise(0.4)
+
+
+def test_proportional_promises_nothing_of_a_step_of_other_samples() -> None:
+    assert propose("Proportional", [seat(0.1, 64), seat(0.3, 64)], fixed_global_batch=False).promise is None
+
+
+def test_learned_bound_expires() -> None:
     cap = ThroughputCap(cap=64, intervals=EXPIRES_INTERVALS)
-    seats = [seat(0.1, 64, memory=WorkerMemory(throughput_cap=cap)), seat(0.4, 64)]
-    assert propose("Proportional", seats).batches == (64, 64) or propose("Proportional", seats).batches is None
     for _ in range(EXPIRES_INTERVALS):
         cap = watched(cap, 64, None)
     assert cap.cap == 0
-
-
-def test_learned_bounds_that_cannot_hold_the_global_batch_are_set_aside() -> None:
-    memory = WorkerMemory(throughput_cap=ThroughputCap(cap=10, intervals=5))
-    proposal = propose("Proportional", [seat(0.1, 64, memory=memory), seat(0.4, 64, memory=memory)])
-    assert proposal.batches is not None
-    assert sum(proposal.batches) == 128
 
 
 def test_optimal_moves_to_the_split_that_ends_all_together() -> None:

@@ -77,6 +77,7 @@ class Policy:
     `first(job, seats)` gives those of the first plan, None to leave that to the job's `initial`; it may raise
     ValueError if no split keeps the bounds. `propose(job, seats, stage)` is asked once per control interval,
     with an estimate of every worker that has samples. `internal` policies are not for manifests.
+    One that `watches_throughput` is told of each worker's throughput before its batch was last raised.
     """
 
     summary: str
@@ -84,3 +85,4 @@ class Policy:
     first: Callable[[Job, Sequence[Seat]], Split] | None = None
     keeps_global_batch: bool = True
     internal: bool = False
+    watches_throughput: bool = False

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE
+from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.rollback import promised, without_doubt
 from heterotrain_operator.core.facts import Facts
@@ -56,9 +57,10 @@ def adjusted(
     memory = promised(memory, promise, before.batch_sizes)
     predicted = predicted or (False,) * len(after.members)
     memory = replace(memory, workers=members_memory(memory, before))
-    predictor = predictor_of(job)
+    predictor, policy = predictor_of(job), POLICIES.get(job.policy)
+    watches = policy is not None and policy.watches_throughput
     workers = tuple(
-        _ended_plan(predictor, known, old.batch_size, new.batch_size, predicted=expected)
+        _ended_plan(predictor, known, old.batch_size, new.batch_size, predicted=expected, watches=watches)
         for known, old, new, expected in zip(memory.workers, before.members, after.members, predicted, strict=True)
     )
     return replace(
@@ -125,17 +127,24 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
 
 
 def _ended_plan(
-    predictor: Predictor, known: WorkerMemory, old_batch: int, new_batch: int, *, predicted: bool | None = None
+    predictor: Predictor,
+    known: WorkerMemory,
+    old_batch: int,
+    new_batch: int,
+    *,
+    predicted: bool | None = None,
+    watches: bool = False,
 ) -> WorkerMemory:
     """What is known of a worker once its plan has ended: the predictor learns what was measured, and the estimate ends.
 
-    `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already.
+    `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already. The
+    policy `watches` whether the throughput falls after a raise, or does not.
     """
     estimate = known.step_time.estimate if old_batch > 0 else None
     cost = predictor.learn(known.batch_cost, old_batch, estimate)
     # A throughput that is only expected is none that a raise could be held to.
     cap = known.throughput_cap
-    cap = cap.unwatched() if predicted else raised(cap, old_batch, new_batch, estimate)
+    cap = raised(cap, old_batch, new_batch, estimate) if watches and not predicted else cap.unwatched()
     return known._replace(
         step_time=known.step_time.unmeasured(),
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),

@@ -7,13 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import Noise
-from heterotrain_operator.core.prediction.throughput_cap import watched
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import Bounds, feasibility
+
+LEAST_SAVING = 1e-6
+"""Saving that every move is said to have at least, so that doubt can hold any of them back."""
 
 
 def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
@@ -22,20 +24,19 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
 
     The dead-band applies to the clipped change, less what noise could explain of it; and once more to the
     change that would be published, since rescaling can undo nearly all of it. A worker at 0 samples, which
-    the rule could never raise again, is given one if its bounds allow. Source: Taming III-C (T2 to T5),
-    OmniLearn Alg. 1 and eq. 8; the order of the rules is our own.
+    the rule could never raise again, is given one if its bounds allow.
+
+    Each move promises a step no slower than the one before it, for the rule alone diverges where own time grows faster
+    than the square of the batch. So where a worker's time is seen to grow faster than its batch, it changes by as much
+    less. Source: Taming III-C (T2 to T4), OmniLearn Alg. 1 and eq. 8; the order of the rules and the guards are our
+    own. The papers' learned bounds (T5) are left out, see docs/design.md, `Proportional`.
     """
-    caps = [watched(seat.memory.throughput_cap, seat.batch, seat.window) for seat in seats]
-    memories = tuple(
-        seat.memory if cap is seat.memory.throughput_cap else seat.memory._replace(throughput_cap=cap)
-        for seat, cap in zip(seats, caps, strict=True)
-    )
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
     if not estimates:
-        return Proposal(None, "Proportional keeps the batches: nothing is measured", memories)
+        return Proposal(None, "Proportional keeps the batches: nothing is measured")
     mean = math.fsum(estimate.mean_seconds for estimate in estimates) / len(estimates)
     noise = Noise(estimates)
-    bounds = _bounds(job, [seat.bounds for seat in seats], [cap.cap for cap in caps])
+    bounds = _bounds(job, [seat.bounds for seat in seats])
     wanted: list[float] = []
     surest = -math.inf
     for seat, (low, high) in zip(seats, bounds, strict=True):
@@ -43,32 +44,40 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
             wanted.append(float(min(max(low, 1), high)))
             continue
         ratio = mean / seat.estimate.mean_seconds
-        clipped = min(max(seat.batch * ratio, low), high)
-        wanted.append(clipped)
-        change = abs(clipped - seat.batch) / seat.batch
+        wanted.append(min(max(seat.batch * ratio ** (1 / max(_elasticity(seat), 1.0)), low), high))
+        change = abs(min(max(seat.batch * ratio, low), high) - seat.batch) / seat.batch
         surest = max(surest, change - noise.explains(seat.estimate))
     kept = f"Proportional keeps the batches: {slowest(seats)}"
     raised_from_none = any(seat.batch == 0 < want for seat, want in zip(seats, wanted, strict=True))
     if surest <= job.dead_band and not raised_from_none:
         why = f"no change exceeds the dead-band of {percent(job.dead_band)} by more than noise"
-        return Proposal(None, f"{kept}; {why}", memories)
+        return Proposal(None, f"{kept}; {why}")
     batches = _whole(job, wanted, bounds)
     published = max(abs(new - seat.batch) / max(seat.batch, 1) for seat, new in zip(seats, batches, strict=True))
     if published <= job.dead_band:
         why = f"within bounds no batch would change by more than the dead-band of {percent(job.dead_band)}"
-        return Proposal(None, f"{kept}; {why}", memories)
-    return Proposal(batches, moved(seats, batches, _saving(seats, batches)), memories)
+        return Proposal(None, f"{kept}; {why}")
+    saving = _saving(seats, batches)
+    as_many = sum(batches) == sum(seat.batch for seat in seats)
+    promise = Promise(max(estimate.mean_seconds for estimate in estimates)) if as_many else None
+    return Proposal(batches, moved(seats, batches, saving), saving=max(saving, LEAST_SAVING), promise=promise)
 
 
-def _bounds(job: Job, users: list[Bounds], caps: Sequence[int]) -> list[Bounds]:
-    """The user's bounds, narrowed to the learned caps (0: none) and to at least one sample, unless infeasible then."""
-    narrowed = []
-    for (low, high), cap in zip(users, caps, strict=True):
-        least = max(low, min(1, high))
-        narrowed.append((least, min(high, max(cap, least)) if cap > 0 else high))
-    if job.fixed_global_batch and feasibility(job.global_batch, narrowed) is not None:
+def _elasticity(seat: Seat) -> float:
+    """By how many per cent own time grows where the batch grows by one; 1 where that is not known yet."""
+    prediction = seat.prediction
+    if prediction is None or not prediction.is_sure:
+        return 1.0
+    seconds = prediction.line.at(seat.batch)
+    return prediction.line.seconds_per_sample * seat.batch / seconds if seconds > 0 else 1.0
+
+
+def _bounds(job: Job, users: list[Bounds]) -> list[Bounds]:
+    """The user's bounds, raised to at least one sample, unless infeasible then."""
+    raised = [(max(low, min(1, high)), high) for low, high in users]
+    if job.fixed_global_batch and feasibility(job.global_batch, raised) is not None:
         return users
-    return narrowed
+    return raised
 
 
 def _whole(job: Job, wanted: Sequence[float], bounds: Sequence[Bounds]) -> tuple[int, ...]:

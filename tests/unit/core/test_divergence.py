@@ -1,0 +1,50 @@
+"""Own times that grow faster than the batch: no policy may make the step slower for good."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from heterotrain_operator.core.split.allocation import split_min_max
+from unit.core.traces import SimulatedWorker, World, hetero_job
+
+SCALES = (1, 2, 4)
+
+
+class PowerWorld(World):
+    """Own time is a power of the batch: a superlinear one as of attention, or of a cache that overflows."""
+
+    power = 2.0
+
+    def mean_seconds(self, worker: SimulatedWorker, batch: int) -> float:
+        return worker.scale * 0.064 * (batch / 64) ** self.power
+
+    def best_seconds(self) -> float:
+        """The step of the best split."""
+        workers = list(self.workers.values())
+        times = [lambda batch, worker=each: self.mean_seconds(worker, batch) for each in workers]
+        best = split_min_max(times, self.job.global_batch, [(1, self.job.global_batch)] * len(workers))
+        return max(self.mean_seconds(worker, batch) for worker, batch in zip(workers, best, strict=True))
+
+
+def steps_over_best(policy: str, power: float, noise: float, seed: int, intervals: int = 100) -> list[float]:
+    """True step of each interval over that of the best split."""
+    scales = {f"job-g{rank}-0": float(scale) for rank, scale in enumerate(SCALES)}
+    world = PowerWorld(hetero_job(policy, SCALES), scales, noise=noise, seed=seed)
+    world.power = power
+    world.start()
+    best, steps = world.best_seconds(), []
+    for _ in range(intervals):
+        steps.append(max(world.true_seconds()) / best)
+        world.run(1)
+    return steps
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
+@pytest.mark.parametrize(("power", "most"), [(1.5, 1.15), (2.0, 1.25), (3.0, 1.7)])
+def test_proportional_control_does_not_diverge_where_times_grow_faster_than_batches(
+    power: float, most: float, noise: float
+) -> None:
+    """By the papers' rule alone the step takes 1.9 times the best one at the square, and 7 times at the cube."""
+    assert fmean(fmean(steps_over_best("Proportional", power, noise, seed)) for seed in range(3)) <= most
