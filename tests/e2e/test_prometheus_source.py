@@ -19,6 +19,7 @@ from e2e.waiting import wait_for
 from heterotrain import contract
 from heterotrain.contract import Member, Plan
 from heterotrain.reporting import resources
+from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
 from heterotrain_operator.core.model import WorkerMetrics
@@ -134,6 +135,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("no_proxy", "*")
     # Not every machine that runs this has cgroups.
     monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: 1.0)
+    monkeypatch.setattr(CpuMeter, "read", lambda _: CpuUse(8.0, 6.0, 1.0, 0.5, 0.75))
     monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
     monkeypatch.setattr(resources, "memory_limit_bytes", lambda: 1e9)
     monkeypatch.setattr(resources, "children_memory_bytes", lambda: 0.0)  # Prometheus is one

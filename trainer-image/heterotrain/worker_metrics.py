@@ -139,8 +139,57 @@ WAIT_SECONDS = WORKERS.row(
     details="The worker waits for the others.",
 )
 
+# Since the plan version began, whatever the worker did: what it used of the CPU.
+OBSERVED_SECONDS = WORKERS.row(
+    COUNTER,
+    "observed_seconds",
+    "Seconds of the version in which CPU use was counted.",
+    unit="s",
+    field="observed_seconds",
+    details="It is wall time, and includes waiting for others.",
+)
+CPU_SECONDS = WORKERS.row(
+    COUNTER,
+    "cpu_seconds",
+    "CPU seconds used in the version.",
+    unit="s",
+    field="cpu_seconds",
+    details="Processes that load data count.",
+)
+CPU_THROTTLED_OF_VERSION = WORKERS.row(
+    COUNTER,
+    "version_cpu_throttled_seconds",
+    "Seconds held back by the CPU limit in the version.",
+    unit="s",
+    field="cpu_throttled_seconds",
+    details="They are summed over CPUs.",
+)
+CPU_WAIT_SECONDS = WORKERS.row(
+    COUNTER,
+    "cpu_wait_seconds",
+    "Seconds waited in the version for a CPU that others used.",
+    unit="s",
+    field="cpu_wait_seconds",
+    details="They are summed over threads, without what the CPU limit held back.",
+)
+CPU_PRESSURE_SECONDS = WORKERS.row(
+    COUNTER,
+    "cpu_pressure_seconds",
+    "Seconds in the version in which some task waited for a CPU.",
+    unit="s",
+    field="cpu_pressure_seconds",
+    details="It is the kernel's pressure stall information, of the worker's container, or of the whole node where "
+    "containers have none.",
+)
+
 # Since the worker began.
-CPU_THROTTLED_SECONDS = WORKERS.row(COUNTER, "cpu_throttled_seconds", "Seconds held back by the CPU limit.", unit="s")
+CPU_THROTTLED_SECONDS = WORKERS.row(
+    COUNTER,
+    "cpu_throttled_seconds",
+    "Seconds held back by the CPU limit.",
+    unit="s",
+    details="They count since the container began, and are summed over CPUs.",
+)
 PLANS_REJECTED = WORKERS.row(COUNTER, "plans_rejected", "Plans that were refused.")
 STEPS_REPLAYED = WORKERS.row(
     COUNTER,

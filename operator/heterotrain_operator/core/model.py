@@ -82,7 +82,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """What one worker exports (names in `heterotrain.contract`); counters since `plan_version` began."""
+    """What one worker exports (names in `heterotrain.contract`); counters since `plan_version` began.
+
+    Resource use is counted over `observed_seconds` of wall time, which begins with the version too and includes waiting
+    for others. In seconds: `cpu_seconds` is CPU time that the worker's processes used, `cpu_throttled_seconds` for how
+    long its CPU limit held it back, `cpu_wait_seconds` for how long its threads could run but waited for a CPU, summed
+    over the threads, and `cpu_pressure_seconds` for how long at least one task waited so, of its container or else of
+    the machine. None where the kernel has no figure, and all of them of a worker whose version exports none.
+    """
 
     plan_version: int
     generation: int = 0
@@ -108,6 +115,11 @@ class WorkerMetrics:
     resumed_step: int | None = None  # of an earlier job's checkpoint, which training went on from
     resumed_from: str = ""  # that job's UID, if it is known
     evaluated: Evaluated | None = None  # of the leader: what was measured last
+    observed_seconds: float | None = None
+    cpu_seconds: float | None = None
+    cpu_throttled_seconds: float | None = None
+    cpu_wait_seconds: float | None = None
+    cpu_pressure_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

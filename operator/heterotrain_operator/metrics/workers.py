@@ -121,6 +121,10 @@ def _least_batch(_: str, value: float) -> int:
     return int(value) if 1 <= value <= MAX_LEAST_BATCH and value == int(value) else 1
 
 
+def _figure_or_none(_: str, value: float) -> float | None:
+    return value if 0 <= value <= MAX_FIGURE else None
+
+
 _Reader = Callable[[str, float], Any]
 _BY_TYPE: Mapping[Any, _Reader] = {
     int: _whole,
@@ -131,7 +135,13 @@ _BY_TYPE: Mapping[Any, _Reader] = {
 }
 _BY_METRIC: Mapping[Metric, _Reader] = {
     table.LOSS: _any,  # it may be negative, and no number
-    table.LEAST_BATCH_SIZE: _least_batch,  # an impossible one does not make the others unreadable
+    # One that is impossible does not make the others unreadable.
+    table.LEAST_BATCH_SIZE: _least_batch,
+    table.OBSERVED_SECONDS: _figure_or_none,
+    table.CPU_SECONDS: _figure_or_none,
+    table.CPU_THROTTLED_OF_VERSION: _figure_or_none,
+    table.CPU_WAIT_SECONDS: _figure_or_none,
+    table.CPU_PRESSURE_SECONDS: _figure_or_none,
 }
 
 

@@ -12,6 +12,7 @@ from heterotrain import contract
 from heterotrain.contract import Member, Plan
 from heterotrain.origin import Origin
 from heterotrain.reporting import resources
+from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import VersionCounters
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
@@ -85,6 +86,7 @@ def operator() -> OperatorMetrics:
 def collected(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> list[Family]:
     """All metrics there are, of a worker with cgroups and a loss, and of the operator."""
     monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: 1.0)
+    monkeypatch.setattr(CpuMeter, "read", lambda _: CpuUse(8.0, 6.0, 1.0, 0.5, 0.75))
     monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
     monkeypatch.setattr(resources, "memory_limit_bytes", lambda: 1e9)
     exporter = Exporter("digits", "digits-cpu-0", "cpu", lambda: False)

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from heterotrain import worker_metrics as table
 from heterotrain.data import sampler
 from heterotrain.origin import Origin
 from heterotrain.reporting import resources
+from heterotrain.reporting.cpu_use import CpuMeter
 from heterotrain.reporting.families import Figures, families
 from heterotrain.reporting.peak import PeakMemory
 from heterotrain.reporting.serving import MetricsServer
@@ -58,6 +59,7 @@ class VersionCounters:
     own_seconds_squared: float = 0.0
     wait_seconds: float = 0.0
     ewma: float | None = None
+    cpu: CpuMeter = field(default_factory=CpuMeter)
 
     @property
     def mean_seconds(self) -> float:
@@ -133,7 +135,7 @@ class WorkerMetrics(Collector):
 
     def _figures(self, counters: VersionCounters) -> Figures:
         """The value of every metric in the table of workers' metrics."""
-        state, peak = self.state, self.memory.peak
+        state, peak, cpu = self.state, self.memory.peak, counters.cpu.read()
         evaluated, origin = state.evaluated, state.taken_over
         return {
             table.OWN_SECONDS_EWMA: counters.ewma,
@@ -156,6 +158,11 @@ class WorkerMetrics(Collector):
             table.OWN_SECONDS: counters.own_seconds,
             table.OWN_SECONDS_SQUARED: counters.own_seconds_squared,
             table.WAIT_SECONDS: counters.wait_seconds,
+            table.OBSERVED_SECONDS: cpu.observed_seconds,
+            table.CPU_SECONDS: cpu.cpu_seconds,
+            table.CPU_THROTTLED_OF_VERSION: cpu.throttled_seconds,
+            table.CPU_WAIT_SECONDS: cpu.wait_seconds,
+            table.CPU_PRESSURE_SECONDS: cpu.pressure_seconds,
             table.CPU_THROTTLED_SECONDS: resources.cpu_throttled_seconds(),
             table.PLANS_REJECTED: state.plans_rejected,
             table.STEPS_REPLAYED: state.steps_replayed,

@@ -6,13 +6,20 @@ every file that is read and shrinks when the memory is needed; and a container m
 
 from __future__ import annotations
 
-import math
 import os
-from functools import cache
-from pathlib import Path
+import resource
+from collections.abc import Iterator
+from itertools import islice
 
-PROC_SELF = Path("/proc/self")
-_STATUS_BYTES = 1 << 14  # more than the kernel writes
+from heterotrain.reporting.cgroups import PROC, number, own_cgroup, pressure_seconds, read_figures
+
+MAX_CHILDREN = 64
+"""Processes that this one started itself, such as those that load data, of which the CPU time is read."""
+
+MAX_THREADS = 256
+"""Threads of this process and its children whose wait is read: about 20 microseconds each."""
+
+_CHILDREN_BYTES = 1 << 12
 
 
 def memory_bytes() -> float | None:
@@ -28,7 +35,7 @@ def peak_memory_bytes() -> float | None:
 def forget_peak() -> bool:
     """Reset the peak to what is resident now; False where the kernel does not allow that."""
     try:
-        (PROC_SELF / "clear_refs").write_text("5")  # proc(5): resets the peak resident set size
+        (PROC / "self" / "clear_refs").write_text("5")  # proc(5): resets the peak resident set size
     except OSError:
         return False
     return True
@@ -38,102 +45,77 @@ def children_memory_bytes() -> float:
     """Memory of this process's children alone, in bytes, such as those that load data; what they share with this
     process counts as its own.
     """
-    total = 0.0
-    for listed in (PROC_SELF / "task").glob("*/children"):
-        try:
-            children = listed.read_text().split()
-        except OSError:
-            continue
-        total += sum(_private_bytes(child) for child in children)
-    return total
+    return sum(_private_bytes(child) for child in _children())
 
 
 def memory_limit_bytes() -> float | None:
     """The present memory limit in bytes; None if there is none. It follows an in-place resize."""
-    for file in ("memory.max", "memory.limit_in_bytes"):
-        folder = _folder("memory", file)
-        if folder is None:
-            continue
-        try:
-            text = (folder / file).read_text().strip()
-            limit = math.inf if text == "max" else float(text)
-        except (OSError, ValueError):
-            continue
-        # Version 1 writes "no limit" as a number beyond any machine's memory.
-        return limit if limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") else None
-    return None
-
-
-def _of_status(key: str) -> float | None:
-    try:
-        descriptor = os.open(PROC_SELF / "status", os.O_RDONLY)
-        try:
-            text = os.read(descriptor, _STATUS_BYTES)
-        finally:
-            os.close(descriptor)
-        _, found, rest = text.partition(key.encode())
-        return float(rest.split(None, 1)[0]) * 1024 if found else None
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _private_bytes(process: str) -> float:
-    try:
-        lines = Path("/proc", process, "smaps_rollup").read_text().splitlines()
-        return sum(float(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-@cache
-def _folder(controller: str, file: str) -> Path | None:
-    """The folder of this process's cgroup that holds `file`, of version 2 or of a version 1 controller, as mounted."""
-    try:
-        memberships = (PROC_SELF / "cgroup").read_text().splitlines()
-        mounts = [line.split(" ") for line in (PROC_SELF / "mountinfo").read_text().splitlines()]
-    except OSError:
-        return None
-    for membership in memberships:
-        _, controllers, path = membership.split(":", 2)
-        for fields in mounts:
-            kind = fields[fields.index("-") + 1]
-            options = fields[-1].split(",")
-            unified = kind == "cgroup2" and not controllers
-            if unified or (kind == "cgroup" and controller in controllers.split(",") and controller in options):
-                root, mount_point = fields[3], Path(fields[4])
-                relative = path.removeprefix(root).lstrip("/") if root != "/" else path.lstrip("/")
-                for folder in (mount_point / relative, mount_point):
-                    if (folder / file).exists():
-                        return folder
-    return None
-
-
-def cpu_throttled_seconds() -> float | None:
-    """Seconds for which the kernel held this worker's cgroup back, since it began."""
-    folder = _folder("cpu", "cpu.stat")
-    if folder is None:
-        return None
-    try:
-        stat = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    if "throttled_usec" in stat:
-        return float(stat["throttled_usec"]) / 1e6
-    if "throttled_time" in stat:
-        return float(stat["throttled_time"]) / 1e9
-    return None
+    return own_cgroup().memory_limit_bytes()
 
 
 def cpu_limit_cores() -> float | None:
     """The present CPU limit in cores; None if there is none. It follows an in-place resize."""
-    folder = _folder("cpu", "cpu.stat")
-    if folder is None:
-        return None
-    try:
-        if (folder / "cpu.max").exists():
-            quota, period = (folder / "cpu.max").read_text().split()
-            return None if quota == "max" else float(quota) / float(period)
-        micros = float((folder / "cpu.cfs_quota_us").read_text())
-        return None if micros < 0 else micros / float((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
+    return own_cgroup().cpu_limit_cores()
+
+
+def cpu_throttled_seconds() -> float | None:
+    """Seconds for which the kernel held this worker's cgroup back since it began, summed over CPUs."""
+    return own_cgroup().cpu_throttled_seconds()
+
+
+def cpu_pressure_seconds() -> float | None:
+    """Seconds for which at least one task waited for a CPU, of this worker's cgroup or else of the machine."""
+    own = own_cgroup().cpu_pressure_seconds()
+    return own if own is not None else pressure_seconds(read_figures(PROC / "pressure" / "cpu"))
+
+
+def cpu_seconds() -> float:
+    """CPU seconds that this process has used, and its children, those that have ended included."""
+    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return used + sum(_ticks(child) for child in islice(_children(), MAX_CHILDREN)) / os.sysconf("SC_CLK_TCK")
+
+
+def run_delays() -> dict[str, float] | None:
+    """For how many seconds each thread of this process and its children could run and did not, by thread.
+
+    A process's own figure is that of its first thread alone, so each thread is asked. Time for which the CPU limit held
+    a thread back counts, too. None where the kernel does not say, and of more than MAX_THREADS threads.
+    """
+    delays: dict[str, float] = {}
+    for process in ("self", *islice(_children(), MAX_CHILDREN)):
+        try:
+            threads = list((PROC / process / "task").iterdir())
+        except OSError:
+            continue  # a child that has ended
+        if len(delays) + len(threads) > MAX_THREADS:
+            return None
+        for thread in threads:
+            figures = read_figures(thread / "schedstat").split()
+            delay = number(figures[1]) if len(figures) > 1 else None
+            if delay is not None:
+                delays[thread.name] = delay / 1e9
+    return delays or None
+
+
+def _of_status(key: str) -> float | None:
+    _, found, rest = read_figures(PROC / "self" / "status").partition(key)
+    kibibytes = number(rest.split(None, 1)[0]) if found and rest.strip() else None
+    return None if kibibytes is None else kibibytes * 1024
+
+
+def _children() -> Iterator[str]:
+    """Processes that this one started, of all its threads."""
+    for listed in (PROC / "self" / "task").glob("*/children"):
+        yield from filter(str.isdecimal, read_figures(listed, _CHILDREN_BYTES).split())
+
+
+def _private_bytes(process: str) -> float:
+    lines = (line.split() for line in read_figures(PROC / process / "smaps_rollup").splitlines())
+    figures = [number(words[1]) for words in lines if len(words) > 1 and words[0].startswith("Private_")]
+    return sum(figure * 1024 for figure in figures if figure is not None)
+
+
+def _ticks(process: str) -> float:
+    """Clock ticks that a process used, in user and in system mode, itself and by children it has waited for."""
+    after_name = read_figures(PROC / process / "stat").rpartition(")")[2].split()
+    return sum(number(each) or 0.0 for each in after_name[11:15])
