@@ -66,6 +66,12 @@ def test_a_schedule_that_begins_at_once_never_has_the_declared_limits(tmp_path: 
         ("changes: [{atSeconds: true, cpuLimits: {slow: 1}}]", "found True"),
         ("changes: [{atStep: 1, label: 3, cpuLimits: {slow: 1}}]", "changes[0].label: must be a text, found 3"),
         ("changes: [{atStep: 1, cpuLimits: {}}]", "changes[0].cpuLimits: must map worker groups"),
+        ("changes: [{atStep: 1, label: same}]", "changes[0]: needs one of cpuLimits and neighbours"),
+        ("changes: [{atStep: 1, neighbours: {}}]", "changes[0].neighbours: must map worker groups"),
+        ("changes: [{atStep: 1, neighbours: {slow: 0.5}}]", "changes[0].neighbours.slow: must be a number of busy"),
+        ("changes: [{atStep: 1, neighbours: {slow: true}}]", "from 0 to 64, found True"),
+        ("changes: [{atStep: 1, neighbours: {slow: 65}}]", "from 0 to 64, found 65"),
+        ("changes: [{atStep: 1, neighbours: {quick: 1}}]", "changes[0].neighbours.quick: is no worker group"),
         ("changes: [{atStep: 1, cpuLimits: {quick: 1}}]", "changes[0].cpuLimits.quick: is no worker group"),
         ("changes: [{atStep: 1, cpuLimits: {slow: much}}]", "changes[0].cpuLimits.slow: must be a quantity"),
         ("changes: [{atStep: 1, cpuLimits: {slow: 0}}]", "changes[0].cpuLimits.slow: must be above 0, found 0"),
@@ -102,6 +108,9 @@ class Workers:
 
     def keep_to_cpu(self, name: str, cpu: int) -> None:
         self.asked.append((name, -cpu))
+
+    def set_neighbours(self, name: str, count: int) -> None:
+        self.asked.append((f"beside {name}", count))
 
 
 def seen(step: int, **uids: str) -> Seen:
@@ -143,6 +152,47 @@ def test_a_worker_that_is_started_again_gets_the_active_limits(tmp_path: Path):
     limits.look(seen(2, job_fast_0="another"))
     assert workers.asked == [("job-fast-0", 0.25), ("job-fast-0", -3)]
     assert len(limits.changes) == 1
+
+
+BUSY = """
+changes:
+- {atStep: 10, label: busy, neighbours: {fast: 1, job-fast-1: 2}}
+- {atStep: 20, label: quiet, neighbours: {fast: 0}}
+- {atStep: 30, label: less, cpuLimits: {slow: 250m}, neighbours: {slow: 1}}
+"""
+
+
+def test_neighbours_come_and_go_at_unchanged_limits(tmp_path: Path):
+    schedule = load(tmp_path, BUSY)
+    assert [(level.label, level.neighbours) for level in schedule.levels] == [
+        (DECLARED, {}),
+        ("busy", {"job-fast-0": 1, "job-fast-1": 2}),
+        ("less", {"job-slow-0": 1}),
+    ]
+    assert schedule.levels[1].limits == DECLARED_LIMITS
+    assert [change.level for change in schedule.changes] == [1, 0, 2]
+    workers = Workers()
+    limits = ScheduledLimits(schedule, workers, [{}] * 3, lambda: BEGAN, DECLARED_LIMITS)
+    (event,) = limits.look(seen(10))
+    assert event.message == "CPU limits busy: 1 / 1 / 0.5; busy neighbours: job-fast-0 1, job-fast-1 2"
+    assert workers.asked == [("beside job-fast-0", 1.0), ("beside job-fast-1", 2.0)]
+    limits.look(seen(20))
+    assert workers.asked[2:] == [("beside job-fast-0", 0), ("beside job-fast-1", 0)]
+    limits.look(seen(30))
+    assert workers.asked[4:] == [("job-slow-0", 0.25), ("beside job-slow-0", 1)]
+    assert [change.neighbours for change in limits.changes] == [level.neighbours for level in schedule.levels[1:2]] + [
+        {},
+        {"job-slow-0": 1},
+    ]
+
+
+def test_a_worker_that_is_started_again_gets_its_neighbours_back(tmp_path: Path):
+    workers = Workers()
+    limits = ScheduledLimits(load(tmp_path, BUSY), workers, [{}] * 3, lambda: BEGAN, DECLARED_LIMITS)
+    limits.look(seen(10))
+    workers.asked.clear()
+    limits.look(seen(2, job_fast_0="another"))
+    assert workers.asked == [("beside job-fast-0", 1)]
 
 
 def test_seconds_count_from_the_first_step(tmp_path: Path):

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest
+from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
+from heterotrain_operator.clusters.local.limits import neighbours
 from heterotrain_operator.clusters.local.limits.detect import working
 from heterotrain_operator.core.model import WorkerKey, WorkerSeen
 
@@ -65,6 +67,23 @@ def cgroup_folders(pid: int) -> list[Path]:
     """The cgroups of workers of one runner; those of others may come and go meanwhile."""
     parents = {parent for mechanism in MECHANISMS.values() for parent in mechanism.parents}
     return [folder for parent in parents for folder in parent.glob(f"heterotrain-{pid}-*-job-cpu-*")]
+
+
+def neighbours_of(pid: int) -> list[int]:
+    """The busy processes beside workers of one runner that still run."""
+    found = []
+    for each in leftovers.all_pids():
+        marked = any(entry.startswith(f"{leftovers.ENV_RUNNER}={pid}-") for entry in leftovers.environment(each))
+        if marked and leftovers.alive(each) and neighbours.__file__ in _words_of(each):
+            found.append(each)
+    return found
+
+
+def _words_of(pid: int) -> str:
+    try:
+        return (leftovers.PROC / str(pid) / "cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def only(cluster: LocalCluster) -> WorkerSeen:

@@ -32,6 +32,7 @@ from unit.local.small_jobs import (
     eventually,
     key,
     make_job,
+    neighbours_of,
     only,
 )
 
@@ -302,7 +303,7 @@ def test_two_jobs_of_one_runner_do_not_touch_each_other(start: Start) -> None:
 RUNNER = """
 import sys, time
 from pathlib import Path
-from unit.local.small_jobs import MECHANISMS, make_job, key
+from unit.local.small_jobs import MECHANISMS, PLAN, make_job, key
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
@@ -316,6 +317,9 @@ job = make_job(script, resources={"limits": {"cpu": "500m"}})
 cluster = LocalCluster(job, Path(sys.argv[1]), None, mechanism=MECHANISMS[sys.argv[2]])
 cluster.observe()
 cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+cluster.set_neighbours("job-cpu-0", 1)
+cluster.observe()
+cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
 time.sleep(600)
 """
 
@@ -326,11 +330,13 @@ def test_a_killed_runner_leaves_neither_processes_nor_cgroups(mechanism: Mechani
     log = tmp_path / "workers" / "job-cpu-0" / "log"
     eventually(lambda: log.exists() and len(log.read_text().split()) == 2)
     worker, grandchild = map(int, log.read_text().split())
+    eventually(lambda: len(neighbours_of(runner.pid)) == 1)
     assert leftovers.alive(worker)
     assert leftovers.alive(grandchild)
     runner.send_signal(signal.SIGKILL)
     runner.wait()
     eventually(lambda: not leftovers.alive(worker) and not leftovers.alive(grandchild))
+    eventually(lambda: not neighbours_of(runner.pid))
     eventually(lambda: not cgroup_folders(runner.pid))
 
 

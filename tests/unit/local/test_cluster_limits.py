@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,9 +13,10 @@ from heterotrain.contract import Plan
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Limits, Mechanism
+from heterotrain_operator.clusters.local.limits.duty_cycle import process_cpu_seconds
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.local.small_jobs import PLAN, SLEEP, ended, eventually, key, make_job, only
+from unit.local.small_jobs import PLAN, SLEEP, SPIN, ended, eventually, key, make_job, neighbours_of, only
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("nothing_stays_behind")]
 
@@ -75,6 +77,45 @@ def test_a_worker_that_is_started_again_keeps_to_the_cpu_of_its_name(mechanism: 
     cluster.observe()
     cluster.act(Decision("Running", "", plan=replace(PLAN, version=2, generation=2)), Memory.initial())
     assert cpus() == {other}
+
+
+def test_neighbours_begin_with_the_first_plan_and_take_their_share_inside_the_limits(
+    mechanism: Mechanism, start: Start
+) -> None:
+    cluster = start(make_job(SPIN, resources={"limits": {"cpu": "500m"}}), mechanism)
+    limits = cluster._pods["job-cpu-0"].process.limits
+    cluster.set_neighbours("job-cpu-0", 1)
+    assert not neighbours_of(os.getpid()), "a worker that starts is not held back"
+    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    eventually(lambda: len(neighbours_of(os.getpid())) == 1)
+    assert set(neighbours_of(os.getpid())) <= eventually(lambda: len(limits.pids()) == 2 and limits.pids())
+    pids = [cluster.pid("job-cpu-0"), *neighbours_of(os.getpid())]
+
+    def used() -> list[float]:
+        return [process_cpu_seconds(pid) or 0.0 for pid in pids]
+
+    eventually(lambda: min(used()) > 0.05)
+    before = used()
+    eventually(lambda: sum(used()) - sum(before) > 0.5)
+    own, beside = (after - then for after, then in zip(used(), before, strict=True))
+    assert 0.25 < own / (own + beside) < 0.75, "it shares the limit, and has none of its own"
+    cluster.set_neighbours("job-cpu-0", 3)
+    eventually(lambda: len(neighbours_of(os.getpid())) == 3)
+    cluster.set_neighbours("job-cpu-0", 0)
+    assert not neighbours_of(os.getpid())
+
+
+def test_neighbours_end_with_their_worker(mechanism: Mechanism, start: Start) -> None:
+    cluster = start(make_job(SLEEP), mechanism)
+    cluster.set_neighbours("job-cpu-0", 2)
+    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    eventually(lambda: len(neighbours_of(os.getpid())) == 2)
+    os.kill(cluster.pid("job-cpu-0"), signal.SIGKILL)
+    eventually(lambda: cluster.observe() and not neighbours_of(os.getpid()))
+    cluster.set_neighbours("job-cpu-0", 1)
+    assert not neighbours_of(os.getpid()), "nobody is beside a worker that has ended"
+    with pytest.raises(ValueError, match="no worker 'nobody'"):
+        cluster.set_neighbours("nobody", 1)
 
 
 def test_limits_are_reported_and_can_be_changed(mechanism: Mechanism, start: Start) -> None:

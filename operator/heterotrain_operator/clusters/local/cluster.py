@@ -56,6 +56,7 @@ class _Pod:
     metrics_address: str
     cores: float | None
     process: WorkerProcess
+    neighbours: int = 0
     confined: bool = False
     deleted: bool = False
 
@@ -179,6 +180,16 @@ class LocalCluster:
         if pod.confined and pod.process.exit_code() is None:
             move(pod.process.limits.pids(), cpu)
 
+    def set_neighbours(self, name: str, count: int) -> None:
+        """Let so many busy processes share a worker's limits with it, from its first plan on, as its limits; nothing
+        changes for one that has ended. Raises ValueError without such a worker, LimitError if that is not possible.
+        """
+        pod = self._pod(name)
+        if pod.process.exit_code() is None:
+            if pod.confined:
+                pod.process.limits.set_neighbours(count, self._cpus.get(name))
+            pod.neighbours = count
+
     def pid(self, name: str) -> int:
         """A worker's first process. Raises ValueError without such a worker."""
         return self._pod(name).process.pid
@@ -262,6 +273,8 @@ class LocalCluster:
                 pod.process.limits.set_cores(pod.cores)
                 if name in self._cpus:
                     move({pod.process.pid, *pod.process.limits.pids()}, self._cpus[name])
+                if pod.neighbours:
+                    pod.process.limits.set_neighbours(pod.neighbours, self._cpus.get(name))
                 pod.confined = True
 
     def _running(self) -> bool:

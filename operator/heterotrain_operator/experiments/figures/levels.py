@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heterotrain_operator.core.prediction.least_batch import bounded_below
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, ceiling_of
 from heterotrain_operator.experiments.figures.history import TrialHistory
-from heterotrain_operator.experiments.figures.limits import Level
+from heterotrain_operator.experiments.figures.limits import Level, Neighbours
 from heterotrain_operator.experiments.figures.phases import split
 from heterotrain_operator.experiments.figures.profile import Profile, profile_of
 from heterotrain_operator.experiments.figures.steps import Step
@@ -16,14 +16,15 @@ from heterotrain_operator.experiments.figures.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class LevelSummary:
-    """One set of CPU limits (by worker, in cores) and what was possible under it; `profile` is None if it was not
-    measured.
+    """One set of CPU limits (by worker, in cores), with the workers' neighbours, and what was possible under it;
+    `profile` is None if it was not measured.
     """
 
     label: str
     limits: Mapping[str, float | None]
     profile: Profile | None
     ceilings: tuple[MeasuredCeiling, ...]
+    neighbours: Neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,12 @@ def summarize_level(
     """
     profiles = [each.steps for each in measurements.profiled if each.level == index]
     if not profiles:
-        return LevelSummary(level.label, level.limits, None, ()), ()
+        return LevelSummary(level.label, level.limits, None, (), level.neighbours), ()
     trained = measurements.steps_under(index)
     try:
         profile = profile_of(names, profiles[0], profiles[1] if len(profiles) > 1 else (), trained)
         sizes = sorted({sum(step.batches.values()) for step in trained if len(step.records) == len(names)})
         ceilings = tuple(ceiling_of(profile, size, measurements.bounds_for(size)) for size in sizes)
     except ValueError as error:
-        return LevelSummary(level.label, level.limits, None, ()), (f"no ceiling: {error}",)
-    return LevelSummary(level.label, level.limits, profile, ceilings), profile.warnings
+        return LevelSummary(level.label, level.limits, None, (), level.neighbours), (f"no ceiling: {error}",)
+    return LevelSummary(level.label, level.limits, profile, ceilings, level.neighbours), profile.warnings

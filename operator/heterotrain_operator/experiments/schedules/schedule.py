@@ -1,4 +1,4 @@
-"""Schedules of CPU limits: which limits hold from when on; pure.
+"""Schedules of CPU limits and busy neighbours: which of them hold from when on; pure.
 
 Machines that others use change while a job trains. A schedule makes that happen on purpose, at the same steps or
 seconds in every trial, so that policies can be compared on it (OmniLearn, section IV-F).
@@ -16,8 +16,8 @@ Unit = Literal["step", "seconds"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From here on the limits are those of `Schedule.levels[level]`; `at` counts committed steps, or seconds since the
-    first one.
+    """From here on limits and neighbours are those of `Schedule.levels[level]`; `at` counts committed steps, or seconds
+    since the first one.
     """
 
     at: float

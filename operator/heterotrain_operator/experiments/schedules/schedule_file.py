@@ -1,4 +1,4 @@
-"""Read a schedule of CPU limits from a file, and check it against a job."""
+"""Read a schedule of CPU limits and busy neighbours from a file, and check it against a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ OPTION = "--schedule"
 MOMENTS: dict[str, Unit] = {"atStep": "step", "atSeconds": "seconds"}
 
 
-FIELDS = (*MOMENTS, "label", "cpuLimits")
+CHANGED = {"cpuLimits": "CPU limits such as 500m", "neighbours": "numbers of busy processes"}
+"""What a change may change, by worker or group, and in words to what; one of them is enough."""
+
+
+FIELDS = (*MOMENTS, "label", *CHANGED)
+
+
+GREATEST_NEIGHBOURS = 64
+"""More busy processes than these beside one worker are a slip of the pen."""
 
 
 def load_schedule(path: Path, job: Job, declared: Limits) -> Schedule:
@@ -36,29 +44,32 @@ def load_schedule(path: Path, job: Job, declared: Limits) -> Schedule:
     _ascending(moments, [index for index, _ in changes], unit, problems)
     names = _workers_by_name(job, declared)
     limits = [dict(_limits(entry, index, names, problems)) for index, entry in changes]
+    neighbours = [dict(_neighbours(entry, index, names, problems)) for index, entry in changes]
     labels = [_label(entry, index, problems) for index, entry in changes]
     if problems:
         raise ManifestError(
             Problem(f"{OPTION}: {found.path}" if found.path else OPTION, found.reason) for found in problems
         )
-    return _resolved(unit, [moment or 0.0 for moment in moments], labels, limits, declared)
+    given = [Level(*each) for each in zip(labels, limits, neighbours, strict=True)]
+    return _resolved(unit, [moment or 0.0 for moment in moments], given, declared)
 
 
-def _resolved(
-    unit: Unit, moments: Sequence[float], labels: Sequence[str], given: Sequence[Limits], declared: Limits
-) -> Schedule:
+def _resolved(unit: Unit, moments: Sequence[float], given: Sequence[Level], declared: Limits) -> Schedule:
     levels: list[Level] = []
     if not moments or moments[0] > 0:
         levels.append(Level(DECLARED, declared))
     changes = []
-    current = dict(declared)
-    for at, label, limits in zip(moments, labels, given, strict=True):
-        current = {**current, **limits}
-        known = next((index for index, level in enumerate(levels) if level.limits == current), None)
+    limits, neighbours = dict(declared), dict[str, int]()
+    for at, change in zip(moments, given, strict=True):
+        limits = {**limits, **change.limits}
+        neighbours = {name: count for name, count in {**neighbours, **change.neighbours}.items() if count}
+        known = next(
+            (i for i, each in enumerate(levels) if (each.limits, each.neighbours) == (limits, neighbours)), None
+        )
         if known is None:
             known = len(levels)
-            levels.append(Level(label, current))
-        changes.append(Change(at, known, label))
+            levels.append(Level(change.label, limits, neighbours))
+        changes.append(Change(at, known, change.label))
     return Schedule(tuple(levels), tuple(changes), unit)
 
 
@@ -131,26 +142,56 @@ def _workers_by_name(job: Job, declared: Limits) -> dict[str, tuple[str, ...]]:
 def _limits(
     entry: Mapping[str, Any], index: int, names: Mapping[str, tuple[str, ...]], problems: list[Problem]
 ) -> Iterator[tuple[str, float]]:
-    path = f"changes[{index}].cpuLimits"
-    given = entry.get("cpuLimits")
-    if not isinstance(given, dict) or not given:
-        problems.append(Problem(path, "must map worker groups, or single workers, to CPU limits such as 500m"))
-        return
-    # Groups come first, so that the limit of a single worker replaces that of its group.
-    for name in sorted(given, key=lambda name: len(names.get(name, ())), reverse=True):
-        at = render_path(("changes", index, "cpuLimits", str(name)))
-        if name not in names:
-            problems.append(Problem(at, f"is no worker group and no worker; there are {', '.join(names)}"))
-            continue
+    if not any(field in entry for field in CHANGED):
+        problems.append(Problem(f"changes[{index}]", f"needs one of {' and '.join(CHANGED)}"))
+    for name, at, value in _named(entry, index, "cpuLimits", names, problems):
         try:
-            cores = float(parse_quantity(given[name]))
+            cores = float(parse_quantity(value))
         except ValueError as error:
             problems.append(Problem(at, str(error)))
             continue
         if cores <= 0:
-            problems.append(Problem(at, f"must be above 0, found {given[name]!r}"))
+            problems.append(Problem(at, f"must be above 0, found {value!r}"))
         for worker in names[name]:
             yield worker, cores
+
+
+def _neighbours(
+    entry: Mapping[str, Any], index: int, names: Mapping[str, tuple[str, ...]], problems: list[Problem]
+) -> Iterator[tuple[str, int]]:
+    for name, at, count in _named(entry, index, "neighbours", names, problems):
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= GREATEST_NEIGHBOURS:
+            problems.append(
+                Problem(at, f"must be a number of busy processes from 0 to {GREATEST_NEIGHBOURS}, found {count!r}")
+            )
+            continue
+        for worker in names[name]:
+            yield worker, count
+
+
+def _named(
+    entry: Mapping[str, Any],
+    index: int,
+    field: str,
+    names: Mapping[str, tuple[str, ...]],
+    problems: list[Problem],
+) -> Iterator[tuple[str, str, Any]]:
+    """What a field of a change says of groups and workers that there are: name, path and value."""
+    if field not in entry:
+        return
+    given = entry[field]
+    if not isinstance(given, dict) or not given:
+        problems.append(
+            Problem(f"changes[{index}].{field}", f"must map worker groups, or single workers, to {CHANGED[field]}")
+        )
+        return
+    # Groups come first, so that what is said of a single worker replaces what is said of its group.
+    for name in sorted(given, key=lambda name: len(names.get(name, ())), reverse=True):
+        at = render_path(("changes", index, field, str(name)))
+        if name in names:
+            yield name, at, given[name]
+        else:
+            problems.append(Problem(at, f"is no worker group and no worker; there are {', '.join(names)}"))
 
 
 def _label(entry: Mapping[str, Any], index: int, problems: list[Problem]) -> str:

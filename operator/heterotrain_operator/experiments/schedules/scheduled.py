@@ -1,4 +1,6 @@
-"""Carry out a schedule of CPU limits on a running job: what is due, on the workers that are there now."""
+"""Carry out a schedule of CPU limits and busy neighbours on a running job: what is due, on the workers that are there
+now.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Protocol
 
 from heterotrain_operator.core.model import Event, Seen
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.figures.limits import LimitChange, Limits
+from heterotrain_operator.experiments.figures.limits import Level, LimitChange, Limits
 from heterotrain_operator.experiments.progress import Pace, committed_steps
 from heterotrain_operator.experiments.schedules.schedule import Schedule
 
@@ -25,6 +27,10 @@ class Limited(Protocol):
         """Change a worker's CPU limit, in cores."""
         ...
 
+    def set_neighbours(self, name: str, count: int) -> None:
+        """Let so many busy processes share a worker's limits with it."""
+        ...
+
     def keep_to_cpu(self, name: str, cpu: int) -> None:
         """Let a worker, and those that take its place, run on that CPU alone."""
         ...
@@ -33,7 +39,8 @@ class Limited(Protocol):
 class ScheduledLimits:
     """The limits of one trial. `look` must be called with every observation; `now` gives Unix seconds.
 
-    A worker that is started again begins with its manifest's limit, so every worker is known by its uid.
+    A worker that is started again begins with its manifest's limit and without neighbours, so every worker is known
+    by its uid.
     """
 
     def __init__(
@@ -71,10 +78,11 @@ class ScheduledLimits:
             first = due == 1 and change.at == 0
             self._done, self._level = due, change.level
             if not first:
-                events.append(Event("Normal", EVENT, f"CPU limits {change.label}: {_words(self._limits)}"))
+                events.append(Event("Normal", EVENT, f"CPU limits {change.label}: {_words(self._current)}"))
         self._impose(seen)
         if events:
-            self.changes.append(LimitChange(self._now(), step, self._level, change.label, dict(self._limits)))
+            limits, neighbours = dict(self._current.limits), dict(self._current.neighbours)
+            self.changes.append(LimitChange(self._now(), step, self._level, change.label, limits, neighbours))
         return tuple(events)
 
     def seconds_left(self) -> float | None:
@@ -92,8 +100,8 @@ class ScheduledLimits:
         return tuple(change.label for change in self._schedule.changes[self._done :])
 
     @property
-    def _limits(self) -> Limits:
-        return self._schedule.levels[self._level].limits
+    def _current(self) -> Level:
+        return self._schedule.levels[self._level]
 
     def _seconds(self) -> float | None:
         # Starting a job takes a different time in every trial; seconds count from its first step on.
@@ -105,13 +113,19 @@ class ScheduledLimits:
             self._imposed[worker.uid] = self._level
             if worker.exit_code is not None or before == self._level:
                 continue
-            known = self._declared if before is None else self._schedule.levels[before].limits
-            if known[worker.name] != self._limits[worker.name]:
-                self._backend.set_cpu_limit(worker.name, self._limits[worker.name])
+            known = Level("", self._declared) if before is None else self._schedule.levels[before]
+            if known.limits[worker.name] != self._current.limits[worker.name]:
+                self._backend.set_cpu_limit(worker.name, self._current.limits[worker.name])
             cpu = self._placements[self._level].get(worker.name)
             if cpu is not None and (before is None or cpu != self._placements[before].get(worker.name)):
                 self._backend.keep_to_cpu(worker.name, cpu)
+            # After the CPU is known, which they share.
+            neighbours = self._current.neighbours.get(worker.name, 0)
+            if neighbours != known.neighbours.get(worker.name, 0):
+                self._backend.set_neighbours(worker.name, neighbours)
 
 
-def _words(limits: Limits) -> str:
-    return wording.listed("none" if cores is None else f"{cores:g}" for cores in limits.values())
+def _words(level: Level) -> str:
+    limits = wording.listed("none" if cores is None else f"{cores:g}" for cores in level.limits.values())
+    busy = ", ".join(f"{name} {count}" for name, count in level.neighbours.items())
+    return f"{limits}; busy neighbours: {busy}" if busy else limits

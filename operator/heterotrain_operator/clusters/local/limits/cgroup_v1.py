@@ -10,6 +10,7 @@ from pathlib import Path
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.limits import cgroup
 from heterotrain_operator.clusters.local.limits.mechanism import LimitError, effective_cores, quota_and_period
+from heterotrain_operator.clusters.local.limits.neighbours import Neighbours
 
 NAME = "cgroup-v1"
 TRIAL_MEMORY_BYTES = 256 * 1024**2
@@ -34,6 +35,7 @@ class LimitsV1:
     ceiling_cores: float
     prefix: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -63,6 +65,10 @@ class LimitsV1:
         except OSError as error:
             raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
 
+    def set_neighbours(self, count: int, cpu: int | None) -> None:
+        """As `Limits.set_neighbours`."""
+        self.neighbours.set_count(count, cpu, cgroup.launcher(self.prefix, self.joins))
+
     def cores(self) -> float | None:
         """The limit that the kernel applies."""
         return _cores(self.cpu)
@@ -82,6 +88,7 @@ class LimitsV1:
 
     def remove(self) -> bool:
         """True once no folder is left."""
+        self.neighbours.end()
         left = [folder for folder in self.folders if not leftovers.remove_folder(folder)]
         return not left
 
@@ -115,6 +122,7 @@ class CgroupV1:
             self.cpuacct / name if self.cpuacct else None,
             self.memory / name if self.memory else None,
             self.ceiling_cores,
+            neighbours=Neighbours({leftovers.ENV_RUNNER: owner}),
         )
         try:
             for folder in limits.folders:

@@ -9,6 +9,7 @@ from pathlib import Path
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.limits import cgroup
 from heterotrain_operator.clusters.local.limits.mechanism import LimitError, effective_cores, quota_and_period
+from heterotrain_operator.clusters.local.limits.neighbours import Neighbours
 
 NAME = "cgroup-v2"
 TRIAL_MEMORY_BYTES = 256 * 1024**2
@@ -22,6 +23,7 @@ class LimitsV2:
     folder: Path
     prefix: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
     @property
     def joins(self) -> tuple[Path, ...]:
@@ -39,6 +41,10 @@ class LimitsV2:
             (self.folder / "cpu.max").write_text(text)
         except OSError as error:
             raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
+
+    def set_neighbours(self, count: int, cpu: int | None) -> None:
+        """As `Limits.set_neighbours`."""
+        self.neighbours.set_count(count, cpu, cgroup.launcher(self.prefix, self.joins))
 
     def cores(self) -> float | None:
         """The limit that the kernel applies."""
@@ -59,6 +65,7 @@ class LimitsV2:
 
     def remove(self) -> bool:
         """True once the folder is gone."""
+        self.neighbours.end()
         return leftovers.remove_folder(self.folder)
 
 
@@ -82,7 +89,8 @@ class CgroupV2:
 
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> LimitsV2:
         """As `Mechanism.create`; after a LimitError nothing is left behind."""
-        limits = LimitsV2(worker, self.parent / cgroup.folder_name(owner, worker))
+        neighbours = Neighbours({leftovers.ENV_RUNNER: owner})
+        limits = LimitsV2(worker, self.parent / cgroup.folder_name(owner, worker), neighbours=neighbours)
         try:
             limits.folder.mkdir()
             limits.set_cores(cores)

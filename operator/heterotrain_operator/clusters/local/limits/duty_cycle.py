@@ -18,6 +18,7 @@ from pathlib import Path
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.limits import cgroup
 from heterotrain_operator.clusters.local.limits.mechanism import PERIOD_MICROSECONDS, effective_cores
+from heterotrain_operator.clusters.local.limits.neighbours import Neighbours
 
 NAME = "duty-cycle"
 PERIOD_SECONDS = PERIOD_MICROSECONDS / 1e6
@@ -42,9 +43,10 @@ class DutyCycleLimits:
     prefix: tuple[str, ...] = ()
     joins: tuple[Path, ...] = ()
 
-    def __init__(self, worker: str, mark: str, cores: float | None) -> None:
+    def __init__(self, worker: str, mark: str, cores: float | None, owner: str = "") -> None:
         self._worker = worker
         self.environment: Mapping[str, str] = {leftovers.ENV_LIMITS: mark}
+        self._neighbours = Neighbours({**self.environment, leftovers.ENV_RUNNER: owner})
         self._cores = effective_cores(cores)
         self._session: int | None = None
         self._used: dict[int, float] = {}
@@ -62,6 +64,10 @@ class DutyCycleLimits:
     def set_cores(self, cores: float | None) -> None:
         """Takes effect within a period."""
         self._cores = effective_cores(cores)
+
+    def set_neighbours(self, count: int, cpu: int | None) -> None:
+        """As `Limits.set_neighbours`; they are found, and stopped with the worker, by its mark."""
+        self._neighbours.set_count(count, cpu, cgroup.launcher(self.prefix, self.joins))
 
     def cores(self) -> float | None:
         """As last set."""
@@ -85,6 +91,7 @@ class DutyCycleLimits:
     def remove(self) -> bool:
         """True once its last process is gone."""
         self._ended.set()
+        self._neighbours.end()
         pids = self.pids()
         with self._lock:
             leftovers.kill(pids)
@@ -142,7 +149,7 @@ class DutyCycle:
 
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> DutyCycleLimits:
         """As `Mechanism.create`; memory is not limited."""
-        return DutyCycleLimits(worker, cgroup.folder_name(owner, worker), cores)
+        return DutyCycleLimits(worker, cgroup.folder_name(owner, worker), cores, owner)
 
 
 def find() -> DutyCycle:

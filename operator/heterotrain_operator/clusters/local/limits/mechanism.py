@@ -47,6 +47,12 @@ class Limits(Protocol):
         """Change the CPU limit (None: no limit). Raises LimitError."""
         ...
 
+    def set_neighbours(self, count: int, cpu: int | None) -> None:
+        """Let so many busy processes share the limits with the worker, on that CPU alone if one is given. Raises
+        LimitError if they cannot, OSError if no process can be had.
+        """
+        ...
+
     def cores(self) -> float | None:
         """The present CPU limit; None if there is none."""
         ...

@@ -72,6 +72,11 @@ class ScopeLimits:
         _systemctl("set-property", "--runtime", self.unit, *cpu_properties(cores))
         self.limit_cores = effective_cores(cores)
 
+    def set_neighbours(self, count: int, cpu: int | None) -> None:
+        """Raises LimitError: nobody may enter a scope that systemd has made."""
+        if count:
+            raise LimitError(f"worker {self.worker}: a systemd scope takes no busy neighbours")
+
     def cores(self) -> float | None:
         """As last set."""
         return self.limit_cores
