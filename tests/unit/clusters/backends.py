@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,10 @@ from heterotrain_operator.clusters.kube.objects.names import PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.plan_map import MEMORY_KEY
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.volume import PlanVolume
-from heterotrain_operator.core.model import Decision, Seen, WorkerKey
+from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
+from heterotrain_operator.clusters.simulated.events import Unreadable
+from heterotrain_operator.clusters.simulated.scenario import Scenario
+from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerKey
 from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
@@ -141,7 +145,42 @@ def on_this_machine(folder: Path) -> Iterator[Harness]:
         yield OnThisMachine(cluster)
 
 
+class Simulated:
+    """Values in virtual time, whose metrics nobody can read."""
+
+    keys = (WorkerKey("cpu", 0, "job-cpu-0"), WorkerKey("cpu", 1, "job-cpu-1"))
+
+    def __init__(self, *, forgetful: bool) -> None:
+        scenario = Scenario(Job("job", (Group("cpu", 2),), 64), events=(Unreadable(()),))
+        self._cluster = SimulatedCluster(scenario, forgetful=forgetful)
+        self.observe, self.act = self._cluster.observe, self._cluster.act
+
+    def settle(self) -> None:
+        self._cluster.wait(10)
+
+    def kill(self, key: WorkerKey) -> None:
+        self._cluster.pods[key.name].end(137)
+
+    def write_as_another(self, plan: Plan, memory: Memory) -> None:
+        self._cluster.write(plan, memory)
+
+    def damage_plan(self) -> None:
+        self._cluster.write("{", self._cluster.memory)
+
+    def observe_as_another(self) -> tuple[Seen, Memory | None]:
+        self._cluster.forget()
+        return self._cluster.observe()
+
+
+@contextmanager
+def simulated(folder: Path, *, forgetful: bool = False) -> Iterator[Harness]:
+    """A job of two workers."""
+    yield Simulated(forgetful=forgetful)
+
+
 BACKENDS: dict[str, Callable[[Path], AbstractContextManager[Harness]]] = {
     "kubernetes": on_kubernetes,
     "local": on_this_machine,
+    "simulated": simulated,
+    "simulated-forgetful": partial(simulated, forgetful=True),
 }
