@@ -132,9 +132,10 @@ class SimulatedCluster:
             moments = [at for pod in self.pods.values() for at in (pod.runs_at, pod.ready_at, pod.gone_at) if at]
             until = min(end, self.training.next_moment(), *[at for at in moments if at > self.now], end)
             self.training.run(self.pods, until)
-            self.now = until
             if self._unreported():
+                self.now = max(self.now, self.training.last_step_at)
                 break
+            self.now = until
         self._tend()
 
     def train(self, steps: int) -> int:

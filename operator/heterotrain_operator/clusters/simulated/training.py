@@ -111,6 +111,11 @@ class Training:
         self._switch_at = self.executed + self._scenario.timing.switch_steps
         self._meets_at = None
 
+    @property
+    def last_step_at(self) -> float:
+        """When the last step ended, on the clock."""
+        return self._began
+
     def next_moment(self) -> float:
         """When something here is due that takes time but no steps."""
         return math.inf if self._meets_at is None else self._meets_at

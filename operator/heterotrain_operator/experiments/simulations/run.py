@@ -1,0 +1,136 @@
+"""Run a scenario to its end: the ordinary loop on a simulated cluster, whose clock is the loop's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from heterotrain_operator.clusters.simulated.cluster import BEGIN, SimulatedCluster
+from heterotrain_operator.clusters.simulated.oracle import Oracle
+from heterotrain_operator.clusters.simulated.scenario import Scenario
+from heterotrain_operator.clusters.simulated.training import Steps
+from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.experiments.simulations.result import (
+    Floats,
+    HappenedEvent,
+    PublishedPlan,
+    SimulationResult,
+)
+from heterotrain_operator.loop import run_job
+
+LONGEST_SECONDS = 86_400.0
+"""So long, on its clock, a simulation may go on without a step before it is given up."""
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    forgetful: bool = False,
+    own_seconds: bool = True,
+    on_progress: Callable[[int], None] | None = None,
+) -> SimulationResult:
+    """Run a scenario for as many steps as it has, or until its job is over, and compare every step with the oracle's.
+
+    The same scenario gives the same result, to the last bit. `forgetful`: what is remembered is written and read back
+    before every decision. Without `own_seconds` the workers' own are not kept, which take 8 bytes for each and step.
+    `on_progress` is called after each round with the steps executed so far. A run ends early, too, if no step is taken
+    for a day of its clock, as where no worker can ever be ready.
+    """
+    cluster = SimulatedCluster(scenario, forgetful=forgetful)
+    recorder = _Recorder(scenario, own_seconds)
+    cluster.training.on_steps = recorder.add
+    events: list[HappenedEvent] = []
+    plans: list[PublishedPlan] = []
+    rounds, last_step, last_step_at = 0, -1, cluster.now
+
+    def on_round(_: Seen, decision: Decision) -> None:
+        nonlocal rounds
+        rounds += 1
+        executed, now = cluster.training.executed, cluster.now - BEGIN
+        events.extend(HappenedEvent(executed, now, event) for event in decision.events)
+        if decision.plan is not None:
+            plan = decision.plan
+            names = tuple(member.name for member in plan.members)
+            version, generation = plan.version, plan.generation
+            plans.append(PublishedPlan(executed, now, version, generation, names, plan.batch_sizes, decision.reason))
+        if on_progress is not None:
+            on_progress(executed)
+
+    def until(_: Seen, __: Decision) -> bool:
+        nonlocal last_step, last_step_at
+        if cluster.training.executed > last_step:
+            last_step, last_step_at = cluster.training.executed, cluster.now
+        return cluster.training.executed >= scenario.steps or cluster.now - last_step_at > LONGEST_SECONDS
+
+    last = run_job(
+        scenario.job,
+        cluster,
+        now=lambda: cluster.now,
+        pause=cluster.wait,
+        on_round=on_round,
+        until=until,
+        monotonic=lambda: cluster.now,
+    )
+    return recorder.result(
+        tuple(plans), tuple(events), phase=last.phase, reason=last.reason, rounds=rounds, now=cluster.now
+    )
+
+
+class _Recorder:
+    """Keeps what every step took, and what the oracle's would have taken."""
+
+    def __init__(self, scenario: Scenario, keeps_own: bool) -> None:
+        self._scenario, self._keeps_own = scenario, keeps_own
+        self._oracle = Oracle(scenario.job)
+        self._columns = {name: column for column, (name, _) in enumerate(scenario.workers())}
+        self._began: list[Floats] = []
+        self._seconds: list[Floats] = []
+        self._oracles: list[Floats] = []
+        self._own: list[tuple[list[int], Floats]] = []
+
+    def add(self, steps: Steps) -> None:
+        self._began.append(steps.began - BEGIN + np.cumsum(steps.seconds) - steps.seconds)
+        self._seconds.append(steps.seconds)
+        self._oracles.append(self._oracle.seconds(steps))
+        if self._keeps_own:
+            columns = [self._columns.setdefault(pod.name, len(self._columns)) for pod in steps.pods]
+            self._own.append((columns, steps.own_seconds))
+
+    def result(
+        self,
+        plans: tuple[PublishedPlan, ...],
+        events: tuple[HappenedEvent, ...],
+        *,
+        phase: str,
+        reason: str,
+        rounds: int,
+        now: float,
+    ) -> SimulationResult:
+        most = self._scenario.steps
+        return SimulationResult(
+            scenario=self._scenario,
+            workers=tuple(self._columns),
+            began=_joined(self._began)[:most],
+            step_seconds=_joined(self._seconds)[:most],
+            oracle_seconds=_joined(self._oracles)[:most],
+            own_seconds=self._own_seconds()[:most],
+            plans=plans,
+            events=events,
+            phase=phase,
+            reason=reason,
+            rounds=rounds,
+            virtual_seconds=now - BEGIN,
+        )
+
+    def _own_seconds(self) -> Floats:
+        kept = np.full((sum(len(own) for _, own in self._own), len(self._columns)), np.nan)
+        row = 0
+        for columns, own in self._own:
+            kept[row : row + len(own), columns] = own
+            row += len(own)
+        return kept
+
+
+def _joined(parts: list[Floats]) -> Floats:
+    return np.concatenate(parts) if parts else np.empty(0)
