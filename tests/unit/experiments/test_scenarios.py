@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import yaml
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.clusters.simulated import communication, events, laws, noise
 from heterotrain_operator.experiments.scenarios import reference
+from heterotrain_operator.experiments.scenarios.communication import Communication
+from heterotrain_operator.experiments.scenarios.events import Event
+from heterotrain_operator.experiments.scenarios.laws import StepTime
+from heterotrain_operator.experiments.scenarios.noises import Noise
 from heterotrain_operator.experiments.scenarios.reading import Changes, load_simulation, parse_simulation
 
 HERE = Path(__file__).parent
@@ -191,5 +196,34 @@ def test_ten_thousand_workers_need_no_config_map():
     assert parse_simulation(document, HERE).scenario.job.groups[1].replicas == 9_999
 
 
-def test_reference_is_what_the_models_say():
-    assert (ROOT / reference.PATH).read_text("utf-8") == reference.render()
+def test_reference_is_what_models_and_examples_say():
+    assert (ROOT / reference.PATH).read_text("utf-8") == reference.render(ROOT)
+
+
+EXAMPLES = sorted((ROOT / reference.EXAMPLES).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_is_read_and_says_what_it_shows(path: Path):
+    assert path.read_text("utf-8").startswith("# ")
+    simulation = load_simulation(path)
+    assert simulation.name == path.stem
+    assert simulation.description.endswith(".")
+
+
+def test_every_law_noise_and_event_has_an_example():
+    used = {kind for path in EXAMPLES for kind in kinds_in(yaml.safe_load(path.read_text("utf-8")))}
+    known = {kind for each in (Event, Noise, StepTime, Communication) for kind in each.kinds()}
+    known |= {"multipleOf", "memoryCliff", "penaltyOfLast", "memory", "spread", "startSeconds", "cpuLimit", "manifest"}
+    assert known - used == {"replayed"}
+
+
+def kinds_in(node: object) -> Iterator[str]:
+    """All keys of a document."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield key
+            yield from kinds_in(value)
+    elif isinstance(node, list):
+        for entry in node:
+            yield from kinds_in(entry)
