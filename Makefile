@@ -42,10 +42,11 @@ test-pythons: $(VENV)/installed-dev ## run the unit tests on the other versions 
 test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
 	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/kube_server/test_api_server.py
 
-manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, its reference page, the tables of metrics and the dashboard
+manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, the reference pages, the tables of metrics and the dashboard
 	$(BIN)/python -m heterotrain_operator.api.generate.crd
 	$(BIN)/python -m heterotrain_operator.api.generate.chart
 	$(BIN)/python -m heterotrain_operator.api.generate.reference
+	$(BIN)/python -m heterotrain_operator.experiments.scenarios.reference
 	$(BIN)/python -m heterotrain_operator.metrics.reference
 	$(BIN)/python hack/dashboard/batch_convergence.py
 

@@ -20,7 +20,8 @@ from heterotrain_operator.api.document import read_document
 from heterotrain_operator.api.field_problems import Location, field_problem, in_json, plain_mapping, shown
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
 from heterotrain_operator.api.problems import ManifestError, Problem, render_path
-from heterotrain_operator.api.rules import RULES
+from heterotrain_operator.api.rule import Rule
+from heterotrain_operator.api.rules import PLAN_FITS_INTO_A_CONFIG_MAP, RULES
 
 _PLACEHOLDERS: dict[str, Any] = {
     "name": "placeholder",
@@ -47,6 +48,14 @@ def parse_manifest(document: object) -> HeteroTrainingJob:
     Raises ManifestError with all that is wrong with it.
     """
     return _judged(_plain(document))
+
+
+def parse_simulated(document: object) -> HeteroTrainingJob:
+    """The job of a simulation: of any size, since no ConfigMap has to hold its plan.
+
+    Raises ManifestError with all that is wrong with it.
+    """
+    return _judged(_plain(document), tuple(rule for rule in RULES if rule is not PLAN_FITS_INTO_A_CONFIG_MAP))
 
 
 def parse_stored(document: object) -> tuple[HeteroTrainingJob, tuple[str, ...]]:
@@ -78,13 +87,13 @@ def _plain(document: object) -> dict[str, Any]:
     return in_json(given)
 
 
-def _judged(document: dict[str, Any]) -> HeteroTrainingJob:
+def _judged(document: dict[str, Any], rules: tuple[Rule[HeteroTrainingJob], ...] = RULES) -> HeteroTrainingJob:
     problems: list[Problem] = []
     job = _validated(document, problems)
     if job is not None:
         malformed = {problem.path for problem in problems}
         problems += unavailable(job.model_dump(mode="json", by_alias=True, exclude_none=True))
-        for rule in RULES:
+        for rule in rules:
             if not any(_overlaps(read, path) for read in rule.reads for path in malformed):
                 problems += rule.check(job)
     if job is None or problems:

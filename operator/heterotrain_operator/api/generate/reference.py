@@ -33,7 +33,7 @@ def render() -> str:
         f"`metadata.name`: {schema['properties']['metadata']['properties']['name']['description']}",
     ]
     for part in ("spec", "status"):
-        lines += _tables(node_at(schema, part), part)
+        lines += tables(node_at(schema, part), part, mutability=part == "spec")
     lines += ["", "## Rules between fields", ""]
     lines += [f"* `{cel.at or 'metadata'}`: {cel.message}." for rule in RULES for cel in rule.cel]
     lines += ["", "## Not available yet", "", "| Field | What works |", "|---|---|"]
@@ -45,25 +45,36 @@ def render() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tables(schema: Schema, path: str) -> Iterator[str]:
-    """The table of one object, then those of the objects in it."""
-    yield from ("", f"## {path}", "", schema["description"], "")
-    mutability = path.startswith("spec")
+def tables(schema: Schema, path: str, *, title: str = "", mutability: bool = False) -> Iterator[str]:
+    """The table of one object, then those of the objects in it; with `mutability` a column says what may change.
+
+    `title` is the heading of the first one, if it is not its path.
+    """
+    yield from ("", f"## {title or path}", "", schema["description"], "")
     yield f"| Field | Type | Default |{' Changes |' if mutability else ''} Description |"
     yield f"|---|---|---|{'---|' if mutability else ''}---|"
     below: list[tuple[Schema, str]] = []
     for name, field in schema["properties"].items():
-        here = f"{path}.{name}"
-        nested = field.get("items", field)
-        if "properties" in nested:
-            below.append((nested, f"{here}[]" if "items" in field else here))
+        here = f"{path}.{name}" if path else name
+        nested, inside = _nested(field, here)
+        if nested.get("properties"):
+            below.append((nested, inside))
         default = "required" if name in schema.get("required", ()) else ""
         if "properties" not in field and field.get("default") not in (None, {}, [], ""):
             default = f"`{json.dumps(field['default']).strip(chr(34))}`"
         changes = f" {_changes(nested, below, here)} |" if mutability else ""
         yield f"| `{name}` | {_type(field)} | {default} |{changes} {field['description'].replace('|', '/')} |"
-    for nested, here in below:
-        yield from _tables(nested, here)
+    for nested, inside in below:
+        yield from tables(nested, inside, mutability=mutability)
+
+
+def _nested(field: Schema, path: str) -> tuple[Schema, str]:
+    """What a field holds, or its entries, and the path of that."""
+    if "items" in field:
+        return field["items"], f"{path}[]"
+    if isinstance(field.get("additionalProperties"), dict) and "properties" in field["additionalProperties"]:
+        return field["additionalProperties"], f"{path}.<name>"
+    return field, path
 
 
 def _changes(nested: Schema, below: list[tuple[Schema, str]], path: str) -> str:
@@ -79,6 +90,8 @@ def _type(field: Schema) -> str:
         return " ".join(f"`{value}`" for value in field["enum"])
     if field["type"] == "array":
         return f"list of {_type(field['items'])}, at most {field['maxItems']}"
+    if "maxProperties" in field and "properties" in field.get("additionalProperties", {}):
+        return f"map of {_type(field['additionalProperties'])}, at most {field['maxProperties']}"
     words: str = field["type"]
     if "minimum" in field:
         words += f", {'above' if field.get('exclusiveMinimum') else 'from'} {field['minimum']:g}"

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from heterotrain_operator.api.base import Model
 from heterotrain_operator.api.job import HeteroTrainingJob
 
 Schema = dict[str, Any]
@@ -54,6 +55,13 @@ def structural_schema() -> Schema:
     schema["properties"] = {**properties, **{part: schema["properties"][part] for part in ("spec", "status")}}
     schema["required"] = ["spec"]
     return schema
+
+
+def schema_of(model: type[Model]) -> Schema:
+    """The schema of any model: self-contained, with defaults, bounds and descriptions, without rules."""
+    source = model.model_json_schema(by_alias=True, mode="validation")
+    definitions = source.pop("$defs", {})
+    return _structural(source, definitions)
 
 
 def node_at(schema: Schema, path: str) -> Schema:

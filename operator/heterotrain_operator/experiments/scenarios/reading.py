@@ -1,0 +1,116 @@
+"""Read a scenario's file, and refuse what is wrong with it, all at once, each fault by its path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, to_core
+from heterotrain_operator.api.availability import known_policies
+from heterotrain_operator.api.document import read_document
+from heterotrain_operator.api.field_problems import field_problem, in_json, plain_mapping
+from heterotrain_operator.api.hints import did_you_mean
+from heterotrain_operator.clusters.simulated.communication import NoCommunication
+from heterotrain_operator.clusters.simulated.scenario import Scenario
+from heterotrain_operator.experiments.scenarios.choice import choice_problems
+from heterotrain_operator.experiments.scenarios.job import job_of
+from heterotrain_operator.experiments.scenarios.resolve import events_of, models_of, names_of
+from heterotrain_operator.experiments.scenarios.scenario import ScenarioFile
+from heterotrain_operator.experiments.scenarios.simulation import Simulation
+
+BASELINE = "Uniform"
+"""What the job's own policy is compared with, if the scenario does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the command line has instead of the file's own; None: the file's."""
+
+    policies: tuple[str, ...] = ()
+    seed: int | None = None
+    seeds: int | None = None
+    intervals: int | None = None
+
+
+def load_simulation(path: Path, changes: Changes | None = None) -> Simulation:
+    """What a scenario's YAML (or JSON) file asks for, with the command line's changes.
+
+    Raises ManifestError with all that is wrong with it.
+    """
+    return parse_simulation(read_document(path), path.parent, changes)
+
+
+def parse_simulation(document: object, folder: Path, changes: Changes | None = None) -> Simulation:
+    """What a parsed document asks for; `folder` is where paths in it begin. Raises ManifestError."""
+    problems: list[Problem] = []
+    plain = in_json(plain_mapping(document))
+    # The job is judged by itself, so that neither part's faults hide those of the other.
+    job = job_of(plain, folder, problems)
+    file = _validated(plain, problems)
+    if file is not None:
+        problems += choice_problems(file)
+    if file is None or job is None or problems:
+        raise ManifestError(problems)
+    return _resolved(file, job, changes or Changes())
+
+
+def _validated(plain: dict[str, Any], problems: list[Problem]) -> ScenarioFile | None:
+    document = {**plain, "job": {}} if isinstance(plain.get("job"), dict) else plain
+    try:
+        return ScenarioFile.model_validate_json(json.dumps(document))
+    except ValidationError as error:
+        problems += [field_problem(detail, ScenarioFile) for detail in error.errors(include_url=False)]
+    return None
+
+
+def _resolved(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> Simulation:
+    core = to_core(job)
+    problems: list[Problem] = []
+    names = names_of(core)
+    models = models_of(file.workers, core, names, problems)
+    events = tuple(events_of(file.events, names, models, core, problems))
+    policies = changes.policies or file.policies
+    problems += _policy_problems(policies, "--policy" if changes.policies else "policies")
+    if problems:
+        raise ManifestError(problems)
+    own = core.policy
+    try:
+        scenario = Scenario(
+            job=core,
+            models=models,
+            events=events,
+            timing=file.timing.timing(),
+            seed=file.seed if changes.seed is None else changes.seed,
+            intervals=changes.intervals or file.intervals,
+            total_steps=job.spec.training.steps,
+            checkpoint_steps=file.checkpoint_steps,
+            title=file.name,
+            communication=NoCommunication() if file.communication is None else file.communication.communication(),
+        )
+    except ValueError as error:
+        raise ManifestError([Problem("", str(error))]) from error
+    count = changes.seeds or file.seeds
+    return Simulation(
+        name=file.name,
+        description=file.description,
+        scenario=scenario,
+        policies=policies or tuple(dict.fromkeys((own, BASELINE))),
+        seeds=tuple(range(scenario.seed, scenario.seed + count)),
+    )
+
+
+def _policy_problems(policies: Sequence[str], where: str) -> Iterator[Problem]:
+    known = known_policies()
+    for index, policy in enumerate(policies):
+        if policy not in known:
+            hint = did_you_mean(policy, known)
+            path = where if where.startswith("--") else f"{where}[{index}]"
+            yield Problem(path, f"{policy} is not a known policy; known are {', '.join(known)}{hint}")
+    for policy in dict.fromkeys(policies):
+        if policies.count(policy) > 1:
+            yield Problem(where, f"{policy} would run twice")

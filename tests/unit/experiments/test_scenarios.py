@@ -1,0 +1,229 @@
+"""Scenarios are read strictly, and mean in the simulation what they say."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heterotrain_operator.api import ManifestError, Problem
+from heterotrain_operator.clusters.simulated import communication, events, laws, noise
+from heterotrain_operator.experiments.scenarios import reference
+from heterotrain_operator.experiments.scenarios.communication import Communication
+from heterotrain_operator.experiments.scenarios.events import Event
+from heterotrain_operator.experiments.scenarios.laws import StepTime
+from heterotrain_operator.experiments.scenarios.noises import Noise
+from heterotrain_operator.experiments.scenarios.reading import Changes, load_simulation, parse_simulation
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+ROWS: list[dict[str, Any]] = yaml.safe_load((HERE / "bad_scenarios.yaml").read_text("utf-8"))
+GOOD: dict[str, Any] = {
+    "name": "trial",
+    "job": {
+        "workerGroups": [{"name": "fast"}, {"name": "slow", "replicas": 2}],
+        "training": {"globalBatchSize": 96},
+    },
+    "workers": {
+        "all": {"time": {"affine": {"fixedSeconds": 0.01, "secondsPerSample": 0.002}}},
+        "slow": {"scale": 4},
+    },
+}
+
+
+def changed(change: dict[str, Any]) -> dict[str, Any]:
+    """A good scenario with values at other paths."""
+    document = copy.deepcopy(GOOD)
+    for path, value in change.items():
+        node: Any = document
+        *parents, last = [int(part) if part.isdecimal() else part for part in re.findall(r"[^.\[\]]+", path)]
+        for part in parents:
+            node = node[part]
+        node[last] = value
+    return document
+
+
+def problems_of(document: object) -> tuple[Problem, ...]:
+    with pytest.raises(ManifestError) as caught:
+        parse_simulation(document, HERE)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['path']}: {row['reason'][:40]}")
+def test_bad_scenario_is_refused_with_path_and_reason(row: dict[str, Any]):
+    problems = problems_of(changed(row["change"]))
+    assert any(problem.path == row["path"] and row["reason"] in problem.reason for problem in problems), problems
+
+
+def test_faults_of_the_job_and_of_the_rest_are_named_at_once():
+    problems = problems_of(changed({"job.training.globalBatchSize": 0, "intervals": 0, "workers.fast": {"scal": 1}}))
+    assert {problem.path for problem in problems} == {
+        "job.training.globalBatchSize",
+        "intervals",
+        "workers.fast.scal",
+    }
+
+
+@pytest.mark.parametrize("document", [None, 3, "text", [GOOD]])
+def test_what_is_no_mapping_is_refused(document: object):
+    assert "must be a mapping" in problems_of(document)[0].reason
+
+
+def test_deep_and_foreign_documents_are_refused():
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"job": deep}
+    assert "levels deep" in problems_of(deep)[0].reason
+    assert "JSON" in problems_of({**GOOD, "seed": float("nan"), 3: {1, 2}})[0].reason
+
+
+def test_fields_of_a_worker_come_from_itself_its_group_and_all():
+    document = changed(
+        {
+            "workers.all.noise": {"independent": {"variation": 0.1}},
+            "workers.slow-1": {"noise": {"autoregressive": {"variation": 0.2, "correlation": 0.9}}},
+        }
+    )
+    scenario = parse_simulation(document, HERE).scenario
+    assert scenario.model_of("trial-fast-0", "fast").scale == 1
+    assert scenario.model_of("trial-slow-0", "slow").scale == 4
+    assert scenario.model_of("trial-slow-0", "slow").noise == noise.Independent(0.1)
+    assert scenario.model_of("trial-slow-1", "slow").noise == noise.AR1(0.9, 0.2)
+    assert scenario.model_of("trial-slow-1", "slow").scale == 4
+    assert scenario.model_of("trial-slow-1", "slow").law == laws.Affine(0.01, 0.002)
+
+
+LINE = {"fixedSeconds": 0.01, "secondsPerSample": 0.002}
+
+
+@pytest.mark.parametrize(
+    ("time", "law"),
+    [
+        ({"plateau": {"leastSeconds": 0.05, **LINE}}, laws.Plateau(0.05, 0.01, 0.002)),
+        ({"power": {"exponent": 1.5, "atSamples": 32, **LINE}}, laws.Power(1.5, 0.01, 0.002, 32)),
+        ({"affine": LINE, "multipleOf": 16}, laws.Padded(laws.Affine(0.01, 0.002), 16)),
+        ({"affine": LINE, "memoryCliff": {"aboveSamples": 40}}, laws.MemoryCliff(laws.Affine(0.01, 0.002), 40)),
+        ({"affine": LINE, "penaltyOfLast": 1.5}, laws.Throttled(laws.Affine(0.01, 0.002), 1.5)),
+    ],
+)
+def test_times_become_laws(time: dict[str, Any], law: laws.TimeLaw):
+    model = parse_simulation(changed({"workers.all.time": time}), HERE).scenario.model_of("trial-fast-0", "fast")
+    assert model.law == law
+
+
+@pytest.mark.parametrize(
+    ("event", "meant"),
+    [
+        ({"atStep": 3, "untilStep": 9, "jump": {"factor": 2}}, events.Jump((), 2, 3, 9)),
+        ({"untilStep": 9, "drift": {"factor": 2, "cause": "throttled"}}, events.Drift((), 2, 0, 9, "throttled")),
+        ({"interference": {"factor": 2, "period": 40}}, events.Interference((), 2, 40)),
+        ({"atStep": 3, "cpuLimit": {"cores": 1, "before": 2}}, events.LimitChange((), 1, 3, before=2)),
+        ({"warmUp": {"factor": 2, "steps": 5}}, events.WarmUp((), 2, 5)),
+        ({"atStep": 3, "workers": ["slow-1"], "preemption": {}}, events.Preemption(("trial-slow-1",), 3)),
+        ({"atStep": 3, "workers": ["all"], "death": {"exitCode": 1}}, events.Death((), 3, 1)),
+        (
+            {"atStep": 3, "workers": ["slow"], "outOfMemory": {}},
+            events.Death(("slow",), 3, out_of_memory=True, message="out of memory"),
+        ),
+        ({"unreadable": {"probability": 0.01}}, events.Unreadable((), probability=0.01)),
+        ({"lateMetrics": {"everySeconds": 15}}, events.LateMetrics((), 15)),
+        ({"atStep": 3, "sourceDown": {}}, events.SourceDown(3)),
+    ],
+)
+def test_events_become_those_of_the_simulation(event: dict[str, Any], meant: events.ClusterEvent):
+    assert parse_simulation(changed({"events": [event]}), HERE).scenario.events == (meant,)
+
+
+def test_communication_becomes_that_of_the_simulation():
+    figures = {"modelMebibytes": 100, "mebibytesPerSecond": 1000}
+    ring = parse_simulation(changed({"communication": {"ring": figures}}), HERE).scenario
+    assert ring.communication == communication.RingAllReduce(100 * 2**20, 1000 * 2**20)
+    server = parse_simulation(changed({"communication": {"parameterServer": {**figures, "servers": 2}}}), HERE).scenario
+    assert server.communication == communication.ParameterServer(100 * 2**20, 1000 * 2**20, servers=2)
+
+
+def test_limit_of_a_group_is_one_of_the_job_as_a_template_would_say_it():
+    simulation = parse_simulation(changed({"workers.all.cpuLimit": 2, "workers.slow.cpuLimit": 0.5}), HERE)
+    assert [group.cpu_limit for group in simulation.scenario.job.groups] == [2.0, 0.5]
+
+
+def test_limit_may_change_where_there_is_one():
+    event = {"atStep": 3, "workers": ["slow"], "cpuLimit": {"cores": 1}}
+    document = changed({"workers.slow.cpuLimit": 0.5, "events": [event]})
+    assert parse_simulation(document, HERE).scenario.events == (events.LimitChange(("slow",), 1, 3),)
+
+
+def test_own_policy_is_compared_with_uniform_by_itself_under_one_seed():
+    simulation = parse_simulation(GOOD, HERE)
+    assert [(policy, run.job.policy, run.seed) for policy, run in simulation.runs()] == [
+        ("Optimal", "Optimal", 0),
+        ("Uniform", "Uniform", 0),
+    ]
+    assert parse_simulation(changed({"job.batching": {"policy": "Uniform"}}), HERE).policies == ("Uniform",)
+
+
+def test_command_line_has_precedence_over_the_file():
+    changes = Changes(policies=("Static",), seed=5, seeds=2, intervals=7)
+    simulation = parse_simulation(changed({"policies": ["Uniform"], "seed": 1, "intervals": 3}), HERE, changes)
+    assert [(policy, run.seed, run.intervals) for policy, run in simulation.runs()] == [
+        ("Static", 5, 7),
+        ("Static", 6, 7),
+    ]
+    with pytest.raises(ManifestError, match="--policy: Statc is not a known policy"):
+        parse_simulation(GOOD, HERE, Changes(policies=("Statc",)))
+
+
+def test_job_may_be_that_of_a_manifest_beside_the_scenario(tmp_path: Path):
+    manifest = yaml.safe_load((ROOT / "examples" / "digits-hetero.yaml").read_text("utf-8"))
+    (tmp_path / "job.yaml").write_text(json.dumps(manifest), "utf-8")
+    path = tmp_path / "scenario.yaml"
+    path.write_text(json.dumps({"name": "digits", "manifest": "job.yaml", "workers": {"small": {"scale": 4}}}), "utf-8")
+    simulation = load_simulation(path)
+    assert [group.name for group in simulation.scenario.job.groups] == ["large", "medium", "small"]
+    (tmp_path / "job.yaml").write_text(json.dumps({**manifest, "kind": "Job"}), "utf-8")
+    with pytest.raises(ManifestError, match=r"manifest: job.yaml: kind: must be HeteroTrainingJob"):
+        load_simulation(path)
+
+
+def test_ten_thousand_workers_need_no_config_map():
+    document = changed({"job.workerGroups[1].replicas": 9_999, "job.training.globalBatchSize": 320_000})
+    assert parse_simulation(document, HERE).scenario.job.groups[1].replicas == 9_999
+
+
+def test_reference_is_what_models_and_examples_say():
+    assert (ROOT / reference.PATH).read_text("utf-8") == reference.render(ROOT)
+
+
+EXAMPLES = sorted((ROOT / reference.EXAMPLES).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_is_read_and_says_what_it_shows(path: Path):
+    assert path.read_text("utf-8").startswith("# ")
+    simulation = load_simulation(path)
+    assert simulation.name == path.stem
+    assert simulation.description.endswith(".")
+
+
+def test_every_law_noise_and_event_has_an_example():
+    used = {kind for path in EXAMPLES for kind in kinds_in(yaml.safe_load(path.read_text("utf-8")))}
+    known = {kind for each in (Event, Noise, StepTime, Communication) for kind in each.kinds()}
+    known |= {"multipleOf", "memoryCliff", "penaltyOfLast", "memory", "spread", "startSeconds", "cpuLimit", "manifest"}
+    assert known - used == {"replayed"}
+
+
+def kinds_in(node: object) -> Iterator[str]:
+    """All keys of a document."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield key
+            yield from kinds_in(value)
+    elif isinstance(node, list):
+        for entry in node:
+            yield from kinds_in(entry)
