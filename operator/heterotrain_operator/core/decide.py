@@ -13,6 +13,7 @@ from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
 from heterotrain_operator.core.batching.bounds import bounds_at_once
+from heterotrain_operator.core.batching.quorum import unusable
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, missing, resized, stuck, survey
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.failures import after_departures, after_failures, after_fatal, are_replaced
@@ -138,8 +139,10 @@ def _running(
         health = Health(*balance(plan, memory), degraded=silent)
         return decision(job, "Running", "Finishing", reason, health=health, delete=unplanned), memory
     adjustment = adjust(job, plan, members, memory, now)
-    degraded = "; ".join(filter(None, [silent, adjustment.degraded]))
-    health = Health(*balance(plan, adjustment.memory), degraded=degraded)
+    useless = unusable(plan, adjustment.memory)
+    degraded = "; ".join(filter(None, [silent, useless, adjustment.degraded]))
+    code = "CountersUnusable" if useless and not silent else "WorkersImpaired"
+    health = Health(*balance(plan, adjustment.memory), degraded=degraded, degraded_code=code)
     return _carried_out(job, plan, adjustment, version, health=health, delete=unplanned, now=now)
 
 

@@ -38,7 +38,8 @@ class Memory:
     that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
     not), whose UID was `resumed_from`. What the active plan promised, what the one before it took, and what one took
     that was taken back by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after
-    `missed_promises` of them are those of `rollback.py`.
+    `missed_promises` of them are those of `rollback.py`. `gathered`: windows were closed for a decision that waits for
+    workers which were not read (`quorum.py`).
     """
 
     plan_version: int = 0
@@ -77,6 +78,7 @@ class Memory:
     retreated_seconds: float = 0.0
     doubt: float = 0.0
     missed_promises: int = 0
+    gathered: bool = False
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -183,6 +185,7 @@ _MEASURED = frozenset(
         "replaced_seconds",
         "retreated_seconds",
         "doubt",
+        "gathered",
     }
 )
 _PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds")

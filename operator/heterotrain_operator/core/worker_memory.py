@@ -33,6 +33,15 @@ def key_of(uid: str) -> str:
     return urlsafe_b64encode(digest).decode()[:KEY_LENGTH]
 
 
+LEFT_OUT = UNUSABLE = 3
+"""So many windows in a row without a usable own time leave a worker out of decisions: one or two may be faults of
+reading, or counters that began again, and cost two control intervals at most.
+"""
+
+UNREADABLE = 4
+"""A worker that is left out since its metrics cannot be read."""
+
+
 class WorkerMemory(NamedTuple):
     """What is remembered of one worker; zeros mean "nothing yet".
 
@@ -40,7 +49,8 @@ class WorkerMemory(NamedTuple):
     (`memory_model.py`), the batch at which its throughput fell (`throughput_cap.py`) and the fewest samples that its
     model trains well with (`least_batch.py`). Of single numbers: its batch before the active plan
     (`batching/rollback.py`) and in a profile's second plan (`batching/policies/profile.py`), since when its metrics
-    cannot be read (`lifecycle/progress.py`) and where it runs (`lifecycle/prior.py`).
+    cannot be read (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
+    (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used.
 
     `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
     members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
@@ -57,6 +67,7 @@ class WorkerMemory(NamedTuple):
     least_batch: Annotated[int, Column(29)] = 0
     place: Annotated[int, Column(30)] = 0
     key: str = ""
+    left_out: Annotated[int, Column(31)] = 0
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
@@ -80,6 +91,7 @@ class WorkerMemory(NamedTuple):
             self.least_batch,
             self.place,
             self.key,
+            self.left_out,
         )
 
     def measured(
@@ -97,6 +109,7 @@ class WorkerMemory(NamedTuple):
             self.least_batch,
             self.place,
             self.key,
+            self.left_out,
         )
 
     def row(self) -> list[Any]:

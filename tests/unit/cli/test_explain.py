@@ -13,6 +13,7 @@ from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import UNREADABLE, UNUSABLE
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained
@@ -91,6 +92,20 @@ def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, expl
         "digits-g0-0: at most 211 samples, which are sure to fit into its 1024 MiB by peaks of 500 MiB at 64 and "
         "600 MiB at 110 samples"
     ]
+
+
+def test_who_is_left_out_of_decisions_is_named_with_the_reason(api: ApiServer, explain: Explain) -> None:
+    job = trained()
+    memory = Memory.from_json(job.plan_map[MEMORY_KEY])
+    first, second, third = memory.workers
+    apart = (first._replace(left_out=UNUSABLE), second._replace(left_out=UNREADABLE), third._replace(left_out=1))
+    job.plan_map[MEMORY_KEY] = replace(memory, workers=apart).to_json()
+    job.put(api)
+    unusable, unreadable = explain()["Who takes no part in decisions"]
+    assert unusable.startswith("digits-g0-0 keeps its")
+    assert "its counters cannot be used" in unusable
+    assert unreadable.startswith("digits-g1-0 keeps its")
+    assert "its metrics cannot be read" in unreadable
 
 
 def test_lower_bounds_that_models_need_are_explained(api: ApiServer, explain: Explain) -> None:

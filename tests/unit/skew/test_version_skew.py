@@ -100,7 +100,8 @@ def test_memory_of_the_next_operator_keeps_budgets_and_measurements() -> None:
     memory = Memory.from_json(previous("memory"))
     newer = json.loads(next_of(memory.to_json()))
     newer["schema"] = 2
-    newer["workers"] = [[*row, 0, 1.5, 0, 7] for row in newer["workers"]]
+    known = len(COLUMNS)
+    newer["workers"] = [[*row, *[0] * (known - len(row)), 0, 1.5, 0, 7] for row in newer["workers"]]
     assert Memory.from_json(json.dumps(newer)) == memory
 
 
@@ -188,7 +189,7 @@ COLUMNS = [
     *("speed", "sum_w", "sum_wb", "sum_wbb", "sum_wy", "sum_wby"),
     *("raised_from", "raised_throughput", "falls", "cap", "intervals", "reference_batch", "silent_since"),
     *("guessed_batch", "replaced_batch", "limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"),
-    *("failed_batch", "predicted", "least_batch", "place"),
+    *("failed_batch", "predicted", "least_batch", "place", "left_out"),
 ]
 
 

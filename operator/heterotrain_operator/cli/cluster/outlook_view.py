@@ -10,6 +10,7 @@ from rich.text import Text
 
 from heterotrain_operator.cli.cluster.evidence import Evidence
 from heterotrain_operator.cli.fitting import Cell, Column, FittedTable
+from heterotrain_operator.core.batching.quorum import why_left_out
 from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
 from heterotrain_operator.core.prediction.least_batch import why_no_fewer
 from heterotrain_operator.core.prediction.memory_limit import why_no_more
@@ -45,6 +46,9 @@ def outlook_of(evidence: Evidence, now: datetime) -> list[RenderableType]:
 
 def _why_these_bounds(ahead: Outlook) -> list[RenderableType]:
     parts: list[RenderableType] = []
+    apart = [f"{w.seat.name} {why}" for w in ahead.workers if (why := why_left_out(w.seat.memory, w.seat.batch))]
+    if apart:
+        parts += section("Who takes no part in decisions", apart)
     memory = [f"{w.seat.name}: {why}" for w in ahead.workers if (why := why_no_more(w.seat.memory.memory_use))]
     if memory:
         parts += section("What their memory holds", memory)

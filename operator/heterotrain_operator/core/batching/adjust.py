@@ -13,6 +13,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.bounds import with_least_batch
 from heterotrain_operator.core.batching.feed_forward import at_new_limits
+from heterotrain_operator.core.batching.quorum import no_quorum, with_silent
 from heterotrain_operator.core.batching.rebalance import rebalanced
 from heterotrain_operator.core.batching.repair import beyond_followed, repaired
 from heterotrain_operator.core.facts import SETTLE_SECONDS, listed
@@ -23,6 +24,12 @@ from heterotrain_operator.core.state import Memory, is_of, members_memory
 def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Adjustment:
     """Look once. `members` and `memory.workers` are those of `plan`, by rank."""
     memory = _with_least_batches(memory, members)
+    memory, news = with_silent(job, plan, members, memory, now)
+    adjustment = _adjusted(job, plan, members, memory, now)
+    return replace(adjustment, events=(*news, *adjustment.events)) if news else adjustment
+
+
+def _adjusted(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Adjustment:
     unfollowed = _unfollowed(plan, members)
     repair: tuple[tuple[int, ...] | None, str] | None = beyond_followed(plan, members)
     if repair is None and (not unfollowed or _settled(memory, now)):
@@ -32,7 +39,7 @@ def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, 
         return Adjustment(batches, why, memory, degraded="" if batches else why)
     if unfollowed:
         return Adjustment(None, unfollowed, memory)
-    metrics = [worker.metrics for worker in members if worker.metrics is not None]
+    metrics = [worker.metrics for worker in members]
     memory, adjustment = at_new_limits(job, plan, members, metrics, memory)
     return adjustment or rebalanced(job, plan, metrics, memory)
 
@@ -54,10 +61,14 @@ def _with_least_batches(memory: Memory, members: Sequence[WorkerSeen]) -> Memory
 
 
 def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
-    """Who does not follow the active plan yet, in words; empty if all do."""
+    """Who does not follow the active plan yet, in words; empty if all do that are read.
+
+    All ranks switch at the same step, so whoever is not read has switched with the others.
+    """
     unreadable = [worker.name for worker in members if worker.metrics is None]
-    if unreadable:
-        return f"plan {plan.version} is active; metrics cannot be read of {listed(unreadable)}"
+    too_few = unreadable and no_quorum(plan, [rank for rank, each in enumerate(members) if each.metrics is not None])
+    if too_few:
+        return f"plan {plan.version} is active; metrics cannot be read of {listed(unreadable)}: {too_few}"
     behind = [
         f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, plan {worker.metrics.plan_version})"
         for worker in members

@@ -11,7 +11,7 @@ from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
 
 def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
@@ -19,7 +19,9 @@ def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     policy = POLICIES.get(job.policy)
     if policy is None:
         return Proposal(None, f"policy {job.policy!r} is not known; known are {', '.join(POLICIES)}")
-    unmeasured = [seat.name for seat in seats if seat.batch > 0 and seat.estimate is None]
+    unmeasured = [
+        seat.name for seat in seats if seat.batch > 0 and seat.estimate is None and (policy.internal or not seat.held)
+    ]
     if unmeasured:
         return Proposal(None, f"batches stay: no usable own time of {listed(unmeasured)}")
     try:
@@ -30,7 +32,7 @@ def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
 
 def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Sequence[Estimate | None]) -> list[Seat]:
     """The members of a plan as policies see them. A worker without samples has no estimate: it runs no user
-    code. `windows` are the newest intervals by rank, None where there is none.
+    code; one that is left out keeps its batch. `windows` are the newest intervals by rank, None where there is none.
     """
     groups = {group.name: group for group in job.groups}
     predictor = predictor_of(job)
@@ -40,11 +42,13 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
             member.name,
             groups[member.group],
             member.batch_size,
-            pair,
-            known.step_time.estimate if member.batch_size > 0 else None,
+            (member.batch_size, member.batch_size) if held else pair,
+            known.step_time.estimate if member.batch_size > 0 and not held else None,
             window,
             known,
             predictor,
+            held,
         )
         for member, known, window, pair in zip(plan.members, workers, windows, bounds, strict=True)
+        for held in (known.left_out >= LEFT_OUT,)
     ]

@@ -16,11 +16,11 @@ from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.step_time import feed_forward
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
 
 def at_new_limits(
-    job: Job, plan: Plan, members: Sequence[WorkerSeen], metrics: Sequence[WorkerMetrics], memory: Memory
+    job: Job, plan: Plan, members: Sequence[WorkerSeen], metrics: Sequence[WorkerMetrics | None], memory: Memory
 ) -> tuple[Memory, Adjustment | None]:
     """The memory with speeds at the members' present CPU limits, and what is adjusted by prediction alone; None where
     no limit has changed, or nothing follows from it. All are by rank.
@@ -29,7 +29,7 @@ def at_new_limits(
     on_cpu = {group.name for group in job.groups if group.device == "cpu"}
     workers = tuple(
         # A GPU's time is not that of the cores beside it.
-        _fed_forward(job, known, worker, counters) if worker.group in on_cpu else known
+        _fed_forward(job, known, worker, counters) if worker.group in on_cpu and counters is not None else known
         for known, worker, counters in zip(remembered, members, metrics, strict=True)
     )
     resized = any(
@@ -43,7 +43,7 @@ def at_new_limits(
 
 
 def _by_prediction(
-    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory, remembered: Sequence[WorkerMemory]
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory, remembered: Sequence[WorkerMemory]
 ) -> Adjustment | None:
     """What the policy makes of the speeds that are predicted for new CPU limits; None where it keeps the batches, or
     must measure first.
@@ -56,7 +56,7 @@ def _by_prediction(
     if policy is None or policy.internal:
         return None
     workers = [
-        fed._replace(memory_use=with_peak(fed.memory_use, counters))
+        fed._replace(memory_use=with_peak(fed.memory_use, counters)) if counters is not None else fed
         for fed, counters in zip(memory.workers, metrics, strict=True)
     ]
     predictor = predictor_of(job)
@@ -65,7 +65,7 @@ def _by_prediction(
         estimate = fed.step_time._replace(steps=known.step_time.steps).estimate
         if estimate is None:  # limits may change one by one, each soon after the plan that followed the one before
             estimate = predictor.expected(fed.batch_cost, member.batch_size, max(job.interval, 1))
-        if estimate is None and member.batch_size > 0:
+        if estimate is None and member.batch_size > 0 and fed.left_out < LEFT_OUT:
             return None
         expected.append(fed if estimate is None else fed._replace(step_time=fed.step_time.with_estimate(estimate)))
     proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.stage)

@@ -17,7 +17,8 @@ class Seat(NamedTuple):
     """One member of a plan, by rank: who sits there, its batch (samples per step) and what is known of it.
 
     `estimate` is its own time under the active plan, None if there is none (always of a worker at 0
-    samples); `window` that of the newest interval alone.
+    samples); `window` that of the newest interval alone. One that is `held` is not read, or of no use: it keeps its
+    batch, its bounds leave it no other, and it has no estimate.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Seat(NamedTuple):
     window: Estimate | None = None
     memory: WorkerMemory = WorkerMemory()
     predictor: Predictor = PREDICTORS["EMA"]
+    held: bool = False
 
     @property
     def prediction(self) -> Prediction | None:

@@ -9,26 +9,43 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import newly_bounded
+from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
+from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, window_of
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
 
-def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory) -> Adjustment:
+def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> Adjustment:
     """What the policy makes of the steps that were measured since its last decision, once there are enough of them.
-    `metrics` and `memory.workers` are those of the plan's members, by rank.
+    `metrics` and `memory.workers` are those of the plan's members, by rank; None of those that were not read.
     """
-    waiting = _too_few_steps(job, plan, metrics, memory)
+    # Those that a decision waits for were measured already, but for the ones that were not read then.
+    read = [
+        None if memory.gathered and known.step_time.steps > 0 else counters
+        for counters, known in zip(metrics, memory.workers, strict=True)
+    ]
+    waiting = _too_few_steps(job, plan, read, memory)
     if waiting:
-        return Adjustment(None, waiting, memory)
+        memory, late = with_late(job, plan, read, memory)
+        return Adjustment(None, waiting, memory, events=late)
     before = memory.workers
-    memory, windows, remarks = _measured(job, plan, metrics, memory)
-    found = tuple(newly_bounded(job, plan, before, memory.workers))
+    memory, windows, remarks = _measured(job, plan, read, memory)
+    memory, unusable = judged(plan, read, before, memory, windows=windows)
+    found = (*unusable, *newly_bounded(job, plan, before, memory.workers))
+    unread = awaited(plan, metrics, memory)
+    if unread:
+        waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"
+        return Adjustment(None, waiting, replace(memory, gathered=True), events=found)
+    memory = replace(memory, gathered=False)
+    taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
+    if too_few := no_quorum(plan, taking_part):
+        return Adjustment(None, "; ".join([f"batches stay: {too_few}", *remarks]), memory, events=found)
     seats = seats_of(job, plan, memory.workers, windows)
     proposal = ask_policy(job, seats, memory.stage)
     if proposal.memories:
@@ -45,21 +62,25 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: M
     )
 
 
-def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory) -> str:
-    """Whose steps are too few for a decision, in words; empty if enough. Workers without samples need none."""
+def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> str:
+    """Whose steps are too few for a decision, in words; empty if enough. Workers without samples need none, and who is
+    not read or left out is not waited for here.
+    """
     counts = [
         (steps_since(known.step_time, counters), member.name)
         for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
-        if member.batch_size > 0
+        if member.batch_size > 0 and counters is not None and known.left_out < LEFT_OUT
     ]
-    steps, name = min(counts, default=(0.0, ""))
+    if not counts:
+        return ""
+    steps, name = min(counts)
     if steps >= max(job.interval, 1):
         return ""
     return f"plan {plan.version}: {name} has {steps:.0f} of {job.interval} measured steps for the next decision"
 
 
 def _measured(
-    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics], memory: Memory
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory
 ) -> tuple[Memory, list[Estimate | None], list[str]]:
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
@@ -70,6 +91,10 @@ def _measured(
     changed = False
     predictor = predictor_of(job)
     for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
+        if counters is None:
+            workers.append(remembered)
+            windows.append(None)
+            continue
         known, jumped = remembered.step_time, False
         cost, cap = remembered.batch_cost, remembered.throughput_cap
         estimate = None

@@ -149,5 +149,7 @@ def _ended_plan(
         step_time=known.step_time.unmeasured(),
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),
         throughput_cap=cap,
-        silent_since=0.0,
+        # The plan of a new generation (`predicted` is None) is for new processes.
+        silent_since=0.0 if predicted is None else known.silent_since,
+        left_out=0 if predicted is None else known.left_out,
     )

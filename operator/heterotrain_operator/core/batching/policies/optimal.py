@@ -8,6 +8,7 @@ probe; from then on the fit is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
@@ -30,13 +31,15 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     """Move to the water-filled split if that saves clearly more than nothing, and more than noise could
     explain.
 
-    A worker of which nothing is known keeps its batch. See docs/design.md, `Optimal`.
+    A worker of which nothing is known keeps its batch, and what it takes is left out. See docs/design.md, `Optimal`.
     """
     lines: list[Line] = []
+    predicted: list[bool] = []
     probing = False
     bounds: list[Bounds] = []
     for seat in seats:
-        prediction = seat.prediction
+        prediction = None if seat.held else seat.prediction
+        predicted.append(prediction is not None)
         if prediction is None:
             lines.append(Line(0.0, 1.0))
             bounds.append((seat.batch, seat.batch))
@@ -51,7 +54,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         return Proposal(None, "Optimal keeps the batches: too few workers were measured to move samples")
     batches = waterfill(lines, job.global_batch, bounds)
     worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
-    seconds = iteration_seconds(lines, batches)
+    seconds = iteration_seconds(list(compress(lines, predicted)), list(compress(batches, predicted)))
     saving = 1 - seconds / worst.mean_seconds
     noise = Noise(estimates)
     threshold = max(LEAST_SAVING, noise.explains(worst))
