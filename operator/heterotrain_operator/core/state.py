@@ -37,9 +37,9 @@ class Memory:
     generation of workers has committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans
     that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
     not), whose UID was `resumed_from`. What the active plan promised, what the one before it took, and what one took
-    that was taken back by half (own seconds of a step), and the `doubt` about such promises (a share of the step) after
-    `missed_promises` of them are those of `rollback.py`. `gathered`: windows were closed for a decision that waits for
-    workers which were not read (`quorum.py`).
+    that was taken back by half (own seconds of a step), at how many looks the promise was kept, and the `doubt` about
+    such promises (a share of the step) after `missed_promises` of them are those of `rollback.py`. `gathered`: windows
+    were closed for a decision that waits for workers which were not read (`quorum.py`).
     """
 
     plan_version: int = 0
@@ -79,6 +79,7 @@ class Memory:
     doubt: float = 0.0
     missed_promises: int = 0
     gathered: bool = False
+    kept_looks: int = 0
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -184,6 +185,7 @@ _MEASURED = frozenset(
         "promised_seconds",
         "replaced_seconds",
         "retreated_seconds",
+        "kept_looks",
         "doubt",
         "gathered",
     }

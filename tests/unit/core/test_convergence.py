@@ -161,6 +161,24 @@ def test_split_that_made_the_step_slower_is_taken_back_by_half() -> None:
     assert "not believed" in refused.reason
 
 
+@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
+@pytest.mark.parametrize("fixed", [0.003, 0.016])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_drift_that_all_workers_share_makes_no_kept_promise_a_missed_one(
+    noise: float, fixed: float, policy: str
+) -> None:
+    """As where the machine gets warm, or inputs get longer: a fifth more in sixty intervals."""
+    world = hetero_world(policy, noise=noise, fixed=fixed)
+    world.run(12)
+    for _ in range(60):
+        for worker in world.workers.values():
+            worker.scale *= 1.003
+        decision = world.run(1)[0]
+        assert "taken back" not in decision.reason
+        assert world.memory.doubt == 0.0
+    assert imbalance(world) <= TOLERANCE
+
+
 def test_doubt_ends_where_a_speed_changes() -> None:
     world = throttled_world(0.0, 0)
     world.run(6)

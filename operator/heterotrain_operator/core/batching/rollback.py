@@ -38,6 +38,12 @@ HALF_LIFE = 20
 GREATEST_FAILURES = 20
 """Missed promises beyond which the doubt fades no slower."""
 
+KEPT_LOOKS = 3
+"""Decisions after which a promise that was kept at each of them is fulfilled: a step that gets slower later does so for
+other reasons, as a drift that all workers share. Of 1 to 20 and for ever, all served workers that no line describes
+alike; under drifts of 0.3 to 1 % per decision, at noise up to 10 %, the plans per 100 decisions grew from 0.46 to 0.65,
+and to 1.3 for ever."""
+
 LEAST_DOUBT = 0.01
 """A doubt below this is forgotten: the least saving that is worth a move exceeds it."""
 
@@ -75,7 +81,7 @@ def without_doubt(memory: Memory) -> Memory:
 
 def unpromised(memory: Memory) -> Memory:
     """Without a promise to compare with."""
-    return replace(memory, promised_seconds=0.0, replaced_seconds=0.0, retreated_seconds=0.0)
+    return replace(memory, promised_seconds=0.0, replaced_seconds=0.0, retreated_seconds=0.0, kept_looks=0)
 
 
 def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence[int]) -> Memory:
@@ -90,6 +96,7 @@ def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence
         promised_seconds=promise.seconds,
         replaced_seconds=measured,
         retreated_seconds=0.0,
+        kept_looks=0,
         workers=tuple(
             worker._replace(replaced_batch=batch)
             for worker, batch in zip(memory.workers, replaced_batches, strict=True)
@@ -103,12 +110,15 @@ def _faded(memory: Memory) -> Memory:
 
 
 def _judged(memory: Memory, worst: Estimate, estimates: Sequence[Estimate]) -> Memory:
-    """With the doubt that a missed promise raises. A promise is judged once; 0 seconds stand for one that is."""
+    """With the doubt that a missed promise raises. One that is missed, or fulfilled after some decisions, is judged:
+    0 seconds stand for it.
+    """
     if memory.promised_seconds <= 0:
         return memory
     missed = 1 - memory.promised_seconds / worst.mean_seconds
     if missed <= max(Noise(estimates).explains(worst), LEAST_FAILURE):
-        return memory
+        looks = memory.kept_looks + 1
+        return unpromised(memory) if looks >= KEPT_LOOKS else replace(memory, kept_looks=looks)
     return replace(
         memory,
         promised_seconds=0.0,
