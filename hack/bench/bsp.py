@@ -2,11 +2,13 @@
 
     .venv/bin/python hack/bench/bsp.py --estimate
     .venv/bin/python hack/bench/bsp.py --workload resnet18 --level 8 --level dynamic --out out/bench/bsp
+    .venv/bin/python hack/bench/bsp.py --workload emulated --level 8 --level interference --out out/bench/bsp
     .venv/bin/python hack/bench/table.py out/bench/bsp
 
-Every setting, a workload at a level of heterogeneity, is one experiment, as `heterotrain run --compare` runs it: all
-policies, in rounds of reversed order, between two profiles of the workers. Its figures go into a file of its own, and
-settings that are there are not run again: a long benchmark can be done in parts, and `table.py` reads them together.
+Every setting, a workload at a level of heterogeneity or under changes, is one experiment, as `heterotrain run
+--compare` runs it: all policies, in rounds of reversed order, between two profiles of the workers. Its figures go into
+a file of its own, and settings that are there are not run again: a long benchmark can be done in parts, and `table.py`
+reads them together.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from typing import Any
 
 import bsp_cost
 import yaml
+from bsp_emulated import DESCRIPTION, Emulated
 from bsp_figures import figures
 from bsp_setting import (
-    DYNAMIC,
-    DYNAMIC_LEVELS,
+    CHANGING,
     PAPER_CORES,
     WARM_UP_STEPS,
     WORKLOADS,
@@ -39,7 +41,7 @@ from bsp_setting import (
 )
 
 from heterotrain_operator.api import parse_manifest, to_core
-from heterotrain_operator.clusters.local.limits import machine_cores
+from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
 from heterotrain_operator.clusters.local.limits.detect import detect
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.experiments.experiment import Experiment, experiment_of, placements_of, run_trials, summary_of
@@ -50,7 +52,7 @@ from heterotrain_operator.experiments.trials.stop import stop_signals
 from heterotrain_operator.experiments.trials.workers import limits_of
 from heterotrain_operator.experiments.wording import clock
 
-LEVELS = (*map(str, PAPER_CORES), DYNAMIC)
+LEVELS = (*map(str, PAPER_CORES), *CHANGING)
 
 
 class Titles(Observer):
@@ -84,7 +86,9 @@ def run(setting: Setting, folder: Path) -> dict[str, Any]:
     """Run one setting in `folder`; returns its document. Raises RuntimeError if the run fails."""
     wanted = experiment(setting, folder)
     load = os.getloadavg()[0]
-    mechanism = detect()
+    mechanism: Mechanism = Emulated(folder) if setting.workload.emulated else detect()
+    # Waits share a CPU without disturbing each other.
+    unplaced = ({},) * len(wanted.schedule.levels)
     with stop_signals() as stop:
         results = run_trials(
             wanted,
@@ -92,23 +96,28 @@ def run(setting: Setting, folder: Path) -> dict[str, Any]:
             mechanism=mechanism,
             observer=Titles(),
             stop=stop,
-            placements=placements_of(wanted),
+            placements=unplaced if setting.workload.emulated else placements_of(wanted),
         )
     last = results[-1].history
     if last.phase not in WELL:
         raise RuntimeError(f"{setting.name}: {last.title} {last.phase.lower()}: {last.message}")
-    summary = summary_of(wanted, results, mechanism.describe()).to_json()
-    steps = {(each.trial.policy, each.trial.round): each.history.steps for each in results}
+    found = summary_of(wanted, results, mechanism.describe())
+    summary = found.to_json()
+    ceilings = [level.ceilings for level in found.levels] or [found.ceilings]
+    by_level = [{each.global_batch: each for each in level} for level in ceilings]
+    trained = {(each.trial.policy, each.trial.round): each.history for each in results if not each.trial.is_profile}
     warm_up_steps = min(WARM_UP_STEPS, setting.steps // 2)
     return {
         "benchmark": "bsp",
         "workload": setting.workload.model,
         "width": setting.workload.width,
+        "emulated": DESCRIPTION if setting.workload.emulated else None,
         "level": setting.level,
         "steps": setting.steps,
         "rounds": setting.rounds,
         "warm_up_steps": warm_up_steps,
         "cores": setting.cores,
+        "schedule": schedule(setting),
         "machine": {
             "cores": machine_cores(),
             "load_before": load,
@@ -116,7 +125,7 @@ def run(setting: Setting, folder: Path) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": version("torch"),
         },
-        **figures(summary, steps, warm_up_steps),
+        **figures(summary, trained, by_level, warm_up_steps),
         "warnings": summary["warnings"],
     }
 
@@ -129,10 +138,10 @@ def settings(options: argparse.Namespace) -> list[Setting]:
             WORKLOADS[model],
             level,
             cores,
-            len(DYNAMIC_LEVELS) * options.phase_steps if level == DYNAMIC else options.steps,
+            CHANGING[level] * options.phase_steps if level in CHANGING else options.steps,
             options.rounds,
         )
-        for model in options.workload or WORKLOADS
+        for model in options.workload or [name for name, each in WORKLOADS.items() if not each.emulated]
         for level in options.level or LEVELS
     ]
 
@@ -140,11 +149,11 @@ def settings(options: argparse.Namespace) -> list[Setting]:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command's options."""
     parser = argparse.ArgumentParser(description="Compare policies on unequal CPU workers.")
-    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="again for several (all)")
+    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="again for several (all that compute)")
     parser.add_argument("--level", action="append", choices=LEVELS, help="of heterogeneity; again for several (all)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of every policy (3)")
     parser.add_argument("--steps", type=int, default=120, help="of a run at one level (120)")
-    parser.add_argument("--phase-steps", type=int, default=80, help=f"of each level of {DYNAMIC} (80)")
+    parser.add_argument("--phase-steps", type=int, default=80, help=f"of each phase of {', '.join(CHANGING)} (80)")
     parser.add_argument("--cores", type=float, help="of the four workers together (what the machine can spare)")
     parser.add_argument("--out", type=Path, default=Path("out/bench/bsp"), help="folder of results (out/bench/bsp)")
     parser.add_argument("--estimate", action="store_true", help="only say how long it would take")

@@ -10,13 +10,18 @@ import sys
 import time
 
 from bsp_setting import ROOT, Cost, Workload
+from emulated_law import SAMPLE_CORE_SECONDS
 
 BATCH = 16
 STEPS = 3
+EMULATED_START_CORE_SECONDS = 3.0
+"""Torch is loaded; a step takes what the law says."""
 
 
 def measure(workload: Workload) -> Cost:
     """Time a few steps of a workload. Raises RuntimeError with its last words if it fails."""
+    if workload.emulated:
+        return Cost(EMULATED_START_CORE_SECONDS, SAMPLE_CORE_SECONDS)
     before = _children_core_seconds()
     width = [] if workload.width is None else [str(workload.width)]
     paths = os.pathsep.join([str(ROOT / "trainer-image"), os.environ.get("PYTHONPATH", "")])

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heterotrain_operator.experiments.figures.steps import Step, mean_loss, samples_per_second, seconds_to_target
+from heterotrain_operator.experiments.figures import phases
+from heterotrain_operator.experiments.figures.ceiling import Ceilings, ceilings_at
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.steps import (
+    Step,
+    mean_loss,
+    samples_per_second,
+    seconds_to_target,
+    since_last_adjustment,
+)
 
 LOSS_STEPS = 10
 """Steps whose mean counts as a loss reached: one step's loss is mostly its samples' luck."""
@@ -38,24 +47,41 @@ def common_loss(trials: Sequence[Sequence[Step]]) -> float | None:
     return max(best, default=None)
 
 
+def settled_fraction(trial: TrialHistory, levels: Sequence[Ceilings]) -> float | None:
+    """The ceilings' time over the time taken, of all full steps after the last adjustment of each phase; None if that
+    is not known.
+
+    Unlike `ceiling_fraction`, which is of the median step, slow steps count in full here.
+    """
+    best = taken = 0.0
+    for phase in phases.split(trial.steps, trial.changes, label="", level=trial.level):
+        pair = phases.best_and_taken(since_last_adjustment(phase.steps), ceilings_at(levels, phase.level))
+        best, taken = best + pair[0], taken + pair[1]
+    return best / taken if taken > 0 else None
+
+
 def figures(
-    summary: Mapping[str, Any], steps: Mapping[tuple[str, int], Sequence[Step]], warm_up_steps: int
+    summary: Mapping[str, Any],
+    trained: Mapping[tuple[str, int], TrialHistory],
+    levels: Sequence[Ceilings],
+    warm_up_steps: int,
 ) -> dict[str, Any]:
-    """What is kept of a run: per trial its figures, and the ceilings. `steps` are those of each trial, by policy and
-    round.
+    """What is kept of a run: per trial its figures, and the ceilings. `trained` are the trials, by policy and round,
+    `levels` the ceilings under each level of limits.
 
     `samples_per_second` leaves out the warm-up; `target_seconds` is the time from the first step until the loss was
     first as low as every trial made it (`target_loss`), warm-up included.
     """
-    trials = [(trial, steps[trial["policy"], trial["round"]]) for trial in summary["arms"]]
-    target = common_loss([own for _, own in trials])
+    trials = [(trial, trained[trial["policy"], trial["round"]]) for trial in summary["arms"]]
+    target = common_loss([own.steps for _, own in trials])
     return {
         "target_loss": target,
         "arms": [
             {name: trial[name] for name in TRIAL_FIGURES}
             | {
-                "samples_per_second": samples_per_second(own[warm_up_steps:]),
-                "target_seconds": seconds_to_target(own, target, LOSS_STEPS),
+                "samples_per_second": samples_per_second(own.steps[warm_up_steps:]),
+                "ceiling_fraction_settled": settled_fraction(own, levels),
+                "target_seconds": seconds_to_target(own.steps, target, LOSS_STEPS),
                 "batches": [one["batch"] for one in trial["worker"]],
             }
             for trial, own in trials

@@ -2,10 +2,14 @@
 
 OmniLearn, table I, gives four containers 48 cores together and shares them ever more unequally; here they get as many
 as the machine can spare, in the same proportions, so what is lost by equal batches is the same fraction.
+
+Beside the levels there are two settings that change while a job trains: `dynamic`, in which the levels follow each
+other, and `interference`, in which limits stay equal and busy neighbours come and go beside one worker and another.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_workload.py"
+EMULATED_SCRIPT = ROOT / "hack" / "bench" / "emulated_worker.py"
 
 PAPER_CORES: Mapping[int, tuple[int, ...]] = {
     1: (12, 12, 12, 12),
@@ -25,6 +30,13 @@ PAPER_CORES: Mapping[int, tuple[int, ...]] = {
 DYNAMIC = "dynamic"
 DYNAMIC_LEVELS = (1, 2, 4, 8, 1)
 """OmniLearn, section IV-F, goes "from HL1 through HL8, and back to HL1": probably 1, 2, 4, 8, 8, 4, 2, 1."""
+
+INTERFERENCE = "interference"
+INTERFERENCE_LEVEL = 1
+"""Of the limits, which stay as they are."""
+
+INTERFERENCE_SEED = 7
+"""Draws the workers that get neighbours; the schedule that results is recorded with the figures."""
 
 GREATEST_WORKER_CORES = 1.0
 """A worker computes in one thread, and more than one core would not make it faster."""
@@ -52,6 +64,7 @@ class Workload:
     least_batch: int
     greatest_batch: int
     samples: int = 16 * GLOBAL_BATCH
+    emulated: bool = False
 
 
 WORKLOADS: Mapping[str, Workload] = {
@@ -66,13 +79,40 @@ WORKLOADS: Mapping[str, Workload] = {
         Workload("cnn", 96, 1, 124, 11 * GLOBAL_BATCH),
         Workload("linear", None, 1, 124),
         Workload("svm", None, 1, 124),
+        Workload("emulated", None, 1, 124, emulated=True),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """What the workers have for a while: the limits of a level, and busy neighbours beside the workers named."""
+
+    label: str
+    level: int
+    neighbours: tuple[str, ...] = ()
+
+    def cores(self, total: float) -> tuple[float, ...]:
+        """What is left to each worker: neighbours share its limit."""
+        own = limits(self.level, total)
+        return tuple(each / (1 + self.neighbours.count(name)) for name, each in zip(WORKERS, own, strict=True))
+
+
+CHANGING: Mapping[str, int] = {DYNAMIC: len(DYNAMIC_LEVELS), INTERFERENCE: 5}
+"""The settings in which something changes, with the number of their phases."""
+
+
+def interference(seed: int) -> tuple[Phase, ...]:
+    """A neighbour beside one worker, then beside another, then nobody, and beside the first one again."""
+    first, second = random.Random(seed).sample(WORKERS, 2)
+    quiet = Phase("quiet", INTERFERENCE_LEVEL)
+    one, other = (Phase(f"busy beside {name}", INTERFERENCE_LEVEL, (name,)) for name in (first, second))
+    return (quiet, one, other, quiet, one)
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
-    """One benchmark: a workload at one level (or DYNAMIC), for `steps` steps under a total of `cores`."""
+    """One benchmark: a workload at one level (or a changing setting), for `steps` steps under a total of `cores`."""
 
     workload: Workload
     level: str
@@ -83,22 +123,27 @@ class Setting:
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{self.workload.model}-{self.level if self.is_dynamic else f'hl{self.level}'}"
+        return f"{self.workload.model}-{self.level if self.is_changing else f'hl{self.level}'}"
 
     @property
-    def is_dynamic(self) -> bool:
-        """Whether limits change during the run."""
-        return self.level == DYNAMIC
+    def is_changing(self) -> bool:
+        """Whether limits or neighbours change during the run."""
+        return self.level in CHANGING
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The policies beside the own one; where limits change, `Static` would be Uniform: the first ones are equal."""
-        return tuple(policy for policy in POLICIES if not (self.is_dynamic and policy == "Static"))
+        """The policies beside the own one; where something changes, `Static` would be Uniform: the first limits are
+        equal.
+        """
+        return tuple(policy for policy in POLICIES if not (self.is_changing and policy == "Static"))
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """The levels in order."""
-        return DYNAMIC_LEVELS if self.is_dynamic else (int(self.level),)
+    def phases(self) -> tuple[Phase, ...]:
+        """What workers have, in order."""
+        if self.level == INTERFERENCE:
+            return interference(INTERFERENCE_SEED)
+        levels = DYNAMIC_LEVELS if self.level == DYNAMIC else (int(self.level),)
+        return tuple(Phase(f"HL{level}", level) for level in levels)
 
 
 def spare_cores(machine_cores: int) -> float:
@@ -122,7 +167,8 @@ def manifest(setting: Setting) -> dict[str, Any]:
     """The job of a setting."""
     load = setting.workload
     # Every step is full: an epoch's smaller last step would be in no figure but take time.
-    command = ["python", str(SCRIPT), "--model", load.model, "--samples", str(load.samples)]
+    command = ["python", str(EMULATED_SCRIPT)] if load.emulated else ["python", str(SCRIPT), "--model", load.model]
+    command += ["--samples", str(load.samples)]
     if load.width is not None:
         command += ["--width", str(load.width)]
 
@@ -144,7 +190,7 @@ def manifest(setting: Setting) -> dict[str, Any]:
         "spec": {
             "workerGroups": [
                 group(name, cores)
-                for name, cores in zip(WORKERS, limits(setting.levels[0], setting.cores), strict=True)
+                for name, cores in zip(WORKERS, limits(setting.phases[0].level, setting.cores), strict=True)
             ],
             "training": {"globalBatchSize": GLOBAL_BATCH, "steps": setting.steps, "seed": 7},
             "batching": {"policy": OWN_POLICY},
@@ -154,17 +200,18 @@ def manifest(setting: Setting) -> dict[str, Any]:
 
 
 def schedule(setting: Setting) -> dict[str, Any] | None:
-    """The levels as changes of limits at equal distances; None where they stay."""
-    if not setting.is_dynamic:
+    """The phases as changes at equal distances; None where nothing changes."""
+    if not setting.is_changing:
         return None
-    distance = setting.steps // len(setting.levels)
+    distance = setting.steps // len(setting.phases)
     changes = [
         {
             "atStep": index * distance,
-            "label": f"HL{level}",
-            "cpuLimits": dict(zip(WORKERS, map(quantity, limits(level, setting.cores)), strict=True)),
+            "label": phase.label,
+            "cpuLimits": dict(zip(WORKERS, map(quantity, limits(phase.level, setting.cores)), strict=True)),
+            "neighbours": {name: phase.neighbours.count(name) for name in WORKERS},
         }
-        for index, level in enumerate(setting.levels)
+        for index, phase in enumerate(setting.phases)
     ]
     return {"changes": changes}
 
@@ -183,11 +230,11 @@ PROFILE_STEPS = 5 * 25
 
 def expected_seconds(setting: Setting, cost: Cost) -> float:
     """How long trials, profiles and their starts take if nothing but computing takes time."""
-    per_level = [limits(level, setting.cores) for level in setting.levels]
-    steps = setting.steps / len(per_level)
-    different = tuple(dict.fromkeys(per_level))
-    equal = sum(steps * _uniform_seconds(cores, cost) for cores in per_level)
-    balanced = sum(steps * _balanced_seconds(cores, cost) for cores in per_level)
+    per_phase = [phase.cores(setting.cores) for phase in setting.phases]
+    steps = setting.steps / len(per_phase)
+    different = tuple(dict.fromkeys(per_phase))
+    equal = sum(steps * _uniform_seconds(cores, cost) for cores in per_phase)
+    balanced = sum(steps * _balanced_seconds(cores, cost) for cores in per_phase)
     # No worker is limited before its first plan, so the machine starts them all as fast as it can.
     start = len(WORKERS) * cost.start_core_seconds / setting.cores
     trials = sum(start + (equal if policy == "Uniform" else balanced) for policy in (OWN_POLICY, *setting.compared))

@@ -25,6 +25,15 @@ Trials = Sequence[Document]
 
 NONE = "-"
 UNIFORM = "Uniform"
+GOALS: Mapping[str, Mapping[str, float]] = {
+    "8": {"ceiling_fraction_all": 0.90, "ceiling_fraction_settled": 0.97},
+}
+"""Least shares of the ceiling that the own policy is to reach, by level: from the first step on, and after the last
+adjustment.
+"""
+
+OWN_POLICY = "Optimal"
+
 EPOCHS = (2, 5)
 """After which the accuracy of weighted and plain averaging is shown, beside that after the last one."""
 
@@ -117,6 +126,8 @@ def _notes(documents: Sequence[Document]) -> str:
     if runs:
         lines.append(f"Runs of each trial: {' and '.join(f'{rounds} x {steps} steps' for rounds, steps in runs)}.")
     for document in documents:
+        if document.get("emulated"):
+            lines.append(f"* Emulated, no measure of compute: {document['workload']} {document['level']}.")
         doubts = document.get("warnings", [])
         if doubts:
             name = f"{document['workload']} {document.get('level', document.get('precision', ''))}"
@@ -142,6 +153,7 @@ def bsp(documents: Sequence[Document]) -> str:
                     spread((trial["samples_per_second"] for trial in trials), rate),
                     spread((trial["iteration_seconds"] for trial in settled), milliseconds),
                     spread((trial["ceiling_fraction"] for trial in settled), percent),
+                    spread((trial.get("ceiling_fraction_settled") for trial in trials), percent),
                     spread((trial["ceiling_fraction_all"] for trial in trials), percent),
                     spread((trial["target_seconds"] for trial in trials), seconds),
                     NONE if policy == UNIFORM else spread(saved, percent),
@@ -149,18 +161,35 @@ def bsp(documents: Sequence[Document]) -> str:
                 ]
             )
             phases += _phases(document["workload"], policy, trials)
-    headings = ("workload", "HL", "policy", "samples/s", "iteration", "of ceiling", "of ceiling, all steps")
+    headings = ("workload", "HL", "policy", "samples/s", "iteration", "of ceiling", "settled steps", "all steps")
     tables = [markdown((*headings, "to the loss", "time saved", "for comparison"), rows)]
     if phases:
         headings = ("workload", "policy", "phase", "samples/s", "of ceiling", "of ceiling, all steps")
         tables.append(markdown(headings, phases))
-    return "\n\n".join([*tables, _notes(documents)])
+    goals = [line for document in documents for line in missed_or_reached(document)]
+    return "\n\n".join([*tables, *(["\n".join(goals)] if goals else []), _notes(documents)])
+
+
+def missed_or_reached(document: Document) -> list[str]:
+    """For each goal of a setting whether the own policy's median reaches it; nothing where it was not measured."""
+    own = [trial for trial in document["arms"] if trial["policy"] == OWN_POLICY]
+    lines = []
+    for figure, least in GOALS.get(document["level"], {}).items():
+        known = [trial[figure] for trial in own if trial.get(figure) is not None]
+        if known:
+            verdict = "reached" if median(known) >= least else "missed"
+            where = "all steps" if figure == "ceiling_fraction_all" else "settled steps"
+            lines.append(
+                f"* Goal of {percent(least)} of the ceiling over {where}, {document['workload']} {document['level']}: "
+                f"{verdict}, {spread(known, percent)}."
+            )
+    return lines
 
 
 def _in_papers(workload: str, level: str, policy: str) -> str:
     if level == "dynamic":
         return DYNAMIC_TIME_SAVED.get(workload, NONE) if policy == "Proportional" else NONE
-    if policy == UNIFORM:
+    if policy == UNIFORM or level not in EQUAL_CORES_CEILING:
         return NONE
     return f"cores alone: at most {EQUAL_CORES_CEILING[level]:g}x"
 

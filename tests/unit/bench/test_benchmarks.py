@@ -1,21 +1,40 @@
 """The benchmarks' arithmetic and tables; that they run is shown by running them."""
 
 import json
+from itertools import islice, pairwise
 from pathlib import Path
+from statistics import correlation, fmean, stdev
+from typing import Any
 
 import bsp
 import bsp_setting
 import carry
+import emulated_law
 import gpu
 import pytest
 import table
 import torch
 import weighting
 import yaml
-from bsp_figures import TRIAL_FIGURES, common_loss, figures
-from bsp_setting import DYNAMIC, WORKLOADS, Cost, Setting, expected_seconds, limits, manifest, schedule
+from bsp_emulated import DESCRIPTION, Emulated
+from bsp_figures import TRIAL_FIGURES, common_loss, figures, settled_fraction
+from bsp_setting import (
+    CHANGING,
+    DYNAMIC,
+    INTERFERENCE,
+    WORKLOADS,
+    Cost,
+    Setting,
+    expected_seconds,
+    limits,
+    manifest,
+    schedule,
+)
 
 from heterotrain_operator.api import parse_manifest, to_core
+from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.limits import LimitChange
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
 from heterotrain_operator.experiments.trials.workers import limits_of
 from unit.experiments.histories import FAST, SLOW, history, joined
@@ -45,6 +64,58 @@ def test_every_setting_is_a_valid_job_with_its_schedule(model: str, tmp_path: Pa
     assert [(change.at, change.level) for change in found.changes] == [(0, 0), (60, 1), (120, 2), (180, 3), (240, 0)]
 
 
+@pytest.mark.parametrize("model", ["cnn", "emulated"])
+def test_interference_is_a_recorded_schedule_of_neighbours_at_unchanged_limits(model: str, tmp_path: Path):
+    setting = Setting(WORKLOADS[model], INTERFERENCE, 1.5, 5 * 40, 3)
+    job = to_core(parse_manifest(manifest(setting)))
+    path = tmp_path / "schedule.yaml"
+    path.write_text(yaml.safe_dump(schedule(setting)), "utf-8")
+    found = load_schedule(path, job, limits_of(job))
+    assert {tuple(level.limits.values()) for level in found.levels} == {(0.375,) * 4}
+    assert [change.at for change in found.changes] == [0, 40, 80, 120, 160]
+    busy = [found.levels[change.level].neighbours for change in found.changes]
+    assert [list(each.values()) for each in busy] == [[], [1], [1], [], [1]]
+    assert busy[1] != busy[2]
+    assert busy[1] == busy[4], "that level is profiled once"
+    assert schedule(setting) == schedule(setting), "one seed gives one schedule"
+
+
+def test_what_neighbours_take_counts_in_how_long_a_setting_takes():
+    cost = Cost(start_core_seconds=8.0, sample_core_seconds=0.001)
+    quiet, busy = bsp_setting.interference(1)[:2]
+    assert sorted(busy.cores(1.5)) == [0.1875, *[0.375] * 3]
+    assert set(quiet.cores(1.5)) == {0.375}
+    seconds = [expected_seconds(Setting(WORKLOADS["cnn"], level, 1.5, 100, 1), cost) for level in ("1", INTERFERENCE)]
+    assert seconds[0] < seconds[1]
+
+
+def test_an_emulated_worker_has_what_its_limits_and_neighbours_leave_it(tmp_path: Path):
+    limits = Emulated(tmp_path).create("w1", 0.5, None, "1-2-3-4")
+    file = Path(limits.environment[emulated_law.ENV_SHARE])
+    assert emulated_law.share(file) == (0.5, 0)
+    limits.set_cores(0.25)
+    limits.set_neighbours(2, None)
+    assert emulated_law.share(file) == (0.25, 2)
+    limits.set_cores(None)
+    assert emulated_law.share(file) == (1.0, 2)
+    assert limits.remove()
+
+
+def test_emulated_time_grows_with_the_batch_and_with_what_others_take():
+    alone = emulated_law.seconds(32, 0.5)
+    assert alone < emulated_law.seconds(33, 0.5) < emulated_law.seconds(32, 0.5, neighbours=1)
+    assert emulated_law.seconds(32, 0.25) == emulated_law.seconds(32, 0.5, neighbours=1)
+    assert alone < emulated_law.seconds(32, 0.25) < 2 * alone, "a part of it is the same for all"
+
+
+def test_emulated_noise_is_the_same_in_every_trial_and_has_a_mean_of_one():
+    first, again, other = (list(islice(emulated_law.noise(name), 4000)) for name in ("w1", "w1", "w2"))
+    assert first == again != other
+    assert fmean(first) == pytest.approx(1, abs=0.005)
+    assert stdev(first) == pytest.approx(emulated_law.VARIATION, rel=0.1)
+    assert correlation(first[1:], first[:-1]) == pytest.approx(emulated_law.CORRELATION, abs=0.06)
+
+
 def test_more_rounds_and_more_unequal_workers_take_longer():
     cost = Cost(start_core_seconds=8.0, sample_core_seconds=0.001)
 
@@ -56,8 +127,9 @@ def test_more_rounds_and_more_unequal_workers_take_longer():
 
 def test_every_combination_is_a_setting_with_a_file_of_its_own():
     wanted = bsp.settings(bsp.parse(["--cores", "1.5", "--phase-steps", "10"]))
-    assert len({each.name for each in wanted}) == len(wanted) == len(WORKLOADS) * len(bsp.LEVELS)
-    assert {each.steps for each in wanted if each.is_dynamic} == {50}
+    assert len({each.name for each in wanted}) == len(wanted) == (len(WORKLOADS) - 1) * len(bsp.LEVELS)
+    assert {each.steps for each in wanted if each.is_changing} == {50}
+    assert not any(each.workload.emulated for each in wanted), "emulated workers are asked for by name"
 
 
 def test_the_common_loss_is_one_that_every_arm_reached():
@@ -72,23 +144,41 @@ def test_figures_leave_out_the_warm_up():
     trial = {"policy": "Optimal", "round": 1, "worker": [{"name": FAST, "batch": 40}, {"name": SLOW, "batch": 24}]}
     trial |= dict.fromkeys(set(TRIAL_FIGURES) - trial.keys())
     summary = {"arms": [trial], "levels": [], "ceilings": []}
-    found = figures(summary, {("Optimal", 1): joined(slow, fast)}, 20)
+    trained = TrialHistory("Optimal", 1, joined(slow, fast), 0, "Succeeded", "")
+    found = figures(summary, {("Optimal", 1): trained}, [], 20)
     assert found["arms"][0]["samples_per_second"] == pytest.approx(64.0)
     assert found["arms"][0]["batches"] == [40, 24]
     assert found["arms"][0]["target_seconds"] == 18.0  # ten steps of 2 s: the loss never changes
+    assert found["arms"][0]["ceiling_fraction_settled"] is None
 
 
-@pytest.mark.parametrize("level", ["2", DYNAMIC])
+def test_settled_steps_are_those_after_the_last_adjustment_of_each_phase():
+    even, uneven = (32, 32), (48, 16)
+    records = [
+        history(10, even, (1.0, 2.0)),
+        history(10, uneven, (1.5, 1.0), first=10, began=1030.0),
+        history(10, uneven, (3.0, 1.0), first=20, began=1060.0),
+    ]
+    change = LimitChange(1060.0, 20, 1, "slower", {})
+    steps = joined(*records)
+    trial = TrialHistory("Optimal", 1, steps, 1, "Succeeded", "", changes=(change,))
+    ceilings = [{64: MeasuredCeiling(64, {}, 1.0, seconds)} for seconds in (1.2, 2.5)]
+    taken = [after.seconds - before.seconds for before, after in pairwise(steps)]
+    best = 9 * 1.2 + 9 * 2.5
+    assert settled_fraction(trial, ceilings) == pytest.approx(best / (sum(taken[10:19]) + sum(taken[20:])))
+
+
+@pytest.mark.parametrize("level", ["2", *CHANGING])
 def test_a_setting_is_an_experiment_that_compares_all_its_policies_between_profiles(level: str, tmp_path: Path):
     setting = Setting(WORKLOADS["svm"], level, 1.5, 100, 2)
     wanted = bsp.experiment(setting, tmp_path)
     trained = [trial.policy for trial in wanted.trials if not trial.is_profile]
     assert sorted(trained) == sorted(2 * [bsp_setting.OWN_POLICY, *setting.compared])
     assert [trial.is_profile for trial in (wanted.trials[0], wanted.trials[-1])] == [True, True]
-    assert len(wanted.schedule.changes) == (len(bsp_setting.DYNAMIC_LEVELS) if setting.is_dynamic else 0)
+    assert len(wanted.schedule.changes) == CHANGING.get(level, 0)
 
 
-def document(level: str = "8", **trials: float) -> dict[str, object]:
+def document(level: str = "8", **trials: float) -> dict[str, Any]:
     return {
         "benchmark": "bsp",
         "workload": "resnet18",
@@ -116,10 +206,25 @@ def document(level: str = "8", **trials: float) -> dict[str, object]:
 
 def test_table_has_medians_spreads_and_what_the_papers_say():
     found = table.rendered([document(Uniform=100.0, Optimal=250.0)], "bsp")
-    assert "| resnet18 | 8 | Optimal | 250 (250..251) | 100 ms | 90% | - | 4.0 s | 60% |" in found
+    assert "| resnet18 | 8 | Optimal | 250 (250..251) | 100 ms | 90% | - | - | 4.0 s | 60% |" in found
     assert "cores alone: at most 3x" in found
+    assert "* Goal" not in found, "nothing is said of what was not measured"
     assert "Doubtful, resnet18 8: the machine was in use" in found
     assert "Runs of each trial: 1 x 90 steps." in found
+
+
+def test_goals_stand_beside_what_was_reached():
+    measured = document(Uniform=100.0, Optimal=250.0)
+    for trial in measured["arms"]:
+        trial |= {"ceiling_fraction_all": 0.89, "ceiling_fraction_settled": 0.975}
+    found = table.rendered([measured], "bsp")
+    assert "* Goal of 90% of the ceiling over all steps, resnet18 8: missed, 89%." in found
+    assert "* Goal of 97% of the ceiling over settled steps, resnet18 8: reached, 98%." in found
+
+
+def test_emulated_figures_say_so():
+    measured = document(Uniform=100.0) | {"emulated": DESCRIPTION, "workload": "emulated"}
+    assert "Emulated, no measure of compute: emulated 8." in table.rendered([measured], "bsp")
 
 
 def test_tables_in_a_page_are_replaced_and_the_rest_stays(tmp_path: Path):
