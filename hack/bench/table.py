@@ -34,6 +34,9 @@ adjustment.
 
 OWN_POLICY = "Optimal"
 
+SIMULATED_WORKERS = 8
+"""Of the simulated clusters whose figures are shown for all policies."""
+
 EPOCHS = (2, 5)
 """After which the accuracy of weighted and plain averaging is shown, beside that after the last one."""
 
@@ -259,7 +262,51 @@ def _weighted(outcomes: Sequence[Document], level: int, split: str, epochs: int)
     ]
 
 
-TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {"bsp": bsp, "gpu": gpu, "weighting": weighting}
+def simulated(documents: Sequence[Document]) -> str:
+    """A row for each scenario: all policies with one number of workers, and the own one with all of them."""
+    return "\n\n".join(map(_simulated, documents))
+
+
+def _simulated(document: Document) -> str:
+    rows = document["rows"]
+    found = {(row["case"], row["workers"], row["policy"]): row for row in rows}
+    counts, policies = (list(dict.fromkeys(row[key] for row in rows)) for key in ("workers", "policy"))
+    shown = SIMULATED_WORKERS if SIMULATED_WORKERS in counts else counts[0]
+
+    def each(case: str, figure: str, form: Callable[[float], str]) -> str:
+        values = [found[case, count, OWN_POLICY][figure] for count in counts if (case, count, OWN_POLICY) in found]
+        return " / ".join("never" if value is None else form(value) for value in values) or NONE
+
+    lines = [
+        [
+            case,
+            *(f"{found[case, shown, policy]['settled']:.3f}" for policy in policies),
+            each(case, "settled", lambda value: f"{value:.3f}"),
+            each(case, "plans_per_100", lambda value: f"{value:.1f}"),
+            each(case, "close_after", lambda value: f"{value:.0f}"),
+        ]
+        for case in dict.fromkeys(row["case"] for row in rows)
+    ]
+    sizes = " / ".join(map(str, counts))
+    headings = (
+        *(f"{policy}, {shown} workers" for policy in policies),
+        *(f"{OWN_POLICY}, {sizes} workers", "its plans per 100 intervals", "its intervals until within 5 %"),
+    )
+    missed = [goal for goal in document["goals"] if not goal["reached"]]
+    reached = len(document["goals"]) - len(missed)
+    notes = [f"Simulated, {document['seeds']} seeds each: {reached} of {len(document['goals'])} goals are reached."]
+    for goal in missed:
+        value = "never" if goal["found"] is None else f"{goal['found']:.3f}".rstrip("0").rstrip(".")
+        notes.append(f"* Missed: {goal['case']}, {goal['workers']} workers: {goal['text']}, found {value}.")
+    return markdown(("scenario", *headings), lines) + "\n\n" + "\n".join(notes)
+
+
+TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {
+    "bsp": bsp,
+    "gpu": gpu,
+    "weighting": weighting,
+    "simulated": simulated,
+}
 
 
 def rendered(documents: Sequence[Document], name: str) -> str:

@@ -1,0 +1,253 @@
+"""How near policies come to the best possible, in simulated clusters: a table of many runs, with the goals beside it.
+
+    .venv/bin/python hack/bench/simulated.py --quick
+    .venv/bin/python hack/bench/simulated.py --out hack/bench/results/simulated/table.json
+    .venv/bin/python hack/bench/simulated.py --case "affine, AR(.9) 10 %" --workers 8 --policy Optimal --seeds 3
+
+Every row is one scenario (`simulated_scenarios.py`) with so many workers under one policy, over several seeds. All
+policies, and the oracle, meet the same noise. **E** is the realised time of all steps over the oracle's, **settled**
+the same after the first 20 control intervals, with its greatest value over the seeds; **plans** are those per 100
+intervals after that; **within 5 %** is the interval from which on every stretch of five stays within 5 % of the oracle
+(mean over the seeds in which there is one), **off** counts the seeds whose last fifth is more than 5 % away; **first**
+is the greatest number of steps before the first move. The exit code is 1 if a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from simulated_scenarios import Case, by_name, cases, quick
+
+from heterotrain_operator.core.batching.policies import POLICIES
+from heterotrain_operator.experiments.simulations import SimulationResult, simulate
+
+OWN_POLICY = "Optimal"
+UNIFORM = "Uniform"
+NOT_COMPARED = ("Profile",)
+WORKERS = (3, 8, 32, 512)
+SEEDS = 10
+QUICK_WORKERS, QUICK_SEEDS, QUICK_POLICIES = (3, 8), 3, (UNIFORM, OWN_POLICY)
+
+CLOSE = 0.05
+STRETCH = 5
+"""Intervals over which nearness is judged: ten steps say little where they are noisy."""
+
+WORSE_THAN_UNIFORM = 0.01
+NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One seed of one row; `close_after` intervals (None: never for good), `first_move` in steps (None: none)."""
+
+    ratio: float
+    settled: float
+    plans: float
+    close_after: int | None
+    off: bool
+    first_move: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A scenario with so many workers under one policy: means over the seeds, and the worst where it is said so."""
+
+    case: str
+    workers: int
+    policy: str
+    seeds: int
+    ratio: float
+    settled: float
+    settled_worst: float
+    plans_per_100: float
+    close_after: float | None
+    off: int
+    first_move: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What `Optimal` is to reach, and whether it does."""
+
+    case: str
+    workers: int
+    text: str
+    found: float
+    reached: bool
+
+
+def run_of(result: SimulationResult) -> Run:
+    """The figures of one run."""
+    ratios = result.interval_ratios
+    if len(ratios) < STRETCH:
+        return Run(result.ratio, result.settled_ratio, result.plans_per_100_intervals(), None, True, None)
+    stretches = np.convolve(ratios, np.ones(STRETCH) / STRETCH, mode="valid")
+    far = np.flatnonzero(stretches > 1 + CLOSE)
+    close_after = int(far[-1]) + 1 if len(far) else 0
+    last_fifth = result.ratio_between(result.steps - result.steps // 5, result.steps)
+    return Run(
+        ratio=result.ratio,
+        settled=result.settled_ratio,
+        plans=result.plans_per_100_intervals(),
+        close_after=close_after if close_after < len(stretches) else None,
+        off=not last_fifth <= 1 + CLOSE,
+        first_move=result.steps_to_first_move,
+    )
+
+
+def row_of(case: Case, workers: int, policy: str, runs: Sequence[Run]) -> Row:
+    """The figures of one row."""
+    close = [run.close_after for run in runs if run.close_after is not None]
+    moved = [run.first_move for run in runs if run.first_move is not None]
+    return Row(
+        case.name,
+        workers,
+        policy,
+        len(runs),
+        fmean(run.ratio for run in runs),
+        fmean(run.settled for run in runs),
+        max(run.settled for run in runs),
+        fmean(run.plans for run in runs),
+        fmean(close) if close else None,
+        sum(run.off for run in runs),
+        max(moved) if len(moved) == len(runs) else None,
+    )
+
+
+def goals_of(known: Iterable[Case], rows: Sequence[Row]) -> list[Goal]:
+    """What is asked of the own policy in these rows."""
+    by_key = {(row.case, row.workers, row.policy): row for row in rows}
+    found: list[Goal] = []
+    for case in known:
+        for workers in dict.fromkeys(row.workers for row in rows):
+            own = by_key.get((case.name, workers, OWN_POLICY))
+            if own is None:
+                continue
+
+            def add(text: str, value: float, reached: bool, name: str = case.name, count: int = workers) -> None:
+                found.append(Goal(name, count, text, value, reached))
+
+            if case.goal is not None:
+                ratio, plans = case.goal
+                add(f"settled E <= {ratio:g}", own.settled, own.settled <= ratio)
+                add(f"plans <= {plans:g}", own.plans_per_100, own.plans_per_100 <= plans)
+            if case.first_move is not None:
+                first = math.inf if own.first_move is None else own.first_move
+                add(f"first move within {case.first_move} steps", first, first <= case.first_move)
+            add("nobody stays more than 5 % off", own.off, own.off == 0)
+            uniform = by_key.get((case.name, workers, UNIFORM))
+            if uniform is not None:
+                over = own.ratio / uniform.ratio
+                add("E at most 1.01 times that of Uniform", over, over <= 1 + WORSE_THAN_UNIFORM)
+    return found
+
+
+def one(work: tuple[str, int, int, str, int]) -> Run:
+    """One run, in a process of its own; the case by its name, for functions do not travel."""
+    name, intervals, workers, policy, seed = work
+    scenario = replace(by_name()[name].scenario(workers, policy, seed), intervals=intervals)
+    return run_of(simulate(scenario, own_seconds=False))
+
+
+def measure(
+    known: Sequence[Case], workers: Sequence[int], policies: Sequence[str], seeds: int, processes: int
+) -> list[Row]:
+    """All rows, in the order of the cases; progress goes to standard error."""
+    keys = [(case, count, policy) for case in known for count in workers for policy in policies]
+    work = [(case.name, case.intervals, count, policy, seed) for case, count, policy in keys for seed in range(seeds)]
+    rows = []
+    with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(NICENESS,)) as pool:
+        runs = iter(pool.map(one, work, chunksize=max(1, seeds // 2)))
+        for number, (case, count, policy) in enumerate(keys, 1):
+            rows.append(row_of(case, count, policy, [next(runs) for _ in range(seeds)]))
+            print(f"\r{number} of {len(keys)} rows", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return rows
+
+
+def lines_of(rows: Sequence[Row]) -> Iterable[str]:
+    """The table as text."""
+    yield (
+        f"{'scenario':30} {'K':>4} {'policy':22} {'E':>6} {'settled':>7} {'worst':>6} {'plans':>6} "
+        f"{'within 5 %':>10} {'off':>4} {'first':>6}"
+    )
+    for row in rows:
+        close = "never" if row.close_after is None else f"{row.close_after:.1f}"
+        first = "-" if row.first_move is None else str(row.first_move)
+        yield (
+            f"{row.case:30} {row.workers:4} {row.policy:22} {row.ratio:6.3f} {row.settled:7.3f} "
+            f"{row.settled_worst:6.3f} {row.plans_per_100:6.1f} {close:>10} {row.off:4} {first:>6}"
+        )
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description="Compare policies with the oracle in simulated clusters.")
+    names = [name for name in POLICIES if name not in NOT_COMPARED]
+    parser.add_argument("--quick", action="store_true", help="a few scenarios and seeds: about a minute")
+    parser.add_argument("--case", action="append", choices=by_name(), help="again for several (all)")
+    parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers (3 8 32 512)")
+    parser.add_argument("--policy", action="append", choices=names, help="again for several (all)")
+    parser.add_argument("--seeds", type=int, help="runs of each row (10)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object there, too")
+    options = parser.parse_args(arguments)
+    options.workers = options.workers or (QUICK_WORKERS if options.quick else WORKERS)
+    options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
+    options.policy = options.policy or (QUICK_POLICIES if options.quick else names)
+    if min(*options.workers, options.seeds, options.processes) < 1 or max(options.workers) > 10_000:
+        parser.error("--workers, --seeds and --processes must be at least 1, --workers at most 10,000")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, print, and say which goals are missed."""
+    options = parse(arguments)
+    known = [by_name()[name] for name in options.case] if options.case else list(quick() if options.quick else cases())
+    rows = measure(known, options.workers, options.policy, options.seeds, options.processes)
+    goals = goals_of(known, rows)
+    missed = [goal for goal in goals if not goal.reached]
+    document = {
+        "benchmark": "simulated",
+        "seeds": options.seeds,
+        "rows": [asdict(row) for row in rows],
+        "goals": [asdict(goal) for goal in goals],
+    }
+    # JSON knows no infinity: a move that never came has no number of steps.
+    text = json.dumps(_finite(document), indent=1)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n", encoding="utf-8")
+    if options.json:
+        print(text)
+    else:
+        print(*lines_of(rows), "", sep="\n")
+        for goal in missed:
+            print(f"missed: {goal.case}, {goal.workers} workers: {goal.text}, found {goal.found:.3f}")
+        print(f"{len(goals) - len(missed)} of {len(goals)} goals reached, all of it simulated")
+    return 1 if missed else 0
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

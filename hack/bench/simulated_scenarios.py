@@ -1,0 +1,189 @@
+"""What `simulated.py` simulates: laws of time, noises and events, each at any number of workers.
+
+A quarter of the workers is the reference, others take 1.5, 2 and 4 times as long (three workers: 1, 2 and 4 times). A
+step has 32 samples for each worker. Nobody but `Static` is told a CPU limit, except where limits are what it is about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from heterotrain_operator.clusters.simulated.communication import NoCommunication, ParameterServer, RingAllReduce
+from heterotrain_operator.clusters.simulated.events import (
+    ClusterEvent,
+    Drift,
+    Interference,
+    Jump,
+    LateMetrics,
+    LimitChange,
+    Preemption,
+    Unreadable,
+    WarmUp,
+)
+from heterotrain_operator.clusters.simulated.laws import (
+    Affine,
+    MemoryCliff,
+    Padded,
+    Plateau,
+    Power,
+    Throttled,
+    TimeLaw,
+)
+from heterotrain_operator.clusters.simulated.noise import AR1, HeavyTailed, Independent, Noise, NoNoise, Replayed
+from heterotrain_operator.clusters.simulated.scenario import MemoryUse, Scenario, WorkerModel
+from heterotrain_operator.core.model import Group, Job
+
+RECORDED = Path(__file__).with_name("recorded_steps.json")
+SAMPLES_PER_WORKER = 32
+SCALES = (1.0, 1.5, 2.0, 4.0)
+FEW_SCALES = (1.0, 2.0, 4.0)
+INTERVALS = 120
+EVENT_AT = 400
+"""The step of what happens once: a third of the way, so that there is a time before and after it."""
+
+AFFINE = Affine(0.010, 0.002)
+STATIC = "Static"
+MEBIBYTE = 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A scenario at any number of workers. `events` are given the names of the groups, the fastest first."""
+
+    name: str
+    law: TimeLaw = AFFINE
+    noise: Noise = field(default_factory=lambda: Independent(0.05))
+    events: Callable[[tuple[str, ...]], tuple[ClusterEvent, ...]] = lambda groups: ()
+    scales: tuple[float, ...] = ()
+    limits: bool = False
+    noises: tuple[float, ...] = ()
+    """Variation of each group's independent noise, where they differ."""
+    memory: MemoryUse | None = None
+    communication: NoCommunication | RingAllReduce | ParameterServer = field(default_factory=NoCommunication)
+    intervals: int = INTERVALS
+    goal: tuple[float, float] | None = None
+    """Greatest E and plans per 100 intervals of `Optimal` after settling."""
+    first_move: int | None = None
+    """Steps within which `Optimal` is to publish its first move."""
+
+    def scenario(self, workers: int, policy: str, seed: int) -> Scenario:
+        """It with so many workers under a policy."""
+        scales = self.scales or (FEW_SCALES if workers < len(SCALES) else SCALES)
+        limits = [4.0 / scale if self.limits or policy == STATIC else None for scale in scales]
+        counts = [(workers - index + len(scales) - 1) // len(scales) for index in range(len(scales))]
+        groups = tuple(
+            Group(f"g{index}", count, cpu_limit=limit)
+            for index, (count, limit) in enumerate(zip(counts, limits, strict=True))
+            if count
+        )
+        job = Job("job", groups, SAMPLES_PER_WORKER * workers, policy=policy)
+        models = {
+            f"g{index}": WorkerModel(
+                self.law,
+                scale,
+                Independent(self.noises[index % len(self.noises)]) if self.noises else self.noise,
+                memory=self.memory,
+            )
+            for index, scale in enumerate(scales[: len(groups)])
+        }
+        names = tuple(group.name for group in groups)
+        return Scenario(
+            job, models, self.events(names), self.communication, seed=seed, intervals=self.intervals, title=self.name
+        )
+
+
+def _one(group: str) -> tuple[str, ...]:
+    return (f"job-{group}-0",)
+
+
+def _limits_that_flap(groups: tuple[str, ...]) -> tuple[ClusterEvent, ...]:
+    """The limits of one worker go down and up again, and do not bind."""
+    return tuple(
+        LimitChange(_one(groups[0]), 4.0 if number % 2 else 2.0, 200 + 100 * number, elasticity=0.0)
+        for number in range(8)
+    )
+
+
+def replayed() -> Replayed:
+    """Noise as it was recorded."""
+    return Replayed(tuple(tuple(one) for one in json.loads(RECORDED.read_text(encoding="utf-8"))["series"]))
+
+
+def _laws() -> tuple[tuple[str, TimeLaw], ...]:
+    return (
+        ("plateau", Plateau(0.05, 0.010, 0.002)),
+        ("padded 8", Padded(AFFINE, 8)),
+        ("padded 16", Padded(AFFINE, 16)),
+        ("padded 32", Padded(AFFINE, 32)),
+        ("memory cliff", MemoryCliff(AFFINE, 40)),
+        ("b^1.5", Power(1.5, 0.005, 0.002, 32)),
+        ("b^2", Power(2.0, 0.005, 0.002, 32)),
+        ("throttled", Throttled(AFFINE)),
+    )
+
+
+QUICK = ("affine, independent 10 %", "affine, AR(.9) 10 %", "b^2, independent 10 %", "jump 2x", "four times slower")
+STEADY = (1.01, 1.0)
+CORRELATED = (1.02, 3.0)
+
+
+def cases() -> tuple[Case, ...]:
+    """All of them."""
+    noises: tuple[tuple[str, Noise, tuple[float, float] | None], ...] = (
+        ("no noise", NoNoise(), STEADY),
+        ("independent 5 %", Independent(0.05), STEADY),
+        ("independent 10 %", Independent(0.10), STEADY),
+        ("independent 20 %", Independent(0.20), STEADY),
+        ("AR(.9) 5 %", AR1(0.9, 0.05), CORRELATED),
+        ("AR(.9) 10 %", AR1(0.9, 0.10), CORRELATED),
+        ("AR(.98) 10 %", AR1(0.98, 0.10), None),
+        ("heavy-tailed 20 %", HeavyTailed(0.20), None),
+        ("replayed", replayed(), CORRELATED),
+    )
+    return (
+        *(Case(f"affine, {name}", noise=noise, goal=goal) for name, noise, goal in noises),
+        *(Case(f"{name}, independent 10 %", law, Independent(0.10)) for name, law in _laws()),
+        *(Case(f"{name}, AR(.9) 10 %", law, AR1(0.9, 0.10)) for name, law in _laws()),
+        Case("unlike noise 2-30 %", noises=(0.02, 0.30, 0.10, 0.05)),
+        Case("equal workers", scales=(1.0,), noise=Independent(0.10)),
+        Case("four times slower", scales=(4.0, 1.0, 1.0, 1.0), first_move=3),
+        Case("jump 2x", events=lambda groups: (Jump(_one(groups[0]), 2.0, EVENT_AT),)),
+        Case("jump 4x", events=lambda groups: (Jump(_one(groups[0]), 4.0, EVENT_AT),)),
+        Case("drift 2x", events=lambda groups: (Drift(_one(groups[0]), 2.0, EVENT_AT, 2 * EVENT_AT),)),
+        Case("common drift 2x", events=lambda groups: (Drift((), 2.0, EVENT_AT, 2 * EVENT_AT),)),
+        Case(
+            "interference 2x",
+            events=lambda groups: (Interference((groups[0],), 2.0, 300, followed=True, begin=200, scattered=True),),
+        ),
+        Case(
+            "speeds that swap",
+            events=lambda groups: (
+                Interference((groups[0],), 2.0, 400, 0.5, followed=True),
+                Interference((groups[-1],), 0.5, 400, 0.5, followed=True),
+            ),
+        ),
+        Case("limits known", limits=True, events=lambda groups: (LimitChange((groups[0],), 1.0, EVENT_AT),)),
+        Case("limits hidden", limits=True, events=lambda g: (LimitChange((g[0],), 1.0, EVENT_AT, known=False),)),
+        Case("limits that do not bind", scales=(1.0,), limits=True, events=_limits_that_flap),
+        Case("preemption", events=lambda groups: (Preemption(_one(groups[0]), EVENT_AT),)),
+        Case("slow start", events=lambda groups: (WarmUp((), 4.0, 20.0),)),
+        Case("late metrics", events=lambda groups: (LateMetrics((), 15.0),)),
+        Case("lost readings 1 %", events=lambda groups: (Unreadable((), probability=0.01),)),
+        Case("one never read", events=lambda groups: (Unreadable(_one(groups[0])),)),
+        Case("memory deadlock", memory=MemoryUse(945 * MEBIBYTE, 0.25 * MEBIBYTE, 1024 * MEBIBYTE, 0.0005)),
+        Case("ring all-reduce", communication=RingAllReduce(40e6, 1.25e9, 50e-6)),
+        Case("parameter server", communication=ParameterServer(4e6, 1.25e9, 50e-6)),
+    )
+
+
+def quick() -> tuple[Case, ...]:
+    """A few of them, of fewer intervals."""
+    return tuple(replace(case, intervals=60) for case in cases() if case.name in QUICK)
+
+
+def by_name() -> Mapping[str, Case]:
+    """All cases by their names."""
+    return {case.name: case for case in cases()}
