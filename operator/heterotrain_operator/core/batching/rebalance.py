@@ -8,7 +8,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
-from heterotrain_operator.core.batching.bounds import newly_bounded
+from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
@@ -51,14 +51,28 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     memory, proposal = reviewed(memory, seats, proposal)
+    batches = proposal.batches if proposal.batches != plan.batch_sizes else None
+    again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(
-        proposal.batches if proposal.batches != plan.batch_sizes else None,
+        plan.batch_sizes if again else batches,
         "; ".join([proposal.reason, *remarks]),
         memory,
+        at_once=proposal.at_once if again else (),
         decided=True,
         stage=proposal.stage,
         promise=proposal.promise,
         events=found,
+    )
+
+
+def _fit_at_once(job: Job, plan: Plan, memory: Memory) -> bool:
+    """Whether a member takes several passes for what it could compute at once."""
+    if not any(member.micro_batch_size for member in plan.members):
+        return False
+    bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
+    return any(
+        member.micro_batch_size and member.batch_size <= most
+        for member, (_, most) in zip(plan.members, bounds, strict=True)
     )
 
 

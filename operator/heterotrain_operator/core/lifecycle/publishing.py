@@ -60,7 +60,15 @@ def adjusted(
     predictor, policy = predictor_of(job), POLICIES.get(job.policy)
     watches = policy is not None and policy.watches_throughput
     workers = tuple(
-        _ended_plan(predictor, known, old.batch_size, new.batch_size, predicted=expected, watches=watches)
+        # What took more passes than the next plan takes is no measure of the cost of its batch.
+        _ended_plan(
+            predictor,
+            known,
+            0 if old.micro_batch_size and not new.micro_batch_size else old.batch_size,
+            new.batch_size,
+            predicted=expected,
+            watches=watches,
+        )
         for known, old, new, expected in zip(memory.workers, before.members, after.members, predicted, strict=True)
     )
     return replace(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import compress
 
+from heterotrain_operator.core.batching.held_by_memory import held_by_memory
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
@@ -61,6 +62,10 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if _is_sure(seats, lines, batches, seconds, noise):
         threshold = min(threshold, LEAST_SURE_SAVING)
     if saving <= threshold:
+        held = held_by_memory(job, seats, lines, bounds, worst.mean_seconds)
+        if held is not None and held.saving > threshold:
+            why = f"Optimal keeps the batches: {slowest(seats)}; {held.reason}"
+            return Proposal(None, why, at_once=held.at_once)
         return Proposal(
             None,
             f"Optimal keeps the batches: {slowest(seats)}; the best split saves {percent(max(saving, 0.0), 1)} "
