@@ -159,7 +159,10 @@ def _carried_out(
         events = (*events, Event("Normal", "DryRun", reason)) if adjustment.decided else events
         return decision(job, "Running", "DryRun", reason, health=health, delete=delete, events=events), memory
     after = rebalanced_plan(memory, plan, version, job.apply_at, adjustment.batches)
-    after = with_passes(after, bounds_at_once(job, [member.group for member in plan.members], memory.workers))
+    bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
+    if adjustment.at_once:
+        bounds = [(low, wanted or most) for (low, most), wanted in zip(bounds, adjustment.at_once, strict=True)]
+    after = with_passes(after, bounds)
     memory = adjusted(
         job,
         memory,

@@ -14,9 +14,10 @@ class Adjustment:
     """Batches to publish (None: leave the plan), why, and what to remember. `degraded` says why a plan that violates
     the job's bounds cannot be repaired.
 
-    `decided`: a policy was asked, so an observe-only job has something new to report. `promise` is what the batches
-    are to be held to, and `predicted` (by rank; empty: nobody) says whose own time they rest on is predicted for a new
-    CPU limit, not measured. `events` are worth reporting whatever becomes of the batches.
+    `decided`: a policy was asked, so an observe-only job has something new to report. `promise` is what the batches are
+    to be held to, and `predicted` (by rank; empty: nobody) says whose own time they rest on is predicted for a new CPU
+    limit, not measured. `at_once` (by rank; empty: nobody) are samples to compute at once, where these are fewer than
+    memory holds. `events` are worth reporting whatever becomes of the batches.
     """
 
     batches: tuple[int, ...] | None
@@ -27,4 +28,5 @@ class Adjustment:
     stage: int | None = None
     promise: Promise | None = None
     predicted: tuple[bool, ...] = ()
+    at_once: tuple[int, ...] = ()
     events: tuple[Event, ...] = ()

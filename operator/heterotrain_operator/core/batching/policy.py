@@ -53,7 +53,8 @@ class Proposal:
     """Batches by rank, or None to keep the present ones; why, in words and numbers; and what to remember.
 
     `memories` (by rank; empty: unchanged) hold whether or not the batches are published, `stage` only if they
-    are. `saving` is the share of the step's own time that the batches are expected to save; 0: not said.
+    are. `saving` is the share of the step's own time that the batches are expected to save; 0: not said. `at_once`
+    (by rank; empty: nobody) are samples to compute at once for one plan of the same batches; 0: as many as fit.
     """
 
     batches: tuple[int, ...] | None
@@ -62,6 +63,7 @@ class Proposal:
     stage: int | None = None
     saving: float = 0.0
     promise: Promise | None = None
+    at_once: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

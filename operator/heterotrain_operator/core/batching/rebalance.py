@@ -8,8 +8,9 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
-from heterotrain_operator.core.batching.bounds import newly_bounded
+from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
+from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import listed
@@ -42,7 +43,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     if unread:
         waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"
         return Adjustment(None, waiting, replace(memory, gathered=True), events=found)
-    memory = replace(memory, gathered=False)
+    memory = with_idle(plan, metrics, replace(memory, gathered=False))
     taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
     if too_few := no_quorum(plan, taking_part):
         return Adjustment(None, "; ".join([f"batches stay: {too_few}", *remarks]), memory, events=found)
@@ -51,14 +52,32 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     memory, proposal = reviewed(memory, seats, proposal)
+    batches = proposal.batches if proposal.batches != plan.batch_sizes else None
+    again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(
-        proposal.batches if proposal.batches != plan.batch_sizes else None,
+        plan.batch_sizes if again else batches,
         "; ".join([proposal.reason, *remarks]),
         memory,
+        at_once=proposal.at_once if again else (),
         decided=True,
         stage=proposal.stage,
         promise=proposal.promise,
+        # What a worker took before it had no samples may be long past: the next windows show its speed.
+        predicted=tuple(
+            seat.batch == 0 < batch for seat, batch in zip(seats, batches or plan.batch_sizes, strict=True)
+        ),
         events=found,
+    )
+
+
+def _fit_at_once(job: Job, plan: Plan, memory: Memory) -> bool:
+    """Whether a member takes several passes for what it could compute at once."""
+    if not any(member.micro_batch_size for member in plan.members):
+        return False
+    bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
+    return any(
+        member.micro_batch_size and member.batch_size <= most
+        for member, (_, most) in zip(plan.members, bounds, strict=True)
     )
 
 

@@ -36,6 +36,10 @@ FADING = 4
 ABSURD_BYTES = 2.0**60
 """A peak or limit beyond this is a fault of measurement."""
 
+VARIATION_PERCENT = 1
+"""Of a limit: peaks of one batch vary by about so much, and a batch is tried only where that leaves its peak within the
+usable part. With half of it, tried batches were taken back later, with twice as much none was tried from 92 % on."""
+
 LIMIT_GROWTH_PERCENT = 5
 """By which a limit must grow for an earlier lack of memory to say nothing any more."""
 
@@ -100,18 +104,19 @@ class MemoryUse:
 
 
 def _greatest(line: MemoryLine) -> int | None:
-    """Never less than the smallest batch seen, which has run, and not less than the greatest one while its peak
-    fits.
+    """Never less than the smallest batch seen, which has run, and not less than the greatest one while its peak fits.
+    From there half of the room that is left may be tried at the steepest slope that the peaks can mean, for that peak
+    will be looked at in turn.
     """
     if line.limit_mib <= 0:
         return None
     usable = _usable(line.limit_mib)
     low, high, span = _raised(line.low_mib), _raised(line.high_mib), line.high_batch - line.low_batch
-    if high <= usable:
-        steepest = high - (line.low_mib - _error(line.low_mib))
-        return line.high_batch + (usable - high) * span // steepest
     if line.high_mib <= usable:
-        return line.high_batch
+        below = line.low_mib - _error(line.low_mib)
+        sure = (usable - high) * span // (high - below)
+        room = usable - line.limit_mib * VARIATION_PERCENT // 100 - line.high_mib
+        return line.high_batch + max(sure, room // 2 * span // (line.high_mib - below), 0)
     if low >= usable:
         return line.low_batch
     return line.low_batch + (usable - low) * span // (high - low)

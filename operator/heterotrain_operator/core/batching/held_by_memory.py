@@ -1,0 +1,98 @@
+"""Batches that only memory holds back: who is held, what that costs, and how to find out more without any risk.
+
+One batch tells no slope of memory, and a worker that is nearly full at its first batch may not even try one sample
+more. Where all are, nobody would ever see a second batch. But half of a batch can be tried at any time: the worker
+computes the same part of the step in two passes, its peak is that of half a batch, and from then on its line is known.
+It costs the fixed part of a step once more, to workers that wait for the slowest in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heterotrain_operator.core.batching.policy import Seat
+from heterotrain_operator.core.batching.words import percent
+from heterotrain_operator.core.facts import bounds_of, listed
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.prediction.memory_limit import batch_limit
+from heterotrain_operator.core.prediction.memory_model import USABLE_PERCENT
+from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
+
+NEAR = 0.9
+"""A smaller batch seen that is more than this part of the present one tells too little of the slope: half a batch is
+tried still. After that the smallest batch is at most half of the present one, so nobody is tried twice. With 0.6, lines
+that were good enough lost their lower batch, which is what is known to fit after a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByMemory:
+    """That memory holds batches back: the share of the step that a split without that would save, why, in words, and by
+    rank the samples to compute at once to learn more (0: as many as fit; empty: nothing can be learnt so).
+    """
+
+    saving: float
+    reason: str
+    at_once: tuple[int, ...]
+
+
+def held_by_memory(
+    job: Job, seats: Sequence[Seat], lines: Sequence[Line], reachable: Sequence[Bounds], present_seconds: float
+) -> HeldByMemory | None:
+    """What memory alone keeps from saving; None if it holds nobody back. `lines` and `reachable` are the own times and
+    the bounds, by rank, that the policy counts with, and `present_seconds` those of the slowest.
+    """
+    free = [_without_memory(job, seat, pair) for seat, pair in zip(seats, reachable, strict=True)]
+    if free == list(reachable):
+        return None
+    batches = waterfill(lines, job.global_batch, free)
+    held = [
+        rank
+        for rank, (seat, batch) in enumerate(zip(seats, batches, strict=True))
+        if free[rank] != reachable[rank] and batch > reachable[rank][1]
+    ]
+    if not held:
+        return None
+    # Who keeps its batch is no part of the comparison: nothing is known of its time.
+    moving = [rank for rank, (low, high) in enumerate(reachable) if low < high]
+    seconds = iteration_seconds([lines[rank] for rank in moving], [batches[rank] for rank in moving])
+    saving = 1 - seconds / present_seconds
+    fullest = max(held, key=lambda rank: _used(seats[rank]))
+    use = seats[fullest].memory.memory_use
+    peak = use.high_mib if use.high_batch == seats[fullest].batch else use.low_mib
+    tried = {rank for rank in held if _can_be_halved(seats[rank])}
+    what = (
+        f"memory holds the batches of {listed([seats[rank].name for rank in held])} back ({seats[fullest].name} takes "
+    )
+    reason = (
+        f"{what}{peak} of {use.limit_mib} MiB at {seats[fullest].batch} samples); without that the best split would "
+        f"save {percent(max(saving, 0.0))} of the step"
+    )
+    if tried:
+        names = listed([seats[rank].name for rank in sorted(tried)])
+        reason += f"; what half a batch takes is measured in two passes of {names}"
+    at_once = tuple(seat.batch - seat.batch // 2 if rank in tried else 0 for rank, seat in enumerate(seats))
+    return HeldByMemory(saving, reason, at_once if tried else ())
+
+
+def _without_memory(job: Job, seat: Seat, reachable: Bounds) -> Bounds:
+    use, (low, high) = seat.memory.memory_use, reachable
+    if seat.held or seat.batch <= 0 or use.limit_mib <= 0 or use.low_batch <= 0:
+        return reachable
+    return low, max(high, min(bounds_of(job, seat.group)[1], job.global_batch))
+
+
+def _used(seat: Seat) -> float:
+    use = seat.memory.memory_use
+    return max(use.low_mib, use.high_mib) / use.limit_mib
+
+
+def _can_be_halved(seat: Seat) -> bool:
+    use = seat.memory.memory_use
+    most = batch_limit(use)
+    if most is not None and most < seat.batch:
+        return False  # it does its part in several passes already
+    if max(use.low_mib, use.high_mib) * 100 > use.limit_mib * USABLE_PERCENT:
+        return False  # whatever its slope is, it may not take more
+    return seat.batch // 2 >= max(seat.memory.least_batch, 1) and use.low_batch > NEAR * seat.batch
