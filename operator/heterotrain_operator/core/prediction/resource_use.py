@@ -43,6 +43,15 @@ class Cause(IntEnum):
     SCRIPT = 5  # neither: it waits for something of its own
 
 
+NAMES = {
+    Cause.CPU_LIMIT: "CPULimit",
+    Cause.NEIGHBOUR: "Neighbour",
+    Cause.COMPUTATION: "Computation",
+    Cause.SCRIPT: "Script",
+}
+"""As a job's status has them; the others slow nobody."""
+
+
 class ResourceUse(NamedTuple):
     """What is remembered of a worker's use of the CPU: its counters as they were when the last window ended, in
     hundredths of a second modulo `WRAP`, and what slowed it last.
