@@ -70,6 +70,11 @@ def rate(counter: Metric) -> str:
     return f"sum by (worker) (rate({counter.series}{SELECTOR}[$__rate_interval]))"
 
 
+def of_time(seconds: Metric) -> str:
+    """Seconds of every worker per second in which they were counted."""
+    return f"{rate(seconds)} / {rate(workers.OBSERVED_SECONDS)}"
+
+
 def operator_rate(counter: Metric, labels: str) -> str:
     """How fast a counter of the operator grows per second."""
     return f"sum by ({labels}) (rate({counter.series}[$__rate_interval]))"
@@ -275,11 +280,29 @@ def resources(dashboard: Dashboard) -> Dashboard:
         dashboard.with_row(Row("Resources"))
         .with_panel(
             graph(
-                "CPU throttling",
-                "Seconds per second for which the CPU limit holds a worker back; of several threads more than one.",
+                "Held back by the CPU limit",
+                "Seconds per second, of several threads more than one: a limit that is lower or binds more.",
                 "percentunit",
-                (rate(workers.CPU_THROTTLED_SECONDS), "{{worker}}"),
-                columns=6,
+                (of_time(workers.CPU_THROTTLED_OF_VERSION), "{{worker}}"),
+                columns=8,
+            )
+        )
+        .with_panel(
+            graph(
+                "Waiting for a CPU that others use",
+                "Seconds per second, of several threads more than one: a neighbour.",
+                "percentunit",
+                (of_time(workers.CPU_WAIT_SECONDS), "{{worker}}"),
+                columns=8,
+            )
+        )
+        .with_panel(
+            graph(
+                "CPU used",
+                "Cores. Less of it in a slower worker that neither the limit nor others hold back: its script waits.",
+                "short",
+                (of_time(workers.CPU_SECONDS), "{{worker}}"),
+                columns=8,
             )
         )
         .with_panel(
@@ -288,7 +311,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Cores, as they are now; a resize in place changes it.",
                 "short",
                 (worker(workers.CPU_LIMIT), "{{worker}}"),
-                columns=6,
+                columns=8,
             )
         )
         .with_panel(
@@ -297,7 +320,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Resident memory of each worker.",
                 "bytes",
                 (worker(workers.MEMORY_BYTES), "{{worker}}"),
-                columns=6,
+                columns=8,
             )
         )
         .with_panel(
@@ -306,7 +329,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Of an ordinary step under the active plan; batches grow to 95 %.",
                 "percentunit",
                 (MEMORY_SHARE, "{{worker}}"),
-                columns=6,
+                columns=8,
             )
         )
     )

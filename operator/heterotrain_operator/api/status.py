@@ -66,6 +66,23 @@ class WorkerStatus(Model):
     waiting_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
         default=None, description="Share of its time that it waits for others, in percent."
     )
+    cpu_throttled_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None,
+        description="Share of the active plan's time for which its CPU limit held it back, in percent. Absent: not "
+        "known.",
+    )
+    cpu_wait_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None,
+        description="Share of the active plan's time that it waited for a CPU which others used, in percent. Absent: "
+        "not known.",
+    )
+    slowed_by: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
+        default=None,
+        description="What explains its last slowdown, as long as that goes on: CPULimit (which is the same, but holds "
+        "it back for longer: a fault, or a neighbour under the same limit), Neighbour (it waits for a CPU that others "
+        "use), Computation (its steps take more CPU time) or Script (it waits for something of its own: input, "
+        "output, a lock). A changed limit is not listed.",
+    )
     max_batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
         default=None, description="Most samples at once that its memory is thought to hold. Absent: not known."
     )

@@ -7,6 +7,7 @@ argument.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
@@ -25,6 +26,7 @@ from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import batch_limit
+from heterotrain_operator.core.prediction.resource_use import NAMES, Cause
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 
@@ -43,8 +45,11 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if news is not None:
         decided = replace(decided, events=(news, *decided.events))
     limited = _batch_limits(decided.plan or seen.plan, memory)
+    slowed = _slowed_by(decided.plan or seen.plan, memory)
     states = _worker_states(job, facts, memory)
-    decided = replace(decided, force_delete=stuck(seen, now), batch_limits=limited, worker_states=states)
+    decided = replace(
+        decided, force_delete=stuck(seen, now), batch_limits=limited, slowed_by=slowed, worker_states=states
+    )
     return decided, memory.rounded(stored)
 
 
@@ -55,8 +60,20 @@ def _worker_states(job: Job, facts: Facts, memory: Memory) -> tuple[tuple[str, W
     return (*facts.states.items(), *wanted)
 
 
+def _slowed_by(plan: Plan | None, memory: Memory) -> tuple[tuple[str, str], ...]:
+    if not _is_of_members(plan, memory):
+        return ()
+    causes = ((m.name, worker.resource_use.cause) for m, worker in zip(plan.members, memory.workers, strict=True))
+    return tuple((name, NAMES[Cause(cause)]) for name, cause in causes if cause in NAMES)
+
+
+def _is_of_members(plan: Plan | None, memory: Memory) -> TypeGuard[Plan]:
+    """Whether the memory's workers are the plan's members, by rank."""
+    return plan is not None and plan.version == memory.plan_version and len(plan.members) == len(memory.workers)
+
+
 def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
-    if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
+    if not _is_of_members(plan, memory):
         return ()
     known = ((m.name, batch_limit(worker.memory_use)) for m, worker in zip(plan.members, memory.workers, strict=True))
     return tuple((name, batch) for name, batch in known if batch is not None)

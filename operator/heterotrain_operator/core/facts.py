@@ -219,6 +219,11 @@ def group_of(job: Job, name: str) -> Group:
     return next(group for group in job.groups if group.name == name)
 
 
+def groups_on_cpu(job: Job) -> set[str]:
+    """Groups whose workers' own time is that of the host's CPU."""
+    return {group.name for group in job.groups if group.device == "cpu"}
+
+
 def bounds_of(job: Job, group: Group) -> Bounds:
     """Batch bounds of a worker of the group; without an upper one, the global batch is it."""
     return group.batch_min, job.global_batch if group.batch_max is None else group.batch_max

@@ -212,12 +212,13 @@ class Condition:
 class Decision:
     """What to do now. Acting on it never decides anything.
 
-    `plan` is the plan to publish (None: leave the active one). `delete` names pods to delete, `force_delete` those
-    that go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in
-    words and numbers why the batches change, or why they do not. `batch_limits` are, by worker, the greatest batches
-    that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own time
-    exceeds it, under the plan that was active; None: not measured. `worker_states` are those that the decision
-    rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
+    `plan` is the plan to publish (None: leave the active one). `delete` names pods to delete, `force_delete` those that
+    go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in words
+    and numbers why the batches change, or why they do not. `slowed_by` names, by worker, what slowed it when its own
+    time last jumped, as long as that goes on (`NAMES` of `core/prediction/resource_use.py`). `batch_limits` are, by
+    worker, the greatest batches that memory is thought to hold, where that is known. `imbalance` is by what part of the
+    mean the slowest own time exceeds it, under the plan that was active; None: not measured. `worker_states` are those
+    that the decision rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
     """
 
     phase: JobPhase
@@ -230,5 +231,6 @@ class Decision:
     force_delete: tuple[str, ...] = ()
     remove_job: bool = False
     batch_limits: tuple[tuple[str, int], ...] = ()
+    slowed_by: tuple[tuple[str, str], ...] = ()
     imbalance: float | None = None
     worker_states: tuple[tuple[str, WorkerState], ...] = ()

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, Columns, checked, columns_of, cut, decoded
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 
@@ -46,12 +47,13 @@ class WorkerMemory(NamedTuple):
     """What is remembered of one worker; zeros mean "nothing yet".
 
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
-    (`memory_model.py`), the batch at which its throughput fell (`throughput_cap.py`) and the fewest samples that its
-    model trains well with (`least_batch.py`). Of single numbers: its batch before the active plan
-    (`batching/rollback.py`) and in a profile's second plan (`batching/policies/profile.py`), since when its metrics
-    cannot be read (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
-    (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
-    how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`).
+    (`memory_model.py`), what it used of the CPU (`resource_use.py`), the batch at which its throughput fell
+    (`throughput_cap.py`) and the fewest samples that its model trains well with (`least_batch.py`). Of single numbers:
+    its batch before the active plan (`batching/rollback.py`) and in a profile's second plan
+    (`batching/policies/profile.py`), since when its metrics cannot be read (`lifecycle/progress.py`), where it runs
+    (`lifecycle/prior.py`), and whether decisions leave it out (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or
+    below these how many windows in a row could not be used; for how many decisions it has had no samples, and how often
+    it was tried again (`batching/retries.py`).
 
     `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
     members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
@@ -62,6 +64,7 @@ class WorkerMemory(NamedTuple):
     batch_cost: BatchCost = BatchCost()
     memory_use: MemoryUse = MemoryUse()
     throughput_cap: ThroughputCap = ThroughputCap()
+    resource_use: ResourceUse = ResourceUse()
     reference_batch: Annotated[int, Column(18)] = 0
     silent_since: Annotated[float, Column(19)] = 0.0
     replaced_batch: Annotated[int, Column(21)] = 0
@@ -74,7 +77,9 @@ class WorkerMemory(NamedTuple):
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
-        return self._replace(step_time=self.step_time.unmeasured(), silent_since=0.0)
+        return self._replace(
+            step_time=self.step_time.unmeasured(), resource_use=self.resource_use.unmeasured(), silent_since=0.0
+        )
 
     def rounded(self, before: WorkerMemory) -> WorkerMemory:
         """Numbers cut to the digits that are kept; so a memory read back equals the one written. What is still the very
@@ -88,6 +93,7 @@ class WorkerMemory(NamedTuple):
             cost if cost is before.batch_cost else cost.rounded(),
             self.memory_use,
             cap if cap is before.throughput_cap else cap.rounded(),
+            self.resource_use,
             self.reference_batch,
             cut(self.silent_since, BASELINE_DIGITS),
             self.replaced_batch,
@@ -100,7 +106,12 @@ class WorkerMemory(NamedTuple):
         )
 
     def measured(
-        self, step_time: StepTime, batch_cost: BatchCost, memory_use: MemoryUse, throughput_cap: ThroughputCap
+        self,
+        step_time: StepTime,
+        batch_cost: BatchCost,
+        memory_use: MemoryUse,
+        throughput_cap: ThroughputCap,
+        resource_use: ResourceUse,
     ) -> WorkerMemory:
         """The same worker after a window of steps."""
         return WorkerMemory(
@@ -108,6 +119,7 @@ class WorkerMemory(NamedTuple):
             batch_cost,
             memory_use,
             throughput_cap,
+            resource_use,
             self.reference_batch,
             self.silent_since,
             self.replaced_batch,
@@ -180,6 +192,7 @@ _VALUES: dict[str, tuple[type[Any], Columns]] = {
         ("batch_cost", BatchCost),
         ("memory_use", MemoryUse),
         ("throughput_cap", ThroughputCap),
+        ("resource_use", ResourceUse),
     )
 }
 _OWN_COLUMNS = columns_of(WorkerMemory)

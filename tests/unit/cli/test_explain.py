@@ -121,6 +121,21 @@ def test_lower_bounds_that_models_need_are_explained(api: ApiServer, explain: Ex
     ]
 
 
+def test_what_slows_a_worker_is_said_with_its_figures(api: ApiServer, explain: Explain) -> None:
+    job = trained()
+    first, second, third = job.document["status"]["workers"]
+    first |= {"slowedBy": "Neighbour", "cpuWaitPercent": 55, "cpuThrottledPercent": 0}
+    second |= {"slowedBy": "CPULimit", "cpuThrottledPercent": 40}
+    third |= {"slowedBy": "Gravity"}  # a newer operator's
+    job.put(api)
+    assert explain()["What slows workers"] == [
+        "digits-g0-0: it waits 55 % of plan 2's time for a CPU that others use",
+        "digits-g1-0: its CPU limit, which is the same, holds it back 40 % of plan 2's time: a fault, or a neighbour "
+        "under the same limit",
+        "digits-g2-0: Gravity",
+    ]
+
+
 def test_dry_run_says_what_it_would_do(api: ApiServer, explain: Explain) -> None:
     trained(3, dryRun=True).put(api)
     said = explain()

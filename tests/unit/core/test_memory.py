@@ -16,6 +16,7 @@ from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
@@ -47,9 +48,10 @@ WORKER = any_of(
     batch_cost=st.builds(BatchCost, speed=POSITIVE) | any_of(BatchCost, **SUMS),
     memory_use=any_of(MemoryUse),
     throughput_cap=any_of(ThroughputCap),
+    resource_use=any_of(ResourceUse),
     key=KEY,
 )
-COLUMNS = len(NOBODY._replace(retries=1).row())
+COLUMNS = 38
 SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 
@@ -148,6 +150,16 @@ def test_worker_takes_at_most_two_hundred_bytes(policy: str) -> None:
     for worker in world.workers.values():
         worker.cpu_limit = 0.123456
     world.run(12)
+    world.train(10)
+    for worker in world.workers.values():
+        worker.metrics = replace(
+            worker.metrics,
+            observed_seconds=987.654,
+            cpu_seconds=876.543,
+            cpu_throttled_seconds=765.432,
+            cpu_wait_seconds=654.321,
+        )
+    world.tick()
     for worker in world.workers.values():
         worker.answers = False
     world.tick()

@@ -73,6 +73,35 @@ def test_members_come_in_the_order_of_the_plan_then_others_by_group_and_index() 
     assert names == ["digits-small-1", "digits-large-0", "digits-large-1"]
 
 
+def test_worker_has_its_shares_of_the_cpu_and_what_slowed_it() -> None:
+    use = {"observed_seconds": 20.0, "cpu_throttled_seconds": 4.96, "cpu_wait_seconds": 30.0}
+    seen = Seen((worker("digits-small-0", metrics(**use)), worker("digits-small-1", metrics())), plan())
+    slowed = (("digits-small-0", "Neighbour"),)
+    first, second = status(seen=seen, decided=decision(slowed_by=slowed))["workers"]
+    assert (first["cpuThrottledPercent"], first["cpuWaitPercent"], first["slowedBy"]) == (25, 100, "Neighbour")
+    assert not {"cpuThrottledPercent", "cpuWaitPercent", "slowedBy"} & second.keys()
+
+
+def test_shares_of_the_cpu_are_not_said_of_a_moment_and_not_of_nonsense() -> None:
+    for use in (
+        {"observed_seconds": 0.5, "cpu_throttled_seconds": 0.25},
+        {"observed_seconds": float("inf"), "cpu_throttled_seconds": 0.25},
+        {"observed_seconds": 5.0, "cpu_throttled_seconds": float("nan"), "cpu_wait_seconds": -1.0},
+    ):
+        seen = Seen((worker("digits-small-0", metrics(**use)),), plan())
+        [entry] = status(seen=seen)["workers"]
+        assert not {"cpuThrottledPercent", "cpuWaitPercent"} & entry.keys()
+
+
+def test_new_shares_are_figures_and_a_new_cause_is_worth_a_write() -> None:
+    def of(waited: float, *slowed: tuple[str, str]) -> Document:
+        seen = training(observed_seconds=10.0, cpu_wait_seconds=waited)
+        return status(seen=seen, decided=decision(slowed_by=slowed))
+
+    assert not worth_writing(of(1.0), of(2.0), 5.0)
+    assert worth_writing(of(1.0), of(1.0, ("digits-small-0", "Neighbour")), 5.0)
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0.12345, 12), (12.345, 1200), (0.00345, 0.34), (0.0999, 10), (0.0, 0)],

@@ -27,6 +27,7 @@ from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.state import Memory, members_memory
@@ -190,11 +191,12 @@ COLUMNS = [
     *("raised_from", "raised_throughput", "falls", "cap", "intervals", "reference_batch", "silent_since"),
     *("guessed_batch", "replaced_batch", "limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"),
     *("failed_batch", "predicted", "least_batch", "place", "left_out", "idle", "retries"),
+    *("cpu", "throttled", "waited", "cause"),
 ]
 
 
 def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
-    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap)
+    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap, ResourceUse)
     columns = sorted((number, name) for kind in kinds for number, name, _ in columns_of(kind))
     assert [number for number, _ in columns] == list(range(len(columns)))
     assert [name for _, name in columns] == COLUMNS

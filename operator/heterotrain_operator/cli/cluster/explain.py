@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, evidence_of
+from heterotrain_operator.cli.cluster.job_state import WorkerState
 from heterotrain_operator.cli.cluster.job_tables import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.cli.cluster.outlook_view import outlook_of, section
 from heterotrain_operator.experiments import wording
@@ -45,6 +46,9 @@ def explanation(evidence: Evidence, now: datetime) -> RenderableType:
     if job.reason:
         parts += section("The operator's latest decision", [job.reason])
     parts += outlook_of(evidence, now)
+    slowed = [f"{worker.name}: {_slowed(worker)}" for worker in job.workers if worker.slowed_by]
+    if slowed:
+        parts += section("What slows workers", slowed, "yellow")
     waiting = [f"{worker.name}: {state(worker)}" for worker in job.workers if worker.message]
     if waiting:
         parts += section("What workers say", waiting, "yellow")
@@ -52,6 +56,21 @@ def explanation(evidence: Evidence, now: datetime) -> RenderableType:
     if history:
         parts += [Text(), Text("History", style="bold"), _history(history, now)]
     return Group(*parts)
+
+
+def _slowed(worker: WorkerState) -> str:
+    """What slowed it when its own time last jumped; a cause that only a newer operator knows, as that names it."""
+    since = f" of plan {worker.plan_version}'s time" if worker.plan_version is not None else " of the time"
+    held = "" if worker.throttled is None else f" {worker.throttled} %{since}"
+    waited = "" if worker.cpu_wait is None else f" {worker.cpu_wait} %{since}"
+    words = {
+        "CPULimit": f"its CPU limit, which is the same, holds it back{held}: a fault, or a neighbour under the same "
+        "limit",
+        "Neighbour": f"it waits{waited} for a CPU that others use",
+        "Computation": "its steps take more CPU time: the script does more, or its CPU is slower",
+        "Script": "it waits for something of its own (input, output, a lock), and not for a CPU",
+    }
+    return words.get(worker.slowed_by, worker.slowed_by)
 
 
 def _heading(evidence: Evidence) -> Text:

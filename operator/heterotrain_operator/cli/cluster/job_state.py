@@ -19,7 +19,8 @@ from heterotrain_operator.core.model import FINAL_PHASES
 class WorkerState:
     """One worker as the operator last saw it; times in seconds, `waiting` a share of the step, CPU limit in cores.
 
-    `most` is the greatest batch that its memory is thought to hold.
+    `most` is the greatest batch that its memory is thought to hold. `throttled` and `cpu_wait` are shares of the active
+    plan's time, in percent.
     """
 
     name: str
@@ -29,6 +30,9 @@ class WorkerState:
     most: int | None
     own_seconds: float | None
     waiting: float | None
+    throttled: int | None
+    cpu_wait: int | None
+    slowed_by: str
     cpu_limit: float | None
     plan_version: int | None
     node: str
@@ -150,6 +154,9 @@ def _worker(entry: Mapping[str, Any]) -> WorkerState:
         most=entry.get("maxBatchSize"),
         own_seconds=None if own is None else own / 1000,
         waiting=None if waiting is None else waiting / 100,
+        throttled=entry.get("cpuThrottledPercent"),
+        cpu_wait=entry.get("cpuWaitPercent"),
+        slowed_by=entry.get("slowedBy", ""),
         cpu_limit=entry.get("cpuLimit"),
         plan_version=entry.get("planVersion"),
         node=entry.get("node", ""),

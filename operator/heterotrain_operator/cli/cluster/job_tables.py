@@ -108,6 +108,7 @@ WORKER_COLUMNS = (
     Column("FITS", rank=6),
     Column("OWN TIME", rank=1),
     Column("WAITING", rank=2),
+    Column("SLOWED BY", rank=2, left=True),
     Column("CPU", rank=3),
     Column("PLAN", rank=5),
     Column("NODE", rank=4, name=True),
@@ -144,7 +145,8 @@ def jobs_table(
 
 def workers_table(workers: Sequence[WorkerState], plan_version: int | None, width: int = UNCUT_WIDTH) -> Table:
     """One line per worker; a plan other than the active one is marked."""
-    fits = any(worker.most is not None for worker in workers)
+    absent = set() if any(worker.most is not None for worker in workers) else {"FITS"}
+    absent |= set() if any(worker.slowed_by for worker in workers) else {"SLOWED BY"}
     rows: list[dict[str, Cell]] = []
     for worker in workers:
         behind = worker.plan_version is not None and worker.plan_version != plan_version
@@ -154,13 +156,14 @@ def workers_table(workers: Sequence[WorkerState], plan_version: int | None, widt
             "FITS": shown(worker.most),
             "OWN TIME": wording.seconds(worker.own_seconds),
             "WAITING": wording.percent(worker.waiting),
+            "SLOWED BY": Text(shown(worker.slowed_by), style="yellow"),
             "CPU": wording.UNKNOWN if worker.cpu_limit is None else f"{float(worker.cpu_limit):g}",
             "PLAN": Text(shown(worker.plan_version), style="yellow" if behind else ""),
             "NODE": shown(worker.node),
             "STATE": state(worker),
         }
         rows.append(row)
-    return fitted([column for column in WORKER_COLUMNS if fits or column.cell != "FITS"], rows, width, box=None)
+    return fitted([column for column in WORKER_COLUMNS if column.cell not in absent], rows, width, box=None)
 
 
 def state(worker: WorkerState) -> str:

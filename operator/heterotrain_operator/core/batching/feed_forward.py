@@ -12,6 +12,7 @@ from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.batching.rollback import without_doubt
+from heterotrain_operator.core.facts import groups_on_cpu
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
@@ -27,7 +28,7 @@ def at_new_limits(
     no limit has changed, or nothing follows from it. All are by rank.
     """
     remembered = memory.workers
-    on_cpu = {group.name for group in job.groups if group.device == "cpu"}
+    on_cpu = groups_on_cpu(job)
     workers = tuple(
         # A GPU's time is not that of the cores beside it.
         _fed_forward(job, known, worker, counters) if worker.group in on_cpu and counters is not None else known
@@ -96,4 +97,7 @@ def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: Wor
     # A speed that changes with the limit says nothing about the batch.
     cap = known.throughput_cap.unwatched()
     known = due_at_once(known) if ratio < 1 else known
-    return known._replace(step_time=fed, batch_cost=known.batch_cost.scaled(ratio), throughput_cap=cap)
+    use = known.resource_use.at_new_limit(metrics)
+    return known._replace(
+        step_time=fed, batch_cost=known.batch_cost.scaled(ratio), throughput_cap=cap, resource_use=use
+    )

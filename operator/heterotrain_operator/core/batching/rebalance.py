@@ -13,10 +13,11 @@ from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
-from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.facts import groups_on_cpu, listed
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
+from heterotrain_operator.core.prediction.resource_use import uncounted, window_closed
 from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, window_of
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
@@ -108,7 +109,7 @@ def _measured(
     windows: list[Estimate | None] = []
     remarks: list[str] = []
     changed = False
-    predictor = predictor_of(job)
+    predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
     for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
         if counters is None:
             workers.append(remembered)
@@ -116,6 +117,7 @@ def _measured(
             continue
         known, jumped = remembered.step_time, False
         cost, cap = remembered.batch_cost, remembered.throughput_cap
+        use = uncounted(remembered.resource_use, counters)
         estimate = None
         window = window_of(known, counters) if member.batch_size > 0 else None
         if isinstance(window, str):
@@ -124,14 +126,22 @@ def _measured(
         if window is not None:
             before = known.estimate
             estimate, jumped = predictor.follow(before, window, job.smoothing)
+            use, why = window_closed(
+                remembered.resource_use,
+                counters,
+                window,
+                before=before,
+                jumped=jumped,
+                on_cpu=member.group in on_cpu,
+            )
             if jumped and before is not None:
                 was, now = duration(before.mean_seconds), duration(window.mean_seconds)
-                remarks.append(f"{member.name} went from {was} to {now}")
+                remarks.append(f"{member.name} went from {was} to {now}{why and f': {why}'}")
                 cost, cap = cost.scaled(estimate.mean_seconds / before.mean_seconds), cap.unwatched()
         changed = changed or jumped
         workers.append(
             remembered.measured(
-                counted(known, counters, estimate), cost, with_peak(remembered.memory_use, counters), cap
+                counted(known, counters, estimate), cost, with_peak(remembered.memory_use, counters), cap, use
             )
         )
         windows.append(window)

@@ -40,7 +40,16 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     over = decision.phase in FINAL_PHASES
     groups = [group.name for group in job.spec.worker_groups]
     safe, states = dict(decision.batch_limits), dict(decision.worker_states)
-    workers = worker_entries(previous.get("workers") or (), groups, seen, plan, states=states, safe=safe, over=over)
+    workers = worker_entries(
+        previous.get("workers") or (),
+        groups,
+        seen,
+        plan,
+        states=states,
+        safe=safe,
+        slowed=dict(decision.slowed_by),
+        over=over,
+    )
     durable = checkpoint_condition(job)
     wanted = (*decision.conditions, *([] if durable is None else [durable]))
     completed = previous.get("completionTime") if previous.get("phase") in FINAL_PHASES else None

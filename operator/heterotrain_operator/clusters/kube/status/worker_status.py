@@ -25,8 +25,12 @@ TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, *PAUSE_PHASES})
 PHASE_DELETED = "deleted"
 """Phase of a worker whose pod was removed at the end of its job."""
 
-_MEASURED = ("planVersion", "ownMilliseconds", "waitingPercent")
+_MEASURED = ("planVersion", "ownMilliseconds", "waitingPercent", "cpuThrottledPercent", "cpuWaitPercent")
 """Fields that come from a worker's metrics alone."""
+
+
+LEAST_OBSERVED_SECONDS = 1.0
+"""Before that, shares of time say little."""
 
 
 def two_digits(value: float) -> float | int:
@@ -55,13 +59,14 @@ def worker_entries(
     *,
     states: Mapping[str, WorkerState],
     safe: Mapping[str, int],
+    slowed: Mapping[str, str],
     over: bool,
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
-    `plan` is the one that is active after this decision, `states` those that it rests on and `safe` what memory holds,
-    by worker. `over`: the job has ended, so
-    workers whose pods are gone stay listed as they were last seen.
+    `plan` is the one that is active after this decision, `states` those that it rests on, `safe` what memory holds and
+    `slowed` what slowed whom, by worker. `over`: the job has ended, so workers whose pods are gone stay listed as they
+    were last seen.
     """
     before = {entry.get("name"): entry for entry in previous}
     ranks = {member.name: rank for rank, member in enumerate(plan.members)} if plan is not None else {}
@@ -80,6 +85,8 @@ def worker_entries(
             entry["state"] = (WorkerState.MEMBER if joins else state).value
         if 0 <= safe.get(entry["name"], -1) <= MAX_BATCH:
             entry["maxBatchSize"] = safe[entry["name"]]
+        if entry["name"] in slowed:
+            entry["slowedBy"] = slowed[entry["name"]]
     if over:
         entries += [_gone(entry) for name, entry in before.items() if name not in workers]
     return entries
@@ -121,7 +128,21 @@ def _measured(metrics: WorkerMetrics) -> Entry:
         whole = metrics.own_seconds + metrics.wait_seconds
         if whole > 0 and 0 <= metrics.wait_seconds / whole <= 1:
             entry["waitingPercent"] = round(100 * metrics.wait_seconds / whole)
+    entry |= _cpu_shares(metrics)
     return entry
+
+
+def _cpu_shares(metrics: WorkerMetrics) -> Entry:
+    """Shares of the plan's time; several threads together may be held back, or wait, for longer than that."""
+    observed = metrics.observed_seconds
+    if observed is None or not LEAST_OBSERVED_SECONDS <= observed < math.inf:
+        return {}
+    found = {"cpuThrottledPercent": metrics.cpu_throttled_seconds, "cpuWaitPercent": metrics.cpu_wait_seconds}
+    return {
+        name: round(100 * min(seconds / observed, 1))
+        for name, seconds in found.items()
+        if seconds is not None and 0 <= seconds < math.inf
+    }
 
 
 def _gone(entry: Mapping[str, Any]) -> Entry:

@@ -13,7 +13,9 @@ FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
 
 _QUIET = frozenset({"step", "epoch", "evaluation", "imbalancePercent"})
-_QUIET_OF_WORKER = frozenset({"ownMilliseconds", "waitingPercent", "maxBatchSize"})
+_QUIET_OF_WORKER = frozenset(
+    {"ownMilliseconds", "waitingPercent", "cpuThrottledPercent", "cpuWaitPercent", "maxBatchSize"}
+)
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
 

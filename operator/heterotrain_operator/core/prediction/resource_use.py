@@ -1,0 +1,225 @@
+"""Why a worker's own time changed: by what its steps spent, before and after, on computing, held back by the CPU limit,
+waiting for a CPU that others used, and none of these.
+
+Figures are compared per step, and their difference with that of the own time: what explains most of it is named. Shares
+of wall time would not do, since a worker that becomes the slowest stops waiting for the others.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, NamedTuple
+
+from heterotrain.foreign import MAX_WHOLE
+from heterotrain_operator.core.columns import Column
+from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.core.prediction.step_time import Estimate
+
+EXPLAINS = 0.5
+"""Part of a change that a figure must account for to be its explanation: two cannot be more than half of it each.
+Recorded runs with a neighbour on the same CPU had 0.8 to 1.1, and those of a script that sleeps 0.9 to 1.0."""
+
+LEAST_SHARE = 0.1
+"""Of its own time that a worker must still be held back, or wait, for this to go on slowing it."""
+
+UNITS = 100.0
+"""Of a baseline, per second."""
+
+WRAP = 100_000
+"""Baselines are remainders of this, so that five digits hold them at full resolution however long the plan is."""
+
+LONGEST_WINDOW_SECONDS = 0.5 * WRAP / UNITS
+"""Of own time: a longer window's counters may have passed their baselines again."""
+
+
+class Cause(IntEnum):
+    """What slowed a worker; the numbers are stored."""
+
+    NONE = 0
+    LIMIT_CHANGED = 1  # no window has ended since: its speed is to change
+    CPU_LIMIT = 2  # the limit, which is the same, holds it back for longer
+    NEIGHBOUR = 3  # it waits for a CPU that others use
+    COMPUTATION = 4  # its steps take more CPU time
+    SCRIPT = 5  # neither: it waits for something of its own
+
+
+NAMES = {
+    Cause.CPU_LIMIT: "CPULimit",
+    Cause.NEIGHBOUR: "Neighbour",
+    Cause.COMPUTATION: "Computation",
+    Cause.SCRIPT: "Script",
+}
+"""As a job's status has them; the others slow nobody."""
+
+
+class ResourceUse(NamedTuple):
+    """What is remembered of a worker's use of the CPU: its counters as they were when the last window ended, in
+    hundredths of a second modulo `WRAP`, and what slowed it last.
+    """
+
+    cpu: Annotated[int, Column(34)] = 0
+    throttled: Annotated[int, Column(35)] = 0
+    waited: Annotated[int, Column(36)] = 0
+    cause: Annotated[int, Column(37)] = 0
+
+    def unmeasured(self) -> ResourceUse:
+        """At the start of another plan, whose counters begin at 0."""
+        return ResourceUse(cause=self.cause)
+
+    def at_new_limit(self, metrics: WorkerMetrics) -> ResourceUse:
+        """With a window that begins here, in which another limit changes the speed."""
+        return _baseline(metrics, Cause.LIMIT_CHANGED)
+
+
+class Spent(NamedTuple):
+    """Seconds per step, summed over threads and CPUs; None: not known."""
+
+    cpu: float | None
+    throttled: float | None
+    waited: float | None
+
+
+class Explanation(NamedTuple):
+    """What most of a change of own time comes from, and that in words."""
+
+    cause: Cause
+    words: str
+
+
+def uncounted(known: ResourceUse, metrics: WorkerMetrics) -> ResourceUse:
+    """The memory where the next window begins here, and nothing is known of the last one."""
+    return known if metrics.observed_seconds is None else _baseline(metrics, known.cause)
+
+
+def window_closed(
+    known: ResourceUse,
+    metrics: WorkerMetrics,
+    window: Estimate,
+    *,
+    before: Estimate | None,
+    jumped: bool,
+    on_cpu: bool,
+) -> tuple[ResourceUse, str]:
+    """The memory after a window of steps, and why the own time jumped, if it did, in words; empty if nobody can say.
+
+    `before` is the estimate of the steps of this plan before the window. `on_cpu`: the own time is that of the host's
+    CPU, and not of a GPU, for which it may well wait.
+    """
+    if known.cause == Cause.LIMIT_CHANGED:
+        return _baseline(metrics), "its CPU limit changed" if jumped else ""
+    if metrics.observed_seconds is None:
+        return known, ""
+    if not known.cause and not jumped:
+        return _baseline(metrics), ""
+    spent = _of_window(known, metrics, window)
+    if not jumped:
+        return _baseline(metrics, known.cause if _goes_on(known.cause, spent, window) else Cause.NONE), ""
+    if spent is None or before is None:
+        return _baseline(metrics), ""
+    earlier = _of_steps_before(spent, metrics, window)
+    found = explained(earlier, spent, before.mean_seconds, window.mean_seconds, on_cpu=on_cpu)
+    if found is None:
+        return _baseline(metrics), ""
+    slower = window.mean_seconds > before.mean_seconds
+    return _baseline(metrics, found.cause if slower else Cause.NONE), found.words
+
+
+def explained(
+    earlier: Spent, spent: Spent, earlier_seconds: float, seconds: float, *, on_cpu: bool
+) -> Explanation | None:
+    """What a change of own seconds per step comes from, of a worker under the same limit and the same batch; None where
+    the figures do not tell.
+
+    More CPU time per step counts first: where a limit binds, it alone makes the limit hold the worker back for longer.
+    What several threads wait or are held back for is taken as if all that compute did so at once.
+    """
+    change = seconds - earlier_seconds
+    if change == 0:
+        return None
+    slower = change > 0
+    if spent.cpu is not None and earlier.cpu:
+        more = spent.cpu / earlier.cpu - 1
+        if more * earlier_seconds / change >= EXPLAINS:
+            words = f"it used {abs(100 * more):.0f} % {'more' if slower else 'less'} CPU time per step"
+            cause = ": the script does more, or its CPU is slower" if slower else ""
+            return Explanation(Cause.COMPUTATION, words + cause)
+    threads = max((earlier.cpu or 0.0) / earlier_seconds, 1.0)
+    parts = {
+        name: (now - (was or 0.0)) / threads / change if now is not None else 0.0
+        for name, now, was in zip(Spent._fields, spent, earlier, strict=True)
+    }
+    if parts["throttled"] >= max(EXPLAINS, parts["waited"]):
+        shares = _shares(spent.throttled, earlier.throttled, seconds * threads, earlier_seconds * threads)
+        end = ": a fault, or a neighbour under the same limit" if slower else ""
+        return Explanation(Cause.CPU_LIMIT, f"its unchanged CPU limit held it back {shares}{end}")
+    if parts["waited"] >= EXPLAINS:
+        shares = _shares(spent.waited, earlier.waited, seconds * threads, earlier_seconds * threads)
+        return Explanation(Cause.NEIGHBOUR, f"it waited for a CPU {shares}{': a neighbour' if slower else ''}")
+    if not on_cpu or spent.waited is None or spent.cpu is None or earlier.cpu is None:
+        return None
+    if 1 - sum(max(part, 0.0) for part in parts.values()) < EXPLAINS:
+        return None
+    words = "it used no more CPU time and waited for no CPU" if slower else "it waits less, and not for a CPU"
+    return Explanation(Cause.SCRIPT, f"{words}: the script itself (input, output, a lock)")
+
+
+def _shares(now: float | None, was: float | None, seconds: float, earlier_seconds: float) -> str:
+    """Of own time: "55 % of the time, 3 % before"."""
+    text = f"{100 * min((now or 0.0) / seconds, 1.0):.0f} % of the time"
+    return text if was is None else f"{text}, {100 * min(was / earlier_seconds, 1.0):.0f} % before"
+
+
+def _goes_on(cause: int, spent: Spent | None, window: Estimate) -> bool:
+    """Whether what slowed the worker still does, as far as the last window shows."""
+    if spent is None or cause not in (Cause.CPU_LIMIT, Cause.NEIGHBOUR):
+        return True
+    seconds = spent.throttled if cause == Cause.CPU_LIMIT else spent.waited
+    return seconds is None or seconds >= LEAST_SHARE * window.mean_seconds
+
+
+def _totals(metrics: WorkerMetrics) -> tuple[float | None, float | None, float | None]:
+    return metrics.cpu_seconds, metrics.cpu_throttled_seconds, metrics.cpu_wait_seconds
+
+
+def _baseline(metrics: WorkerMetrics, cause: int = Cause.NONE) -> ResourceUse:
+    return ResourceUse(
+        _remainder(metrics.cpu_seconds),
+        _remainder(metrics.cpu_throttled_seconds),
+        _remainder(metrics.cpu_wait_seconds),
+        int(cause),
+    )
+
+
+def _remainder(seconds: float | None) -> int:
+    return int(seconds * UNITS) % WRAP if seconds is not None and 0 <= seconds <= MAX_WHOLE else 0
+
+
+def _since(total: float | None, baseline: int) -> float | None:
+    """Seconds since a baseline; None if the counter is not known, or has counted less."""
+    if total is None or not 0 <= total <= MAX_WHOLE:
+        return None
+    since = (int(total * UNITS) - baseline) % WRAP / UNITS
+    return since if since <= total else None
+
+
+def _of_window(known: ResourceUse, metrics: WorkerMetrics, window: Estimate) -> Spent | None:
+    """Per step of the window; None if it is too long for its baselines."""
+    if window.steps * window.mean_seconds > LONGEST_WINDOW_SECONDS:
+        return None
+    # The first window of a plan, or after counters that began again, holds all that was counted.
+    baselines = known[:3] if metrics.steps > window.steps else (0, 0, 0)
+    since = (_since(total, base) for total, base in zip(_totals(metrics), baselines, strict=True))
+    return Spent(*(None if each is None else each / window.steps for each in since))
+
+
+def _of_steps_before(spent: Spent, metrics: WorkerMetrics, window: Estimate) -> Spent:
+    """Per step of those before the window: what is not the window's of the counters."""
+    steps = metrics.steps - window.steps
+    if steps < 1:
+        return Spent(None, None, None)
+    return Spent(
+        *(
+            None if total is None or each is None else max(total - each * window.steps, 0.0) / steps
+            for total, each in zip(_totals(metrics), spent, strict=True)
+        )
+    )

@@ -1,0 +1,264 @@
+"""A change of speed is explained by what steps spent before and after, and only by what accounts for most of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterotrain.foreign import MAX_NUMBER
+from heterotrain_operator.core.model import Decision, WorkerMetrics
+from heterotrain_operator.core.prediction.resource_use import (
+    WRAP,
+    Cause,
+    ResourceUse,
+    Spent,
+    explained,
+    window_closed,
+)
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.state import Memory
+from unit.core.traces import World, hetero_job
+
+NAME = "job-g1-0"
+
+
+@dataclass
+class Disturbance:
+    """By what factor one worker is slowed, and as what its seconds beyond the usual are counted."""
+
+    factor: float = 1.0
+    kind: str = ""
+
+
+class MeteredWorld(World):
+    """Workers count what their steps spend: one CPU, held back for a fifth of the time by a limit that binds."""
+
+    def __init__(self, **changes: object) -> None:
+        job = hetero_job("Uniform", (1, 1, 1), **changes)
+        super().__init__(job, fixed=0.02, per_sample=0.002)
+        self.disturbance = Disturbance()
+        self.exports = True
+        self.start()
+
+    def disturb(self, factor: float, kind: str = "") -> None:
+        self.workers[NAME].scale = factor
+        self.disturbance = Disturbance(factor, kind)
+
+    def train(self, steps: int) -> None:
+        assert self.plan is not None
+        before = {name: worker.metrics for name, worker in self.workers.items()}
+        super().train(steps)
+        for member in self.plan.members if self.exports else ():
+            worker, old = self.workers[member.name], before[member.name]
+            same = old.plan_version == self.plan.version
+            own = worker.metrics.own_seconds - (old.own_seconds if same else 0.0)
+            disturbed = member.name == NAME
+            usual = own / self.disturbance.factor if disturbed else own
+            spent = {"cpu_seconds": 0.8 * usual, "cpu_throttled_seconds": 0.2 * usual, "cpu_wait_seconds": 0.01 * usual}
+            if disturbed and self.disturbance.kind:
+                spent[self.disturbance.kind] += own - usual
+            totals = {
+                name: (getattr(old, name) or 0.0) * same + seconds
+                for name, seconds in {**spent, "observed_seconds": 1.2 * own}.items()
+            }
+            worker.metrics = replace(worker.metrics, **totals)  # type: ignore[arg-type]  # all are floats
+
+    @property
+    def cause(self) -> int:
+        return self.memory.workers[1].resource_use.cause
+
+
+SLOWED = [
+    (
+        "cpu_wait_seconds",
+        Cause.NEIGHBOUR,
+        "it waited for a CPU 60 % of the time, 1 % before: a neighbour",
+    ),
+    (
+        "cpu_throttled_seconds",
+        Cause.CPU_LIMIT,
+        "its unchanged CPU limit held it back 68 % of the time, 20 % before: a fault, or a neighbour under the same "
+        "limit",
+    ),
+    (
+        "cpu_seconds",
+        Cause.COMPUTATION,
+        "it used 188 % more CPU time per step: the script does more, or its CPU is slower",
+    ),
+    (
+        "",
+        Cause.SCRIPT,
+        "it used no more CPU time and waited for no CPU: the script itself (input, output, a lock)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "cause", "words"), SLOWED)
+def test_jump_is_explained_by_what_its_steps_spend_more_of(kind: str, cause: Cause, words: str) -> None:
+    world = MeteredWorld()
+    world.run(5)
+    assert world.cause == Cause.NONE
+    world.disturb(2.5, kind)
+    reason = world.run(1)[0].reason
+    assert f"{NAME} went from 148 ms to 370 ms: {words}" in reason
+    assert world.cause == cause
+    world.run(3)
+    assert world.cause == cause, "it lasts"
+    world.disturb(1.0)
+    assert f"{NAME} went from" in world.run(1)[0].reason
+    assert world.cause == Cause.NONE
+
+
+def test_neighbour_that_leaves_is_said_to_have_been_one() -> None:
+    world = MeteredWorld()
+    world.disturb(2.5, "cpu_wait_seconds")
+    world.run(5)
+    world.disturb(1.0)
+    assert "to 148 ms: it waited for a CPU 1 % of the time, 60 % before" in world.run(1)[0].reason
+
+
+def test_cause_ends_with_what_it_was_seen_by() -> None:
+    world = MeteredWorld()
+    world.run(3)
+    world.disturb(2.5, "cpu_wait_seconds")
+    world.run(2)
+    assert world.cause == Cause.NEIGHBOUR
+    world.disturb(2.5, "cpu_seconds")
+    world.run(1)
+    assert world.cause == Cause.NONE
+
+
+def test_lowered_limit_is_neither_fault_nor_neighbour() -> None:
+    world = MeteredWorld()
+    world.workers[NAME].cpu_limit = 1.0
+    world.run(3)
+    world.workers[NAME].cpu_limit = 0.5
+    world.disturb(5.0, "cpu_throttled_seconds")  # and so more than the limits predict
+    world.tick()
+    assert world.cause == Cause.LIMIT_CHANGED
+    assert f"{NAME} went from 296 ms to 740 ms: its CPU limit changed" in world.run(1)[0].reason
+    assert world.cause == Cause.NONE
+
+
+def test_script_that_computes_more_under_a_limit_that_binds_is_not_the_limits_fault() -> None:
+    found = explained(Spent(0.05, 0.05, 0.0), Spent(0.1, 0.1, 0.0), 0.1, 0.2, on_cpu=True)
+    assert found is not None
+    assert found.cause is Cause.COMPUTATION
+
+
+def test_waits_of_several_threads_count_as_one() -> None:
+    found = explained(Spent(0.4, 0.0, 0.0), Spent(0.4, 0.0, 0.4), 0.1, 0.2, on_cpu=True)
+    assert found is not None
+    assert found.words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
+    few = explained(Spent(0.4, 0.0, 0.0), Spent(0.4, 0.0, 0.1), 0.1, 0.2, on_cpu=True)
+    assert few is not None
+    assert few.cause is Cause.SCRIPT
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        Spent(None, None, None),
+        Spent(0.1, None, None),
+        Spent(0.14, 0.03, 0.03),  # a third of everything
+    ],
+)
+def test_what_figures_do_not_tell_is_not_explained(spent: Spent) -> None:
+    assert explained(Spent(0.1, 0.0, 0.0), spent, 0.1, 0.2, on_cpu=True) is None
+
+
+def test_gpu_may_wait_for_something_without_the_script_being_at_fault() -> None:
+    assert explained(Spent(0.1, 0.0, 0.0), Spent(0.1, 0.0, 0.0), 0.1, 0.2, on_cpu=False) is None
+
+
+def test_workers_that_export_none_of_this_are_followed_as_before() -> None:
+    world = MeteredWorld()
+    world.exports = False
+    world.run(3)
+    world.disturb(2.5)
+    assert f"{NAME} went from 148 ms to 370 ms" in world.run(1)[0].reason
+    assert world.memory.workers[1].resource_use == ResourceUse()
+
+
+def test_jump_is_explained_however_long_the_plan_is_active() -> None:
+    known, steps = ResourceUse(), 100.0
+
+    def metrics(steps: float, cpu: float, waited: float) -> WorkerMetrics:
+        return WorkerMetrics(
+            1, steps=steps, observed_seconds=cpu + waited, cpu_seconds=cpu, cpu_throttled_seconds=0.0,
+            cpu_wait_seconds=waited,
+        )  # fmt: skip
+
+    before = Estimate(0.1, 0.0, 100)
+    for _ in range(5):
+        steps += 4 * WRAP / 100  # 400 seconds of 0.1 s each
+        known, _ = window_closed(
+            known, metrics(steps, 0.1 * steps, 0.0), Estimate(0.1, 0.0, 9), before=before, jumped=False, on_cpu=True
+        )
+        assert all(0 <= each < WRAP for each in known)
+    now = metrics(steps + 10, 0.1 * (steps + 10), 1.0)
+    _, words = window_closed(known, now, Estimate(0.2, 0.0, 10), before=before, jumped=True, on_cpu=True)
+    assert words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
+
+
+def test_counters_that_began_again_count_from_there() -> None:
+    known = ResourceUse(cpu=5000, waited=90)
+    now = WorkerMetrics(1, steps=10.0, observed_seconds=2.0, cpu_seconds=1.0, cpu_wait_seconds=1.0)
+    _, words = window_closed(
+        known, now, Estimate(0.2, 0.0, 10), before=Estimate(0.1, 0.0, 10), jumped=True, on_cpu=True
+    )
+    assert words == "it waited for a CPU 50 % of the time: a neighbour"
+
+
+ANY = st.none() | st.floats() | st.floats(0, MAX_NUMBER)
+PLAUSIBLE = st.floats(1e-7, 1e5)
+
+
+METRICS = st.builds(
+    WorkerMetrics,
+    st.just(1),
+    steps=st.just(20.0),
+    observed_seconds=ANY,
+    cpu_seconds=ANY,
+    cpu_throttled_seconds=ANY,
+    cpu_wait_seconds=ANY,
+)
+
+
+@given(st.builds(ResourceUse, *[st.integers(0, 2**53)] * 4), METRICS, PLAUSIBLE, PLAUSIBLE, st.booleans())
+def test_no_figure_makes_a_decision_fail(
+    known: ResourceUse, metrics: WorkerMetrics, mean: float, was: float, jumped: bool
+) -> None:
+    before, window = Estimate(was, 0.0, 10), Estimate(mean, 0.0, 10)
+    use, words = window_closed(known, metrics, window, before=before, jumped=jumped, on_cpu=True)
+    assert all(isinstance(each, int) and each >= 0 for each in use)
+    assert "nan" not in words
+    assert "inf" not in words
+
+
+def test_explanations_are_the_same_with_a_restart_between_every_two_decisions() -> None:
+    def decisions(forgetful: bool) -> list[Decision]:
+        world = MeteredWorld()
+        world.forgetful = forgetful
+        world.run(3)
+        world.disturb(2.5, "cpu_wait_seconds")
+        world.run(2)
+        return world.decisions
+
+    assert decisions(True) == decisions(False)
+
+
+def test_memory_of_a_version_that_did_not_know_of_this_is_read() -> None:
+    world = MeteredWorld()
+    world.exports = False
+    world.run(3)
+    text = world.memory.to_json()
+    assert max(len(row) for row in json.loads(text)["workers"]) <= 32
+    world.memory, world.exports = Memory.from_json(text), True
+    world.disturb(2.5, "cpu_wait_seconds")
+    world.run(2)
+    assert world.memory.workers[1].resource_use.cpu > 0
