@@ -50,7 +50,8 @@ class WorkerMemory(NamedTuple):
     model trains well with (`least_batch.py`). Of single numbers: its batch before the active plan
     (`batching/rollback.py`) and in a profile's second plan (`batching/policies/profile.py`), since when its metrics
     cannot be read (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
-    (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used.
+    (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
+    how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`).
 
     `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
     members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
@@ -68,6 +69,8 @@ class WorkerMemory(NamedTuple):
     place: Annotated[int, Column(30)] = 0
     key: str = ""
     left_out: Annotated[int, Column(31)] = 0
+    idle: Annotated[int, Column(32)] = 0
+    retries: Annotated[int, Column(33)] = 0
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
@@ -92,6 +95,8 @@ class WorkerMemory(NamedTuple):
             self.place,
             self.key,
             self.left_out,
+            self.idle,
+            self.retries,
         )
 
     def measured(
@@ -110,6 +115,8 @@ class WorkerMemory(NamedTuple):
             self.place,
             self.key,
             self.left_out,
+            self.idle,
+            self.retries,
         )
 
     def row(self) -> list[Any]:

@@ -189,7 +189,7 @@ COLUMNS = [
     *("speed", "sum_w", "sum_wb", "sum_wbb", "sum_wy", "sum_wby"),
     *("raised_from", "raised_throughput", "falls", "cap", "intervals", "reference_batch", "silent_since"),
     *("guessed_batch", "replaced_batch", "limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"),
-    *("failed_batch", "predicted", "least_batch", "place", "left_out"),
+    *("failed_batch", "predicted", "least_batch", "place", "left_out", "idle", "retries"),
 ]
 
 

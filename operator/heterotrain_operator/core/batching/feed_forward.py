@@ -10,6 +10,7 @@ from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.policies import POLICIES
+from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.batching.rollback import without_doubt
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
@@ -94,4 +95,5 @@ def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: Wor
         return known._replace(step_time=fed)
     # A speed that changes with the limit says nothing about the batch.
     cap = known.throughput_cap.unwatched()
+    known = due_at_once(known) if ratio < 1 else known
     return known._replace(step_time=fed, batch_cost=known.batch_cost.scaled(ratio), throughput_cap=cap)

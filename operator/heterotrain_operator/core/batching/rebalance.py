@@ -10,6 +10,7 @@ from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
+from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import listed
@@ -42,7 +43,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     if unread:
         waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"
         return Adjustment(None, waiting, replace(memory, gathered=True), events=found)
-    memory = replace(memory, gathered=False)
+    memory = with_idle(plan, metrics, replace(memory, gathered=False))
     taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
     if too_few := no_quorum(plan, taking_part):
         return Adjustment(None, "; ".join([f"batches stay: {too_few}", *remarks]), memory, events=found)
@@ -61,6 +62,10 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
         decided=True,
         stage=proposal.stage,
         promise=proposal.promise,
+        # What a worker took before it had no samples may be long past: the next windows show its speed.
+        predicted=tuple(
+            seat.batch == 0 < batch for seat, batch in zip(seats, batches or plan.batch_sizes, strict=True)
+        ),
         events=found,
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
+from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
@@ -109,7 +110,7 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
     if there is not None and (known is None or known.key != key):
         source = prior.known(there)
         rest = known or WorkerMemory(memory_use=source.memory_use, throughput_cap=source.throughput_cap.unwatched())
-        return rest._replace(
+        return due_at_once(rest)._replace(
             step_time=source.step_time,
             batch_cost=source.batch_cost.with_predicted(1),
             place=place,
@@ -117,7 +118,7 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
         )
     if known is None:
         return WorkerMemory(place=place, key=key)
-    return known._replace(batch_cost=known.batch_cost.with_predicted(1), place=place, key=key)
+    return due_at_once(known)._replace(batch_cost=known.batch_cost.with_predicted(1), place=place, key=key)
 
 
 def first_split(

@@ -9,6 +9,7 @@ from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Promise
+from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised, without_doubt
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.model import Job
@@ -153,7 +154,7 @@ def _ended_plan(
     # A throughput that is only expected is none that a raise could be held to.
     cap = known.throughput_cap
     cap = raised(cap, old_batch, new_batch, estimate) if watches and not predicted else cap.unwatched()
-    return known._replace(
+    return after_plan(known, old_batch, new_batch)._replace(
         step_time=known.step_time.unmeasured(),
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),
         throughput_cap=cap,

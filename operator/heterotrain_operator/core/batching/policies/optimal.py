@@ -12,7 +12,8 @@ from itertools import compress
 
 from heterotrain_operator.core.batching.held_by_memory import held_by_memory
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
-from heterotrain_operator.core.batching.words import moved, percent, slowest
+from heterotrain_operator.core.batching.retries import due_retry
+from heterotrain_operator.core.batching.words import moved, percent, sizes, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import Noise
 from heterotrain_operator.core.split.levels import Bounds, feasibility
@@ -66,6 +67,9 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         if held is not None and held.saving > threshold:
             why = f"Optimal keeps the batches: {slowest(seats)}; {held.reason}"
             return Proposal(None, why, at_once=held.at_once)
+        again = _tried_again(job, seats, lines, bounds, worst.mean_seconds)
+        if again is not None:
+            return again
         return Proposal(
             None,
             f"Optimal keeps the batches: {slowest(seats)}; the best split saves {percent(max(saving, 0.0), 1)} "
@@ -73,6 +77,22 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         )
     promise = None if probing else Promise(seconds)
     return Proposal(batches, moved(seats, batches, saving), saving=saving, promise=promise)
+
+
+def _tried_again(
+    job: Job, seats: Sequence[Seat], lines: Sequence[Line], bounds: Sequence[Bounds], present_seconds: float
+) -> Proposal | None:
+    """A few samples for a worker that has none, and whose retry is due; it promises nothing."""
+    known = [None if seat.prediction is None else line for seat, line in zip(seats, lines, strict=True)]
+    due = due_retry(job, seats, known, present_seconds)
+    if due is None:
+        return None
+    rank, samples, why = due
+    pairs = [(samples, samples) if other == rank else pair for other, pair in enumerate(bounds)]
+    if feasibility(job.global_batch, pairs) is not None:
+        return None
+    batches = waterfill(lines, job.global_batch, pairs)
+    return Proposal(batches, f"{why} (batches {sizes(batches)})")
 
 
 def _is_sure(
