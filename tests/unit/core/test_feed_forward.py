@@ -40,6 +40,20 @@ def test_limit_that_does_not_bind_costs_one_interval() -> None:
     assert world.plan.batch_sizes == pytest.approx((96, 96), abs=4)
 
 
+@pytest.mark.parametrize("limit", [8 / 3, 1 / 3, 0.123456789, 63.987654321])
+def test_limit_of_more_digits_than_are_remembered_changes_only_once(limit: float) -> None:
+    world = hetero_world(scales=(1, 2))
+    world.forgetful = True
+    for worker in world.workers.values():
+        worker.cpu_limit = limit
+    world.run(1)
+    for _ in range(3):
+        world.train(1)
+        world.tick()
+    measured = world.memory.workers[0].step_time
+    assert measured.counted_steps in (0, world.job.interval), "a window of some steps is under way"
+
+
 def test_new_limit_before_anything_is_measured_is_no_reason_to_move() -> None:
     world = hetero_world(scales=(1, 1))
     for worker in world.workers.values():

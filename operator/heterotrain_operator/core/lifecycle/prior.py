@@ -17,6 +17,7 @@ from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.step_time import same_limit
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 
 PLACES = 2**24 - 1
@@ -81,7 +82,7 @@ class Prior:
         mine = own is not None and own.batch_cost.sum_w > 0 and bool(others)
         candidates = (worker.name, *others[:LOOKED_AT]) if mine else others[:LOOKED_AT]
         alike = (
-            name for name in candidates if math.isclose(self._known[name].step_time.cpu_limit, limit, rel_tol=1e-6)
+            name for name in candidates if same_limit(self._known[name].step_time.cpu_limit, limit)
         )
         return next(alike, next(iter(candidates), None))
 

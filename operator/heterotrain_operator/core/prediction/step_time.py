@@ -58,6 +58,9 @@ LARGE = 0.25
 GREATEST_FEED_FORWARD = 16.0
 """Factor of a CPU limit's change that is believed at most before it is measured."""
 
+SAME_LIMIT = 1e-5
+"""Relative difference below which two CPU limits are the same: more than the digits that are remembered leave out."""
+
 
 class Estimate(NamedTuple):
     """Own seconds per step: the mean, the variance of a single step (s^2), and the steps that stand behind
@@ -201,7 +204,7 @@ def feed_forward(
         return known, 1.0
     if known.cpu_limit <= 0:
         return known._replace(cpu_limit=cpu_limit), 1.0
-    if cpu_limit == known.cpu_limit or math.isclose(cpu_limit, known.cpu_limit, rel_tol=1e-6):
+    if cpu_limit == known.cpu_limit or same_limit(cpu_limit, known.cpu_limit):
         return known, 1.0
     ratio = factor_of(known.cpu_limit, cpu_limit)
     scaled = known._replace(
@@ -211,6 +214,11 @@ def feed_forward(
         steps=min(known.steps, float(interval)),
     )
     return counted(scaled, metrics), ratio
+
+
+def same_limit(one: float, other: float) -> bool:
+    """Whether two CPU limits are one, of which either may have been cut to the digits that are remembered."""
+    return math.isclose(one, other, rel_tol=SAME_LIMIT)
 
 
 def factor_of_limits(old: float, new: float) -> float:
