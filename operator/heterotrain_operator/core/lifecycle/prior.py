@@ -81,9 +81,7 @@ class Prior:
         others = self._peers.get(worker.group, ())
         mine = own is not None and own.batch_cost.sum_w > 0 and bool(others)
         candidates = (worker.name, *others[:LOOKED_AT]) if mine else others[:LOOKED_AT]
-        alike = (
-            name for name in candidates if same_limit(self._known[name].step_time.cpu_limit, limit)
-        )
+        alike = (name for name in candidates if same_limit(self._known[name].step_time.cpu_limit, limit))
         return next(alike, next(iter(candidates), None))
 
     def cost_of(self, name: str, cpu_limit: float | None, predictor: Predictor) -> BatchCost:
