@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -53,6 +54,7 @@ class SimulatedCluster:
         self._losses = [event for event in scenario.events if isinstance(event, LossOfMetrics)]
         self._readings = np.random.default_rng([scenario.seed, 5])
         self._limits_step = -1
+        self._waiting: set[str] = set()
         self._scraped: dict[str, tuple[float, WorkerMetrics]] = {}
         self._add_columns(scenario.workers())
 
@@ -78,6 +80,7 @@ class SimulatedCluster:
         for key in decision.create:
             if key.name not in self.pods:
                 self.pods[key.name] = self._new(key)
+                self._waiting.add(key.name)
         if plan is not None:
             self.training.publish(plan)
         self._tend()
@@ -129,8 +132,7 @@ class SimulatedCluster:
         end = self.now + seconds
         while self.now < end:
             self._tend()
-            moments = [at for pod in self.pods.values() for at in (pod.runs_at, pod.ready_at, pod.gone_at) if at]
-            until = min(end, self.training.next_moment(), *[at for at in moments if at > self.now], end)
+            until = min([end, self.training.next_moment(), *(pod.next_moment for pod in self._changing())])
             self.training.run(self.pods, until)
             if self._unreported():
                 self.now = max(self.now, self.training.last_step_at)
@@ -176,7 +178,7 @@ class SimulatedCluster:
     def _tend(self) -> None:
         """Do what is due by now."""
         now = self.now
-        for pod in list(self.pods.values()):
+        for pod in self._changing():
             if pod.gone_at is not None and now >= pod.gone_at:
                 del self.pods[pod.name]
                 continue
@@ -193,8 +195,16 @@ class SimulatedCluster:
         self._limits_step = executed
         self.training.tend(self.pods, now)
 
+    def _changing(self) -> list[SimulatedPod]:
+        """Pods that something is due to happen to: those that start or go."""
+        pods = [self.pods[name] for name in self._waiting if name in self.pods]
+        changing = [pod for pod in pods if pod.next_moment < math.inf]
+        self._waiting = {pod.name for pod in changing}
+        return changing
+
     def _unreported(self) -> bool:
-        return any(pod.exit_code is not None and pod.uid not in self._reported for pod in self.pods.values())
+        ended = [pod.uid for pod in self.pods.values() if pod.exit_code is not None]
+        return any(uid not in self._reported for uid in ended)
 
     def _delete(self, name: str) -> None:
         pod = self.pods.get(name)
@@ -202,6 +212,7 @@ class SimulatedCluster:
             return
         stop_seconds = self.scenario.timing.stop_seconds if pod.exit_code is None else 0.0
         pod.gone_at = self.now + stop_seconds
+        self._waiting.add(name)
 
     def _new(self, key: WorkerKey) -> SimulatedPod:
         model, timing = self.scenario.model_of(key.name, key.group), self.scenario.timing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from heterotrain.contract import PHASE_PREPARING, PHASE_WAITING
@@ -85,6 +86,11 @@ class SimulatedPod:
     def is_ready(self) -> bool:
         """Whether it can take part in steps."""
         return self.exit_code is None and self.runs_at is None and self.ready_at is None and self.gone_at is None
+
+    @property
+    def next_moment(self) -> float:
+        """When its life goes on: it runs, is ready, or is gone."""
+        return min([at for at in (self.runs_at, self.ready_at, self.gone_at) if at is not None], default=math.inf)
 
     def end(self, exit_code: int, *, finished: bool = False, message: str = "", disrupted: bool = False) -> None:
         """Its process ends."""
