@@ -21,6 +21,7 @@ from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.local.run import run
 from heterotrain_operator.cli.parser import parse, parser
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, is_script
+from heterotrain_operator.cli.simulated.options import simulate_options
 from heterotrain_operator.cli.version import package_version
 
 FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "print_manifest")
@@ -73,6 +74,19 @@ def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:
     )
 
 
+def _simulate(asked: argparse.Namespace) -> int:
+    # Arrays are loaded only for a simulation.
+    from heterotrain_operator.cli.simulated.simulate import run_simulation  # noqa: PLC0415
+
+    return run_simulation(simulate_options(asked))
+
+
+def _subject(asked: argparse.Namespace) -> Path:
+    """What is refused."""
+    subject: Path = getattr(asked, {"init": "script", "simulate": "scenario"}.get(asked.command, "manifest"))
+    return subject
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; SystemExit(2) for unknown commands and options."""
     program = program_name(sys.argv[0])
@@ -90,9 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.command == "init":
             script = _script_job(asked, asked.script, words)
             return init_command.init(script, asked.image, asked.output, only_print=asked.print_manifest)
+        if asked.command == "simulate":
+            return _simulate(asked)
         return _run(asked, words)
     except ManifestError as error:
-        return _refuse(asked.script if asked.command == "init" else asked.manifest, error)
+        return _refuse(_subject(asked), error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -8,7 +8,16 @@ from pathlib import Path
 MARKER = ".heterotrain-run"
 """In a folder that an earlier run made; only such a one is ever replaced."""
 
-WRITTEN = ("*.png", "*.jsonl", "summary.json", "manifest.yaml", "schedule.yaml", "report.html")
+WRITTEN = (
+    "*.png",
+    "*.jsonl",
+    "summary.json",
+    "results.json",
+    "manifest.yaml",
+    "scenario.yaml",
+    "schedule.yaml",
+    "report.html",
+)
 TRIALS = "arms"
 """The folder of the trials' own files, by its former name, which other programs know."""
 

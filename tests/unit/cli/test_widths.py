@@ -17,8 +17,8 @@ from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.cluster.job_tables import job_view, jobs_table
 from heterotrain_operator.cli.fitting import Column, fitted, shortened
 from heterotrain_operator.cli.local.live import View
-from heterotrain_operator.cli.local.live_table import Progress, progress_line
 from heterotrain_operator.cli.local.tables import print_summary
+from heterotrain_operator.cli.progress_line import Progress, progress_line
 from heterotrain_operator.core.model import Group, Job, Seen
 from heterotrain_operator.experiments.figures.summary import summarize
 from unit.cli.cluster_jobs import trained

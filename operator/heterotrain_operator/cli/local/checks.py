@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.cli.local.located import located
 from heterotrain_operator.cli.local.options import Options
+from heterotrain_operator.cli.out_folder import hindrance_of, out_problems
 from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
 from heterotrain_operator.experiments import checkpoints
 from heterotrain_operator.experiments.experiment import Experiment, experiment_of
-from heterotrain_operator.experiments.folder import MARKER
 from heterotrain_operator.experiments.schedules.schedule import Schedule, unchanging
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
 from heterotrain_operator.experiments.trials.workers import limits_of
@@ -56,7 +55,7 @@ def prepare(options: Options, here: Path) -> Prepared:
         if not (problems or options.resume or options.fresh):
             problems += _unasked_resume(durable)
     if options.out is not None:
-        problems += _out_problems(options.out, options.fresh)
+        problems += out_problems(options.out, fresh=options.fresh)
     if problems:
         raise ManifestError(problems)
     experiment = experiment_of(
@@ -119,35 +118,6 @@ def _unasked_resume(durable: Path) -> Iterator[Problem]:
 
 def _checkpoint_problems(durable: Path) -> Iterator[Problem]:
     """A folder that cannot be written to is reported before the run, not when the first checkpoint is lost."""
-    hindrance = _hindrance(durable)
+    hindrance = hindrance_of(durable)
     if hindrance:
         yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {hindrance}")
-
-
-def _hindrance(folder: Path) -> str:
-    """Why a folder cannot be written to or made, empty if it can."""
-    there = folder.absolute()
-    try:
-        while not there.exists():
-            there = there.parent
-        usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    except OSError as error:
-        return f"{there}: {error.strerror}"
-    return "" if usable else str(there)
-
-
-def _out_problems(out: Path, fresh: bool) -> Iterator[Problem]:
-    hindrance = _hindrance(out)
-    if hindrance:
-        yield Problem("--out", f"nothing can be written to {out}, because of {hindrance}")
-        return
-    try:
-        if not out.exists() or not any(out.iterdir()):
-            return
-    except OSError as error:
-        yield Problem("--out", f"{out}: {error.strerror}")
-        return
-    if not (out / MARKER).exists():
-        yield Problem("--out", f"{out} is not empty; name a new folder")
-    elif not fresh:
-        yield Problem("--out", f"{out} holds an earlier run; name another folder, or replace it with --fresh")

@@ -13,7 +13,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from heterotrain_operator.cli.local.live_table import by_rank, plain_line, progress, progress_line, workers_table
+from heterotrain_operator.cli.local.live_table import by_rank, plain_line, progress, workers_table
+from heterotrain_operator.cli.progress_line import progress_line
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.progress import Pace, reached_steps

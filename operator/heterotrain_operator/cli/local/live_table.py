@@ -1,16 +1,13 @@
-"""How a job is doing now: a row for each worker, a line of progress, or all in one plain line."""
+"""How a job is doing now: a row for each worker, or all in one plain line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from rich.cells import cell_len
-from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from heterotrain_operator.cli.fitting import Column, fitted
+from heterotrain_operator.cli.progress_line import Progress
 from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments import wording
@@ -34,30 +31,12 @@ WORKER_COLUMNS = (
 ALWAYS = tuple(column.heading for column in WORKER_COLUMNS if column.heading not in ("fits", "memory"))
 
 
-BAR_WIDTH = 40
-
-
-LEAST_BAR_WIDTH = 8
-
-
 def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
     """Mean own seconds, and the share of waiting, since the active plan began."""
     if metrics.steps <= 0:
         return None, None
     total = metrics.own_seconds + metrics.wait_seconds
     return metrics.own_seconds / metrics.steps, metrics.wait_seconds / total if total > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Committed steps, those of the whole job (0: unknown or endless), and the seconds left."""
-
-    steps: int
-    total: int
-    seconds_left: float | None
-
-    def __str__(self) -> str:
-        return f"step {self.steps}/{self.total}" if self.total else f"step {self.steps}"
 
 
 def progress(seen: Seen, pace: Pace, *, endless: bool = False) -> Progress:
@@ -95,24 +74,6 @@ def workers_table(
             row["memory"] = _memory(worker)
     known = [column for column in WORKER_COLUMNS if all(column.heading in row for row in cells)]
     return fitted(known, cells, width)
-
-
-def progress_line(title: str, reached: Progress, width: int) -> Table:
-    """The title, a bar and how far it is, in one line of `width` columns: the bar gives way, then the title."""
-    left = "" if reached.seconds_left is None else f"{wording.clock(reached.seconds_left)} left"
-    figures = "  ".join(filter(None, [str(reached), left]))
-    bar = min(width - cell_len(title) - cell_len(figures) - 2, BAR_WIDTH)
-    line = Table.grid(padding=(0, 1, 0, 0))
-    name = Text(title, style="bold", overflow="ellipsis", no_wrap=True)
-    for _ in range(3 if bar >= LEAST_BAR_WIDTH else 2):
-        line.add_column(no_wrap=True)
-    if bar >= LEAST_BAR_WIDTH:
-        done = reached.steps if reached.total else 0
-        line.add_row(name, ProgressBar(total=reached.total or 1, completed=done, width=bar), figures)
-    else:
-        name.truncate(max(width - cell_len(figures) - 1, 1), overflow="ellipsis")
-        line.add_row(name, figures)
-    return line
 
 
 def _memory(worker: WorkerSeen) -> str:

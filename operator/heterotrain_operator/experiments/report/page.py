@@ -7,7 +7,7 @@ affects the figures, never its name.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 
 from heterotrain_operator.experiments import sentences
@@ -46,10 +46,15 @@ def page(run: ReportContents, pictures: Mapping[str, bytes]) -> str:
     parts += ["<h2>Manifest</h2>", f"<pre>{escape(run.manifest)}</pre>"]
     if run.schedule:
         parts += ["<h2>Schedule</h2>", f"<pre>{escape(run.schedule)}</pre>"]
+    return document(f"{run.summary.job}: heterotrain report", parts)
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A page of HTML that refers to nothing outside itself."""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(run.summary.job)}: heterotrain report</title><style>{STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
         f"<body>{''.join(parts)}</body></html>\n"
     )
 
@@ -73,7 +78,7 @@ def _overview(run: ReportContents, pictures: Mapping[str, bytes]) -> list[str]:
         "<h2>Trials</h2>",
         "<p>Iteration: median since the last adjustment of the batches. Samples per second: over the whole trial.</p>",
         trials_table(run.summary),
-        _picture(pictures["loss.png"], "Training loss over time, one line per trial"),
+        picture(pictures["loss.png"], "Training loss over time, one line per trial"),
         "<h2>Workers</h2>",
         "<p>Means since the last adjustment.</p>",
         workers_table(run.summary),
@@ -87,7 +92,7 @@ def _trial(result: TrialResult, run: ReportContents, pictures: Mapping[str, byte
     return [
         f"<h2>{escape(history.title)}</h2>",
         phases_table(found),
-        _picture(pictures[f"{result.slug}.png"], f"{history.title}: batch size and own time by step"),
+        picture(pictures[f"{result.slug}.png"], f"{history.title}: batch size and own time by step"),
         evaluations_table(found),
         decisions_table(result.entries),
     ]
@@ -100,9 +105,10 @@ def _ceiling(run: ReportContents, pictures: Mapping[str, bytes]) -> list[str]:
     return [
         "<h2>Ceiling</h2>",
         profile_table(run.summary),
-        _picture(pictures["profile.png"], "Own time of every worker by batch size"),
+        picture(pictures["profile.png"], "Own time of every worker by batch size"),
     ]
 
 
-def _picture(png: bytes, words: str) -> str:
+def picture(png: bytes, words: str) -> str:
+    """A picture inside the page, with what it shows in words."""
     return f'<img alt="{escape(words)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'

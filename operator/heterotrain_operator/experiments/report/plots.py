@@ -51,14 +51,16 @@ def colour(index: int) -> tuple[str, str]:
     return COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
+    """A figure as PNG; the same figure gives the same bytes."""
     buffer = BytesIO()
     # No software version or date in the file: the same run draws the same bytes.
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()
 
 
-def _dress(axes: Axes, ylabel: str) -> None:
+def dress(axes: Axes, ylabel: str) -> None:
+    """The look of all pictures."""
     axes.set_ylabel(ylabel)
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -80,7 +82,7 @@ def _dots(axes: Axes, xs: Sequence[float], ys: Sequence[float], tint: str) -> No
     axes.plot(xs, ys, ".", color=tint, alpha=0.3, markersize=4, markeredgewidth=0)
 
 
-def _above_most(values: Sequence[float]) -> float:
+def above_most(values: Sequence[float]) -> float:
     """A limit that shows nearly everything: a few very long steps must not flatten the other lines."""
     ordered = sorted(values)
     return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.995 * len(ordered)) - 1)]
@@ -115,17 +117,17 @@ def batches_and_times(trial: TrialHistory, names: Sequence[str]) -> bytes:
         shown += _draw_own_times(below, trial, name, index)
     _changes(above, trial, named=True)
     _changes(below, trial, named=False)
-    _dress(above, "batch size (samples)")
-    _dress(below, "own time (ms)")
+    dress(above, "batch size (samples)")
+    dress(below, "own time (ms)")
     below.set_xlabel("step")
     above.set_ylim(bottom=0)
-    below.set_ylim(0, _above_most(shown) if shown else None)
+    below.set_ylim(0, above_most(shown) if shown else None)
     above.yaxis.set_major_locator(MaxNLocator(integer=True))
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     above.set_title(f"{trial.title}: batch sizes and own times", loc="left", fontweight="bold")
     if len(names) <= LEGEND_UP_TO:
         figure.legend(*above.get_legend_handles_labels(), loc="outside right center", frameon=False)
-    return _png(figure)
+    return png_of(figure)
 
 
 def _draw_batches(axes: Axes, trial: TrialHistory, name: str, index: int, count: int) -> None:
@@ -174,7 +176,7 @@ def losses(trials: Sequence[TrialHistory]) -> bytes:
         line = LINES[(trial.round - 1) % len(LINES)]
         _dots(axes, seconds, values, tint)
         axes.plot(seconds, running_median(values, SMOOTHED_OVER), line, color=tint, linewidth=THIN, label=trial.title)
-    _dress(axes, "training loss")
+    dress(axes, "training loss")
     if everything and min(everything) > 0:
         axes.set_yscale("log")
     axes.set_xlabel("seconds since the first step")
@@ -182,7 +184,7 @@ def losses(trials: Sequence[TrialHistory]) -> bytes:
     axes.set_title("Training loss over time", loc="left", fontweight="bold")
     if trials:
         axes.legend(frameon=False)
-    return _png(figure)
+    return png_of(figure)
 
 
 def own_times(profile: Profile) -> bytes:
@@ -202,11 +204,11 @@ def own_times(profile: Profile) -> bytes:
             capsize=3,
             label=worker.name,
         )
-    _dress(axes, "own time (ms)")
+    dress(axes, "own time (ms)")
     axes.set_xlabel("batch size (samples)")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_title("Profile: own time by batch size", loc="left", fontweight="bold")
     if len(profile.workers) <= LEGEND_UP_TO:
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False)
-    return _png(figure)
+    return png_of(figure)

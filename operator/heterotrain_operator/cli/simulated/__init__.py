@@ -1,0 +1,1 @@
+"""`heterotrain simulate`: run a scenario in virtual time, under one policy after the other."""
