@@ -37,9 +37,10 @@ class Memory:
     generation of workers has committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans
     that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
     not), whose UID was `resumed_from`. What the active plan promised, what the one before it took, and what one took
-    that was taken back by half (own seconds of a step), at how many looks the promise was kept, and the `doubt` about
-    such promises (a share of the step) after `missed_promises` of them are those of `rollback.py`. `gathered`: windows
-    were closed for a decision that waits for workers which were not read (`quorum.py`).
+    that was taken back by half (own seconds of a step; `expected_steps`: with noise), at how many looks the promise was
+    kept, and the `doubt` about such promises (a share of the step) after `missed_promises` of them are those of
+    `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
+    (`quorum.py`).
     """
 
     plan_version: int = 0
@@ -80,6 +81,7 @@ class Memory:
     missed_promises: int = 0
     gathered: bool = False
     kept_looks: int = 0
+    expected_steps: bool = False
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -186,6 +188,7 @@ _MEASURED = frozenset(
         "replaced_seconds",
         "retreated_seconds",
         "kept_looks",
+        "expected_steps",
         "doubt",
         "gathered",
     }

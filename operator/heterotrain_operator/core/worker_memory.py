@@ -17,6 +17,7 @@ from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.prediction.variation import Variation
 
 KEY_LENGTH = 6
 """Characters of a worker's key: 36 bits, so that two of 1,000 workers are alike in one job of 100,000. The UIDs are in
@@ -48,12 +49,12 @@ class WorkerMemory(NamedTuple):
 
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
     (`memory_model.py`), what it used of the CPU (`resource_use.py`), the batch at which its throughput fell
-    (`throughput_cap.py`) and the fewest samples that its model trains well with (`least_batch.py`). Of single numbers:
-    its batch before the active plan (`batching/rollback.py`) and in a profile's second plan
-    (`batching/policies/profile.py`), since when its metrics cannot be read (`lifecycle/progress.py`), where it runs
-    (`lifecycle/prior.py`), and whether decisions leave it out (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or
-    below these how many windows in a row could not be used; for how many decisions it has had no samples, and how often
-    it was tried again (`batching/retries.py`).
+    (`throughput_cap.py`), by how much its steps vary (`variation.py`) and the fewest samples that its model trains well
+    with (`least_batch.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`) and in a
+    profile's second plan (`batching/policies/profile.py`), since when its metrics cannot be read
+    (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
+    (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
+    how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`).
 
     `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
     members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
@@ -74,6 +75,7 @@ class WorkerMemory(NamedTuple):
     left_out: Annotated[int, Column(31)] = 0
     idle: Annotated[int, Column(32)] = 0
     retries: Annotated[int, Column(33)] = 0
+    variation: Variation = Variation()
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
@@ -103,6 +105,7 @@ class WorkerMemory(NamedTuple):
             self.left_out,
             self.idle,
             self.retries,
+            self.variation,
         )
 
     def measured(
@@ -129,6 +132,7 @@ class WorkerMemory(NamedTuple):
             self.left_out,
             self.idle,
             self.retries,
+            self.variation,
         )
 
     def row(self) -> list[Any]:
@@ -193,6 +197,7 @@ _VALUES: dict[str, tuple[type[Any], Columns]] = {
         ("memory_use", MemoryUse),
         ("throughput_cap", ThroughputCap),
         ("resource_use", ResourceUse),
+        ("variation", Variation),
     )
 }
 _OWN_COLUMNS = columns_of(WorkerMemory)

@@ -19,6 +19,7 @@ from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, WorkerMemory, key_of
 from hostile import spoilt_text
@@ -49,9 +50,10 @@ WORKER = any_of(
     memory_use=any_of(MemoryUse),
     throughput_cap=any_of(ThroughputCap),
     resource_use=any_of(ResourceUse),
+    variation=any_of(Variation),
     key=KEY,
 )
-COLUMNS = 38
+COLUMNS = 40
 SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 

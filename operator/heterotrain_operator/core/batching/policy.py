@@ -41,10 +41,12 @@ class Seat(NamedTuple):
 class Promise:
     """The step's own seconds that batches promise, where the cost of every worker's batch is known well enough.
 
-    `goes_back`: they are on the way back to the batches before, from ones that made the step slower.
+    `expected`: those that are expected with the workers' noise, not those of the slowest mean. `goes_back`: they are on
+    the way back to the batches before, from ones that made the step slower.
     """
 
     seconds: float
+    expected: bool = False
     goes_back: bool = False
 
 
@@ -81,7 +83,8 @@ class Policy:
     `first(job, seats)` gives those of the first plan, None to leave that to the job's `initial`; it may raise
     ValueError if no split keeps the bounds. `propose(job, seats, stage)` is asked once per control interval,
     with an estimate of every worker that has samples. `internal` policies are not for manifests.
-    One that `watches_throughput` is told of each worker's throughput before its batch was last raised.
+    One that `watches_throughput` is told of each worker's throughput before its batch was last raised, one that
+    `weighs_noise` how much each worker's steps varied under earlier plans.
     """
 
     summary: str
@@ -90,3 +93,4 @@ class Policy:
     keeps_global_batch: bool = True
     internal: bool = False
     watches_throughput: bool = False
+    weighs_noise: bool = False

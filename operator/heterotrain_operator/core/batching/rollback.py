@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heterotrain_operator.core.batching.expectation import measured_step
 from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat
 from heterotrain_operator.core.batching.words import duration, percent, sizes
 from heterotrain_operator.core.prediction.step_time import Estimate, Noise
@@ -59,6 +60,9 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
     if estimates:
         worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
+        if memory.expected_steps:
+            step = measured_step([seat.memory for seat in seats])
+            worst = worst._replace(mean_seconds=step, variance=worst.variance * (step / worst.mean_seconds) ** 2)
         if 0 < memory.retreated_seconds <= worst.mean_seconds:
             return without_doubt(memory), proposal
         memory = _judged(memory, worst, estimates)
@@ -81,14 +85,19 @@ def without_doubt(memory: Memory) -> Memory:
 
 def unpromised(memory: Memory) -> Memory:
     """Without a promise to compare with."""
-    return replace(memory, promised_seconds=0.0, replaced_seconds=0.0, retreated_seconds=0.0, kept_looks=0)
+    return replace(
+        memory, promised_seconds=0.0, replaced_seconds=0.0, retreated_seconds=0.0, kept_looks=0, expected_steps=False
+    )
 
 
 def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence[int]) -> Memory:
     """The memory at the publication of a plan that promises something, in place of batches whose step was measured."""
     if promise is None:
         return unpromised(memory)
-    measured = max((worker.step_time.mean_seconds for worker in memory.workers), default=0.0)
+    if promise.expected:
+        measured = measured_step(memory.workers)
+    else:
+        measured = max((worker.step_time.mean_seconds for worker in memory.workers), default=0.0)
     if promise.goes_back:
         return replace(memory, retreated_seconds=measured)
     return replace(
@@ -97,6 +106,7 @@ def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence
         replaced_seconds=measured,
         retreated_seconds=0.0,
         kept_looks=0,
+        expected_steps=promise.expected,
         workers=tuple(
             worker._replace(replaced_batch=batch)
             for worker, batch in zip(memory.workers, replaced_batches, strict=True)
@@ -147,4 +157,4 @@ def _half_way_back(memory: Memory, seats: Sequence[Seat], worst: Estimate) -> Pr
         f"the step takes {duration(worst.mean_seconds)}, and took {duration(memory.replaced_seconds)} before the last "
         f"split, half of which is taken back (batches {sizes(back)})"
     )
-    return Proposal(back, reason, promise=Promise(memory.replaced_seconds, goes_back=True))
+    return Proposal(back, reason, promise=Promise(memory.replaced_seconds, memory.expected_steps, goes_back=True))

@@ -13,7 +13,7 @@ from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised, without_doubt
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction import Predictor, predictor_of
+from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.throughput_cap import raised
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -58,17 +58,14 @@ def adjusted(
     memory = promised(memory, promise, before.batch_sizes)
     predicted = predicted or (False,) * len(after.members)
     memory = replace(memory, workers=members_memory(memory, before))
-    predictor, policy = predictor_of(job), POLICIES.get(job.policy)
-    watches = policy is not None and policy.watches_throughput
     workers = tuple(
         # What took more passes than the next plan takes is no measure of the cost of its batch.
         _ended_plan(
-            predictor,
+            job,
             known,
             0 if old.micro_batch_size and not new.micro_batch_size else old.batch_size,
             new.batch_size,
             predicted=expected,
-            watches=watches,
         )
         for known, old, new, expected in zip(memory.workers, before.members, after.members, predicted, strict=True)
     )
@@ -99,9 +96,8 @@ def known_workers(job: Job, memory: Memory, plan: Plan | None) -> dict[str, Work
     """What is remembered of the members of the last plan, by name, ready for a new generation."""
     if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
         return {}
-    predictor = predictor_of(job)
     return {
-        member.name: _ended_plan(predictor, worker, member.batch_size, member.batch_size)
+        member.name: _ended_plan(job, worker, member.batch_size, member.batch_size)
         for member, worker in zip(plan.members, members_memory(memory, plan), strict=True)
     }
 
@@ -136,28 +132,27 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
 
 
 def _ended_plan(
-    predictor: Predictor,
-    known: WorkerMemory,
-    old_batch: int,
-    new_batch: int,
-    *,
-    predicted: bool | None = None,
-    watches: bool = False,
+    job: Job, known: WorkerMemory, old_batch: int, new_batch: int, *, predicted: bool | None = None
 ) -> WorkerMemory:
     """What is known of a worker once its plan has ended: the predictor learns what was measured, and the estimate ends.
 
-    `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already. The
-    policy `watches` whether the throughput falls after a raise, or does not.
+    `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already.
     """
+    policy = POLICIES.get(job.policy)
     estimate = known.step_time.estimate if old_batch > 0 else None
-    cost = predictor.learn(known.batch_cost, old_batch, estimate)
+    cost = predictor_of(job).learn(known.batch_cost, old_batch, estimate)
     # A throughput that is only expected is none that a raise could be held to.
     cap = known.throughput_cap
-    cap = raised(cap, old_batch, new_batch, estimate) if watches and not predicted else cap.unwatched()
+    watches = policy is not None and policy.watches_throughput and not predicted
+    cap = raised(cap, old_batch, new_batch, estimate) if watches else cap.unwatched()
+    variation = known.variation
+    if policy is not None and policy.weighs_noise and estimate is not None:
+        variation = variation.learned(known.step_time)
     return after_plan(known, old_batch, new_batch)._replace(
         step_time=known.step_time.unmeasured(),
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),
         throughput_cap=cap,
+        variation=variation,
         # The plan of a new generation (`predicted` is None) is for new processes.
         silent_since=0.0 if predicted is None else known.silent_since,
         left_out=0 if predicted is None else known.left_out,

@@ -1,0 +1,84 @@
+"""By how much a worker's own time varies from step to step, remembered over plans, and whether workers differ in it.
+
+A variation is known far less exactly than a mean: of 100 steps to a tenth at best. So workers count as unlike only
+where chance cannot explain it, and each one's figure is drawn towards that of all by as much as chance explains
+(empirical Bayes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from heterotrain_operator.core.columns import Column
+from heterotrain_operator.core.prediction.step_time import StepTime
+
+MOST_STEPS = 300
+"""Steps behind a remembered variation that count at most, so that it follows changes."""
+
+LEAST_STEPS = 25
+"""Steps that must stand behind everybody's before they are compared."""
+
+LEAST_VARIATION = 0.01
+"""Coefficient of variation below which workers count as equally steady."""
+
+LOGARITHMS_VARIANCE = 1.25
+"""Variance of the logarithm of a coefficient of variation, times the steps behind it: `(kurtosis - 1) / 4`, for times
+of steps with a kurtosis of 6; of normal ones it is 0.5."""
+
+SURE_DEVIATIONS = 4.0
+"""Deviations by which the spread of variations must exceed what chance explains."""
+
+
+class Variation(NamedTuple):
+    """What is remembered of earlier plans: the coefficient of variation of a step in thousandths, and the steps behind
+    it; 0: none.
+    """
+
+    thousandths: Annotated[int, Column(38)] = 0
+    variation_steps: Annotated[int, Column(39)] = 0
+
+    def learned(self, time: StepTime) -> Variation:
+        """With what was measured under the plan that ends."""
+        square, steps = together(self, time)
+        if steps <= self.variation_steps:
+            return self
+        return Variation(round(1000 * max(math.sqrt(square), LEAST_VARIATION)), min(round(steps), MOST_STEPS))
+
+
+def together(known: Variation, time: StepTime) -> tuple[float, float]:
+    """The squared coefficient of variation of earlier plans and of the active one together, and the steps behind it.
+
+    Steps that are not independent say as much less of it as they do of the mean.
+    """
+    square, steps = (known.thousandths / 1000) ** 2, float(known.variation_steps)
+    estimate = time.estimate
+    if estimate is None or estimate.steps < 2 or estimate.variance <= 0:
+        return square, steps
+    present = estimate.variance / estimate.mean_seconds**2
+    weight = present / estimate.relative_error**2
+    return (steps * square + weight * present) / (steps + weight), steps + weight
+
+
+def variations_of(known: Sequence[tuple[float, float]]) -> tuple[list[float], bool]:
+    """Everybody's coefficient of variation, from squares and steps as `together` gives them, and whether workers differ
+    for sure. Each is drawn towards that of all, by as much as chance explains of their spread; one of no steps has it.
+    """
+    logarithms = [0.5 * math.log(max(square, LEAST_VARIATION**2)) for square, _ in known]
+    weights = [steps / LOGARITHMS_VARIANCE for _, steps in known]
+    total = math.fsum(weights)
+    if total <= 0:
+        return [LEAST_VARIATION] * len(known), False
+    usual = math.fsum([w * x for w, x in zip(weights, logarithms, strict=True)]) / total
+    compared = [steps for _, steps in known if steps > 0]
+    by_chance = len(compared) - 1
+    if by_chance < 1 or min(compared) < LEAST_STEPS:
+        return [math.exp(usual)] * len(known), False
+    spread = math.fsum([w * (x - usual) ** 2 for w, x in zip(weights, logarithms, strict=True)])
+    differ = spread > by_chance + SURE_DEVIATIONS * math.sqrt(2 * by_chance)
+    # The variance of true logarithms, by the method of moments (DerSimonian and Laird).
+    scale = total - math.fsum([w * w for w in weights]) / total
+    between = max(spread - by_chance, 0.0) / scale
+    shares = [between * w / (between * w + 1) for w in weights]
+    return [math.exp(usual + share * (x - usual)) for share, x in zip(shares, logarithms, strict=True)], differ
