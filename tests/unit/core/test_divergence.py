@@ -6,8 +6,9 @@ from statistics import fmean
 
 import pytest
 
+from heterotrain_operator.clusters.simulated.laws import Power, TimeLaw
 from heterotrain_operator.core.split.allocation import split_min_max
-from unit.core.traces import SimulatedWorker, World, hetero_job
+from unit.core.traces import World, hetero_job
 
 SCALES = (1, 2, 4)
 
@@ -17,15 +18,15 @@ class PowerWorld(World):
 
     power = 2.0
 
-    def mean_seconds(self, worker: SimulatedWorker, batch: int) -> float:
-        return worker.scale * 0.064 * (batch / 64) ** self.power
+    def law(self) -> TimeLaw:
+        return Power(self.power)
 
     def best_seconds(self) -> float:
         """The step of the best split."""
         workers = list(self.workers.values())
-        times = [lambda batch, worker=each: self.mean_seconds(worker, batch) for each in workers]
+        times = [lambda batch, worker=each: worker.scale * worker.law.seconds(batch) for each in workers]
         best = split_min_max(times, self.job.global_batch, [(1, self.job.global_batch)] * len(workers))
-        return max(self.mean_seconds(worker, batch) for worker, batch in zip(workers, best, strict=True))
+        return max(time(batch) for time, batch in zip(times, best, strict=True))
 
 
 def steps_over_best(policy: str, power: float, noise: float, seed: int, intervals: int = 100) -> list[float]:

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.model import Condition, Decision, Group, Job
 from heterotrain_operator.core.split.waterfill import Line, waterfill
-from unit.core.traces import SimulatedWorker, World, hetero_job, hetero_world
+from unit.core.traces import World, hetero_job, hetero_world
 
 ADAPTIVE = ("Proportional", "Optimal")
 
@@ -149,7 +150,7 @@ def test_steering_without_a_lost_worker_survives_a_restart_of_the_operator(forge
     assert excess(world) < 1.1
 
 
-def spoil(worker: SimulatedWorker, name: str, value: float) -> None:
+def spoil(worker: SimulatedPod, name: str, value: float) -> None:
     worker.metrics = replace(worker.metrics, **{name: value})  # type: ignore[arg-type]  # names are the tests' care
 
 

@@ -1,100 +1,34 @@
-"""A deterministic world of workers with affine own times and seeded noise, for decisions to be tried on.
+"""A simulated job that tests hold in their hands: they let steps pass, decide, and do to its workers what they like.
 
-It carries decisions out at once, as the worlds behind the cluster port do: created pods are there in the next
-observation, and a published plan is followed from the next step on.
+It is the simulated backend (`clusters/simulated/`) in which nothing but steps takes time, and no time passes in steps:
+created pods are there in the next observation, a published plan is followed from the next step on, and every step is
+measured.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan, parse_plan
+from heterotrain.contract import Plan, parse_plan
+from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
+from heterotrain_operator.clusters.simulated.laws import Affine, Throttled, TimeLaw
+from heterotrain_operator.clusters.simulated.noise import Independent
+from heterotrain_operator.clusters.simulated.pod import SimulatedPod
+from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, MemoryUse, Scenario, WorkerModel
+from heterotrain_operator.clusters.simulated.training import mean_seconds
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import Decision, Group, Job, Seen
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE
-from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.state import Memory
-
-
-@dataclass
-class SimulatedWorker:
-    """A pod whose steps take `scale * (fixed + per_sample * batch)` seconds of its own, times noise."""
-
-    name: str
-    group: str
-    index: int
-    uid: str
-    scale: float
-    cpu_limit: float | None = None
-    phase: str = "Running"
-    exit_code: int | None = None
-    finished: bool = False
-    message: str = ""
-    disrupted: bool = False
-    out_of_memory: bool = False
-    script_error: bool = False
-    fatal: bool = False
-    gated: bool = False
-    node: str = ""
-    asked_to_stop: bool = False
-    last_step: int = 0
-    answers: bool = True
-    least_batch: int = 1
-    metrics: WorkerMetrics = field(default_factory=lambda: WorkerMetrics(plan_version=0, phase=PHASE_WAITING))
-
-    def seen(self) -> WorkerSeen:
-        return WorkerSeen(
-            name=self.name,
-            uid=self.uid,
-            group=self.group,
-            index=self.index,
-            phase=self.phase,  # type: ignore[arg-type]  # tests set any of the literal's values
-            address=f"10.0.0.{self.index}:29500",
-            cpu_limit=self.cpu_limit,
-            exit_code=self.exit_code,
-            finished=self.finished,
-            step=self.last_step,
-            message=self.message,
-            disrupted=self.disrupted,
-            out_of_memory=self.out_of_memory,
-            script_error=self.script_error,
-            fatal=self.fatal,
-            gated=self.gated,
-            node=self.node,
-            asked_to_stop=self.asked_to_stop,
-            metrics=(
-                replace(self.metrics, least_batch_size=self.least_batch)
-                if self.answers and self.exit_code is None
-                else None
-            ),
-        )
-
-    def end(self, exit_code: int, *, finished: bool = False, message: str = "", disrupted: bool = False) -> None:
-        self.phase = "Succeeded" if exit_code == 0 else "Failed"
-        self.exit_code, self.finished, self.message, self.disrupted = exit_code, finished, message, disrupted
-
-    def end_by_script(self, step: int, message: str = "ValueError: label 17") -> None:
-        """The script raised, after so many committed steps."""
-        self.end(1, message=message)
-        self.script_error, self.last_step = True, step
-
-    def end_asked(self) -> None:
-        """As it says, because somebody asked it to stop."""
-        self.end(143, message="was asked to stop")
-        self.asked_to_stop = True
-
-    def end_for_good(self, message: str) -> None:
-        """With an error after which no other try may be made."""
-        self.end(1, message=message)
-        self.fatal = True
 
 
 class World:
     """A job's pods and plan; `tick` observes, decides and acts once, `train` lets steps pass.
 
-    `scales` are the seconds factors by worker name; those of others are 1. With `forgetful` the memory is written to
+    `scales` are the seconds factors by worker name; those of others are 1. `noise` is everybody's coefficient of
+    variation, but for those of whom `noise_of` names another one. With `forgetful` the memory is written to
     JSON and read back between every two decisions.
     """
 
@@ -106,6 +40,7 @@ class World:
         fixed: float = 0.002,
         per_sample: float = 0.001,
         noise: float = 0.0,
+        noise_of: dict[str, float] | None = None,
         seed: int = 0,
         forgetful: bool = False,
     ) -> None:
@@ -114,72 +49,87 @@ class World:
         self.limits: dict[str, float] = {}
         self.leasts: dict[str, int] = {}
         self.nodes: dict[str, str] = {}
-        self.fixed, self.per_sample, self.noise = fixed, per_sample, noise
-        self.random = random.Random(seed)
         self.forgetful = forgetful
-        self.workers: dict[str, SimulatedWorker] = {}
-        self.plan: Plan | None = None
+        self.fixed, self.per_sample = fixed, per_sample
+        self.random = random.Random(seed)
+        noises = {name: WorkerModel(noise=Independent(variation)) for name, variation in (noise_of or {}).items()}
+        other = WorkerModel(noise=Independent(noise))
+        self.cluster = SimulatedCluster(Scenario(job, noises, other_workers=other, timing=AT_ONCE, seed=seed))
         self.memory = Memory.initial()
-        self.now = 1_700_000_000.0
-        self.created = 0
         self.decisions: list[Decision] = []
 
+    def law(self) -> TimeLaw:
+        """Of the times of all workers."""
+        return Affine(self.fixed, self.per_sample)
+
+    @property
+    def workers(self) -> dict[str, SimulatedPod]:
+        return self.cluster.pods
+
+    @workers.setter
+    def workers(self, pods: dict[str, SimulatedPod]) -> None:
+        self.cluster.pods = pods
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.cluster.plan
+
+    @plan.setter
+    def plan(self, plan: Plan | None) -> None:
+        self.cluster.write(plan, self.memory)
+
+    @property
+    def memory(self) -> Memory:
+        memory = self.cluster.memory
+        assert memory is not None
+        return memory
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        self.cluster.write(self.plan, memory)
+
+    @property
+    def now(self) -> float:
+        return self.cluster.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.cluster.now = now
+
+    @property
+    def created(self) -> int:
+        return self.cluster.created
+
     def seen(self) -> Seen:
-        return Seen(tuple(worker.seen() for worker in self.workers.values()), self.plan)
+        return self.cluster.observe()[0]
 
     def tick(self, seconds: float = 1.0) -> Decision:
         self.now += seconds
         if self.forgetful:
-            self.memory = Memory.from_json(self.memory.to_json())
+            self.cluster.forget()
         decision, self.memory = decide(self.job, self.seen(), self.memory, self.now)
         self.act(decision)
         self.decisions.append(decision)
         return decision
 
     def act(self, decision: Decision) -> None:
-        for name in decision.delete:
-            self.workers.pop(name, None)
-        for key in decision.create:
-            assert key.name not in self.workers
-            self.created += 1
-            self.workers[key.name] = SimulatedWorker(
-                name=key.name,
-                group=key.group,
-                index=key.index,
-                uid=f"uid-{self.created}",
-                scale=self.scales.get(key.name, 1.0),
-                cpu_limit=self.limits.get(key.name),
-                least_batch=self.leasts.get(key.name, 1),
-                node=self.nodes.get(key.name, ""),
-            )
+        assert not {key.name for key in decision.create} & (set(self.workers) - set(decision.delete))
         if decision.plan is not None:
             assert parse_plan(decision.plan.to_json()) == decision.plan
             assert self.plan is None or decision.plan.version > self.plan.version
-            self.plan = decision.plan
+        self.cluster.observe()
+        self.cluster.act(decision, self.memory)
+        for key in decision.create:
+            pod = self.workers[key.name]
+            pod.law = self.law()
+            pod.scale = self.scales.get(key.name, 1.0)
+            pod.cpu_limit = self.limits.get(key.name)
+            pod.least_batch = self.leasts.get(key.name, 1)
+            pod.node = self.nodes.get(key.name, "")
 
     def train(self, steps: int) -> None:
         """All members take so many measured steps under the active plan."""
-        assert self.plan is not None
-        for member in self.plan.members:
-            worker = self.workers[member.name]
-            metrics = worker.metrics
-            if metrics.plan_version != self.plan.version:
-                metrics = WorkerMetrics(
-                    plan_version=self.plan.version,
-                    generation=self.plan.generation,
-                    batch_size=member.batch_size,
-                    step=metrics.step,
-                    phase=PHASE_TRAINING,
-                )
-            times = [self._own_seconds(worker, member.batch_size) for _ in range(steps)]
-            worker.metrics = replace(
-                metrics,
-                step=metrics.step + steps,
-                steps=metrics.steps + steps,
-                samples=metrics.samples + steps * member.batch_size,
-                own_seconds=metrics.own_seconds + sum(times),
-                own_seconds_squared=metrics.own_seconds_squared + sum(time * time for time in times),
-            )
+        self.cluster.train(steps)
 
     def run(self, intervals: int) -> list[Decision]:
         """So many control intervals, one decision after each."""
@@ -199,40 +149,19 @@ class World:
     def true_seconds(self) -> list[float]:
         """Own seconds per step of the members under the active plan, without noise."""
         assert self.plan is not None
-        return [self.mean_seconds(self.workers[m.name], m.batch_size) for m in self.plan.members]
-
-    def mean_seconds(self, worker: SimulatedWorker, batch: int) -> float:
-        return worker.scale * (self.fixed + self.per_sample * batch)
-
-    def _own_seconds(self, worker: SimulatedWorker, batch: int) -> float:
-        # Gamma noise: positive and skewed to the right, as times of steps are.
-        factor = 1.0
-        if self.noise:
-            shape = 1 / self.noise**2
-            factor = self.random.gammavariate(shape, 1 / shape)
-        return self.mean_seconds(worker, batch) * factor
+        pods = [self.workers[member.name] for member in self.plan.members]
+        return [float(seconds) for seconds in mean_seconds(pods, self.plan.batch_sizes)]
 
 
 class ThrottledWorld(World):
-    """Whoever keeps the others waiting takes `penalty` times as long as when it waits for them.
+    """Whoever keeps the others waiting takes half as long again as when it waits for them."""
 
-    So it is with short steps under a CPU quota: waiting saves up quota for the next step. Seen on two containers of
-    600 and 300 millicores: the small one took 28 ms for 55 samples while it waited, and 50 ms for 66 while the other
-    waited for it.
-    """
-
-    penalty = 1.5
-
-    def mean_seconds(self, worker: SimulatedWorker, batch: int) -> float:
-        assert self.plan is not None
-        waiting = super().mean_seconds
-        others = [waiting(self.workers[m.name], m.batch_size) for m in self.plan.members if m.name != worker.name]
-        alone = waiting(worker, batch)
-        return alone if alone < max(others) else self.penalty * alone
+    def law(self) -> TimeLaw:
+        return Throttled(super().law(), 1.5)
 
 
 class MemoryWorld(World):
-    """Peaks are affine in the batch, with noise of a hundredth; who exceeds its limit is killed, and nobody trains."""
+    """Peaks are affine in the batch, with noise of half a hundredth; who exceeds its limit is killed, and nobody trains."""
 
     fixed_mib = 300.0
     mib_per_sample = 4.0
@@ -242,23 +171,10 @@ class MemoryWorld(World):
         return self.fixed_mib + self.mib_per_sample * batch
 
     def train(self, steps: int) -> None:
-        assert self.plan is not None
-        killed = [m.name for m in self.plan.members if self.peak_mib(at_once(m)) > self.limit_mib]
-        for name in killed:
-            self.workers[name].end(137, message="out of memory (limit 1Gi)")
-            self.workers[name].out_of_memory = True
-        if killed:
-            return
+        use = MemoryUse(self.fixed_mib * MEBIBYTE, self.mib_per_sample * MEBIBYTE, self.limit_mib * MEBIBYTE, 0.005)
+        for pod in self.workers.values():
+            pod.memory = use
         super().train(steps)
-        for member in self.plan.members:
-            worker = self.workers[member.name]
-            peak = self.peak_mib(at_once(member)) * self.random.uniform(0.99, 1.01)
-            worker.metrics = replace(
-                worker.metrics,
-                memory_peak_bytes=peak * MEBIBYTE if member.batch_size else None,
-                memory_batch_size=at_once(member),
-                memory_limit_bytes=self.limit_mib * MEBIBYTE,
-            )
 
 
 def hetero_job(policy: str = "Optimal", scales: Sequence[float] = (1, 2, 4), **changes: object) -> Job:

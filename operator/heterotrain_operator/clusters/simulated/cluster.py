@@ -44,7 +44,7 @@ class SimulatedCluster:
         self.pods: dict[str, SimulatedPod] = {}
         self.record = StoredRecord()
         self._observed_writes = 0
-        self._created = 0
+        self.created = 0
         self._reported: set[str] = set()
         self._draws = Draws(scenario.seed)
         self._influences = Influences(scenario)
@@ -76,14 +76,13 @@ class SimulatedCluster:
         self._observed_writes = self.record.writes
         for name in decision.delete:
             self._delete(name)
-        self._tend()
+        self._tend_pods()
         for key in decision.create:
             if key.name not in self.pods:
                 self.pods[key.name] = self._new(key)
                 self._waiting.add(key.name)
         if plan is not None:
             self.training.publish(plan)
-        self._tend()
 
     # --- beside the port ------------------------------------------------------------------------------------
 
@@ -175,8 +174,8 @@ class SimulatedCluster:
                 metrics = scraped
         return pod.seen(metrics)
 
-    def _tend(self) -> None:
-        """Do what is due by now."""
+    def _tend_pods(self) -> None:
+        """Do what is due to pods by now."""
         now = self.now
         for pod in self._changing():
             if pod.gone_at is not None and now >= pod.gone_at:
@@ -186,6 +185,10 @@ class SimulatedCluster:
                 pod.runs_at, pod.phase = None, "Running"
             if pod.ready_at is not None and now >= pod.ready_at:
                 pod.ready_at, pod.metrics = None, READY
+
+    def _tend(self) -> None:
+        """Do all that is due by now; here alone a plan begins to be followed, since time passes."""
+        self._tend_pods()
         executed = self.training.executed
         for event in self._influences.limits:
             if self._limits_step < event.at <= executed and event.known:
@@ -193,7 +196,7 @@ class SimulatedCluster:
                     if concerns(event.workers, pod.name, pod.group):
                         pod.cpu_limit = event.cores
         self._limits_step = executed
-        self.training.tend(self.pods, now)
+        self.training.tend(self.pods, self.now)
 
     def _changing(self) -> list[SimulatedPod]:
         """Pods that something is due to happen to: those that start or go."""
@@ -219,7 +222,7 @@ class SimulatedCluster:
         if key.name not in self._columns:
             self._add_columns([(key.name, key.group)])
         column = self._columns[key.name]
-        self._created += 1
+        self.created += 1
         runs_at = self.now + timing.pod_seconds
         ready_at = runs_at + timing.prepare_seconds + model.start_seconds
         group = next((group for group in self.scenario.job.groups if group.name == key.group), None)
@@ -229,7 +232,7 @@ class SimulatedCluster:
             name=key.name,
             group=key.group,
             index=key.index,
-            uid=f"uid-{self._created}",
+            uid=f"uid-{self.created}",
             law=model.law,
             scale=model.scale * self._natures[column],
             memory=model.memory,

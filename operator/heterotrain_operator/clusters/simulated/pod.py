@@ -14,7 +14,7 @@ FIRST_WORDS = WorkerMetrics(plan_version=0, phase=PHASE_PREPARING)
 READY = WorkerMetrics(plan_version=0, phase=PHASE_WAITING)
 
 
-@dataclass
+@dataclass(eq=False)
 class SimulatedPod:
     """A pod whose steps take `scale * law.seconds(batch)` seconds of its own, times noise and what events do.
 

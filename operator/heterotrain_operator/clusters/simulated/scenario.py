@@ -97,8 +97,8 @@ AT_ONCE = Timing(0.0, 0.0, 0.0, 0, 0, 0.0)
 class Scenario:
     """A simulation from begin to end.
 
-    `models` are by the name of a worker or of a group; a worker's own comes first, and without either it is a
-    `WorkerModel()`. It lasts `intervals` control intervals of `job.interval` executed steps each. The job itself has
+    `models` are by the name of a worker or of a group; a worker's own comes first, and without either it is
+    `other_workers`. It lasts `intervals` control intervals of `job.interval` executed steps each. The job itself has
     `total_steps` (None: more than are run); workers that fail go on from the last checkpoint, one of which is written
     every `checkpoint_steps` (0: never).
     """
@@ -106,6 +106,7 @@ class Scenario:
     job: Job
     models: Mapping[str, WorkerModel] = field(default_factory=dict)
     events: tuple[ClusterEvent, ...] = ()
+    other_workers: WorkerModel = WorkerModel()
     communication: Communication = field(default_factory=NoCommunication)
     timing: Timing = field(default_factory=Timing)
     seed: int = 0
@@ -141,7 +142,4 @@ class Scenario:
 
     def model_of(self, worker: str, group: str) -> WorkerModel:
         """What that worker is."""
-        return self.models.get(worker) or self.models.get(group) or _DEFAULT_MODEL
-
-
-_DEFAULT_MODEL = WorkerModel()
+        return self.models.get(worker) or self.models.get(group) or self.other_workers

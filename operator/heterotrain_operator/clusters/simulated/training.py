@@ -88,7 +88,7 @@ class _Counted:
 @dataclass(slots=True)
 class _Version:
     """A plan that is followed, with its members' pods by rank. `columns` are theirs in the draws, `unmeasured` the
-    steps that will not be measured, and `memory_noise` from -1 to 1 by how much their peaks vary.
+    steps that will not be measured; `random` draws the noise of memory.
     """
 
     plan: Plan
@@ -97,7 +97,7 @@ class _Version:
     columns: npt.NDArray[np.intp] | slice
     batches: npt.NDArray[np.int64]
     unmeasured: int
-    memory_noise: list[float]
+    random: np.random.Generator
     counted: _Counted
 
 
@@ -144,7 +144,13 @@ class Training:
         followed = self._followed
         if followed is None or self._gathers:
             return False
-        return all(pods.get(pod.name) is pod and pod.is_ready for pod in followed.pods)
+        members = [pods.get(pod.name) for pod in followed.pods]
+        seats = zip(members, followed.plan.members, strict=True)
+        present = [pod for pod, member in seats if pod is not None and pod.uid == member.uid and pod.is_ready]
+        if len(present) < len(members):
+            return False
+        followed.pods = present
+        return True
 
     def tend(self, pods: Pods, now: float) -> None:
         """Do what is due by the clock: let a new generation gather and begin; let survivors of a failure wait."""
@@ -185,7 +191,7 @@ class Training:
         if now >= self._meets_at:
             self._meets_at = None
             before = [] if self._followed is None else self._followed.pods
-            if not any(pod in before for pod in present):
+            if not {pod.uid for pod in before} & {pod.uid for pod in present}:
                 every = self._scenario.checkpoint_steps
                 self.step = self.step - self.step % every if every else 0
             self._follow(self._next, present)
@@ -200,7 +206,6 @@ class Training:
         trainees = tuple(Trainee(pod.name, pod.group, pod.column, pod.begun_limit, pod.started_step) for pod in pods)
         if kept is not None and kept.trainees == trainees:
             trainees = kept.trainees  # the very same, which is quick to compare
-        random = np.random.default_rng([self._scenario.seed, 4, plan.version])
         self._followed = _Version(
             plan,
             pods,
@@ -208,7 +213,7 @@ class Training:
             slice(0, len(columns)) if as_they_are else np.array(columns),
             np.array(plan.batch_sizes),
             self._scenario.timing.unmeasured_steps,
-            random.uniform(-1, 1, max(columns) + 1)[columns].tolist(),
+            np.random.default_rng([self._scenario.seed, 4, plan.version]),
             _Counted(len(pods)),
         )
         for pod, member in zip(pods, plan.members, strict=True):
@@ -339,7 +344,7 @@ class Training:
             counted.own.tolist(),
             counted.squares.tolist(),
             counted.wait.tolist(),
-            followed.memory_noise,
+            followed.random.uniform(-1, 1, len(followed.pods)).tolist(),
             strict=True,
         )
         for pod, member, own, squares, wait, noise in columns:
@@ -348,7 +353,8 @@ class Training:
                 metrics = self._first_metrics(plan, member)
             peak, use, samples = metrics.memory_peak_bytes, pod.memory, at_once(member)
             if use is not None and counted.steps:
-                peak = use.peak_bytes(samples) * (1 + use.variation * noise) if member.batch_size else None
+                new = use.peak_bytes(samples) * (1 + use.variation * noise) if member.batch_size else None
+                peak = new if peak is None or new is None else max(peak, new)
             row = list(_VALUES(metrics))
             row[_STEP] = self.step
             row[_STEPS] += counted.steps

@@ -130,7 +130,7 @@ def test_workers_start_and_meet_before_they_train() -> None:
         simulation.round(0.5)
         metrics = simulation.cluster.pods[SLOW].seen().metrics
         phases.append("" if metrics is None else metrics.phase)
-    assert [phases.index(phase) / 2 for phase in ("preparing", "starting", "training")] == [1.5, 8.5, 10.0]
+    assert [phases.index(phase) / 2 for phase in ("preparing", "starting", "training")] == [1.5, 9.0, 10.0]
 
 
 def test_noise_of_a_worker_at_a_step_depends_on_no_batch_and_on_no_cut() -> None:
