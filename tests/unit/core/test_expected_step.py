@@ -13,7 +13,7 @@ from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.prediction.variation import Variation, variations_of
 from heterotrain_operator.core.split.expected import alike, best_caution, expected_step
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from unit.core.traces import SimulatedWorker, World, hetero_job
+from unit.core.traces import World, hetero_job
 
 GROUP = Group(name="cpu", replicas=1)
 UNLIKE = (0.02, 0.3, 0.06, 0.1, 0.02, 0.2, 0.04, 0.3)
@@ -124,17 +124,11 @@ def test_optimal_keeps_equal_means_together_where_noise_may_be_equal_or_costs_li
     assert proposed(variations, steps).batches is None
 
 
-class UnlikeWorld(World):
-    """Workers whose steps vary by 2 to 30 %."""
-
-    def _own_seconds(self, worker: SimulatedWorker, batch: int) -> float:
-        self.noise = UNLIKE[int(worker.group[1:])]
-        return super()._own_seconds(worker, batch)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_steps_of_workers_of_unlike_noise_get_shorter_than_with_equal_means(seed: int) -> None:
-    world = UnlikeWorld(hetero_job("Optimal", [1.0] * len(UNLIKE), global_batch=512), seed=seed).start()
+    noise_of = {f"g{rank}": variation for rank, variation in enumerate(UNLIKE)}
+    job = hetero_job("Optimal", [1.0] * len(UNLIKE), global_batch=512)
+    world = World(job, noise_of=noise_of, seed=seed).start()
     equal = drawn_step(world.true_seconds(), list(UNLIKE))
     decisions = world.run(60)
     assert drawn_step(world.true_seconds(), list(UNLIKE)) <= 0.965 * equal
