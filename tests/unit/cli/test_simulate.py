@@ -16,6 +16,7 @@ import yaml
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments.folder import MARKER
 from unit.cli.commands import start
+from unit.experiments.test_scenarios import run_folder
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "scenarios").glob("*.yaml"))
@@ -197,3 +198,16 @@ def test_arrays_and_drawing_are_loaded_only_where_they_are_needed(tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_run_is_simulated_from_its_folder_and_printed_as_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = run_folder(tmp_path, (100, 100, 100))
+    assert main(["simulate", str(folder), *FEW, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert main(["simulate", str(folder), "--print-scenario"]) == 0
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(capsys.readouterr().out, "utf-8")
+    assert main(["simulate", str(printed), *FEW, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == figures
+    assert main(["simulate", str(tmp_path / "none"), *FEW]) == 2
+    assert "none: cannot be read" in capsys.readouterr().err

@@ -21,6 +21,7 @@ class SimulateOptions:
     as_json: bool = False
     out: Path | None = None
     fresh: bool = False
+    only_print: bool = False
 
 
 def add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,7 +34,13 @@ def add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "standard error. Exit code: 0 all ran to their end, 1 a simulated job failed, 2 bad input, 130 (143) "
         "interrupted.",
     )
-    simulate.add_argument("scenario", type=Path, metavar="SCENARIO.yaml", help="as those in examples/scenarios")
+    simulate.add_argument(
+        "scenario",
+        type=Path,
+        metavar="SCENARIO.yaml|RUN",
+        help="a scenario, as those in examples/scenarios; or a folder of `heterotrain run --out`, whose job is "
+        "simulated with the times and the noise of its workers",
+    )
     simulate.add_argument(
         "--policy",
         action="append",
@@ -50,13 +57,23 @@ def add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     simulate.add_argument("--out", type=Path, metavar="DIR", help="keep figures, plots and report.html in this folder")
     simulate.add_argument("--fresh", action="store_true", help="replace an earlier run in --out")
+    simulate.add_argument(
+        "--print-scenario", action="store_true", help="print the scenario of a run, and simulate nothing"
+    )
     simulate.add_argument("--json", action="store_true", help="print the figures as one JSON object on standard output")
 
 
 def simulate_options(asked: argparse.Namespace) -> SimulateOptions:
     """What was parsed."""
     changes = Changes(tuple(asked.policy), asked.seed, asked.seeds, asked.intervals)
-    return SimulateOptions(asked.scenario, changes, as_json=asked.json, out=asked.out, fresh=asked.fresh)
+    return SimulateOptions(
+        asked.scenario,
+        changes,
+        as_json=asked.json,
+        out=asked.out,
+        fresh=asked.fresh,
+        only_print=asked.print_scenario,
+    )
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:

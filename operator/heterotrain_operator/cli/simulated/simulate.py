@@ -17,7 +17,7 @@ from heterotrain_operator.cli.simulated.tables import print_comparison
 from heterotrain_operator.cli.simulated.view import SimulationView
 from heterotrain_operator.cli.version import package_version
 from heterotrain_operator.experiments.folder import cleared
-from heterotrain_operator.experiments.scenarios.reading import load_simulation
+from heterotrain_operator.experiments.scenarios.reading import load_simulation, scenario_text
 from heterotrain_operator.experiments.scenarios.simulation import Simulation
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 from heterotrain_operator.experiments.simulations.comparison import Comparison, RunFigures, compared, figures_of
@@ -44,6 +44,9 @@ def run_simulation(options: SimulateOptions) -> int:
     Raises ManifestError (nothing was run) with all that is wrong with the input.
     """
     simulation = _checked(options)
+    if options.only_print:
+        sys.stdout.write(scenario_text(options.scenario))
+        return SUCCEEDED
     console = Console(stderr=True)
     if not console.is_terminal:
         console = Console(stderr=True, width=PLAIN_WIDTH)
@@ -117,8 +120,7 @@ def _keep(options: SimulateOptions, found: Comparison, outcome: Outcome, console
     # Drawing costs a second of imports that a simulation without a report does not need.
     from heterotrain_operator.experiments.report import simulated  # noqa: PLC0415
 
-    text = options.scenario.read_text(encoding="utf-8")
-    report = simulated.SimulationReport(found, outcome.shown, text, package_version())
+    report = simulated.SimulationReport(found, outcome.shown, scenario_text(options.scenario), package_version())
     _say(console, f"Report: {simulated.write(cleared(options.out), report)}")
 
 

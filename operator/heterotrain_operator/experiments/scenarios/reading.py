@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, to_core
@@ -19,6 +20,7 @@ from heterotrain_operator.clusters.simulated.communication import NoCommunicatio
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.experiments.scenarios.choice import choice_problems
 from heterotrain_operator.experiments.scenarios.job import job_of
+from heterotrain_operator.experiments.scenarios.recorded import scenario_of
 from heterotrain_operator.experiments.scenarios.resolve import events_of, models_of, names_of
 from heterotrain_operator.experiments.scenarios.scenario import ScenarioFile
 from heterotrain_operator.experiments.scenarios.simulation import Simulation
@@ -38,11 +40,21 @@ class Changes:
 
 
 def load_simulation(path: Path, changes: Changes | None = None) -> Simulation:
-    """What a scenario's YAML (or JSON) file asks for, with the command line's changes.
+    """What a scenario's YAML (or JSON) file asks for, or that of the run in a folder, with the command line's changes.
 
     Raises ManifestError with all that is wrong with it.
     """
-    return parse_simulation(read_document(path), path.parent, changes)
+    return parse_simulation(scenario_of(path) if path.is_dir() else read_document(path), path.parent, changes)
+
+
+def scenario_text(path: Path) -> str:
+    """The text of a scenario's file, or of the scenario that the run in a folder becomes. Raises ManifestError."""
+    if path.is_dir():
+        return yaml.safe_dump(scenario_of(path), sort_keys=False, width=110, default_flow_style=None)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError([Problem(str(path), f"cannot be read: {error}")]) from error
 
 
 def parse_simulation(document: object, folder: Path, changes: Changes | None = None) -> Simulation:
