@@ -20,7 +20,7 @@ from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory, key_of
+from heterotrain_operator.core.worker_memory import KEY_LENGTH, WorkerMemory, key_of
 from hostile import spoilt_text
 from unit.core.traces import MemoryWorld, World, hetero_job
 
