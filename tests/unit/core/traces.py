@@ -161,7 +161,8 @@ class ThrottledWorld(World):
 
 
 class MemoryWorld(World):
-    """Peaks are affine in the batch, with noise of half a hundredth; beyond its limit one is killed, and nobody trains."""
+    """Peaks are affine in the batch, with noise of half a hundredth; beyond its limit one is killed, and nobody
+    trains."""
 
     fixed_mib = 300.0
     mib_per_sample = 4.0
