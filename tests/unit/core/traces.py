@@ -161,8 +161,7 @@ class ThrottledWorld(World):
 
 
 class MemoryWorld(World):
-    """Peaks are affine in the batch, with noise of half a hundredth; beyond its limit one is killed, and nobody
-    trains."""
+    """Peaks are affine in the batch, with noise of half a hundredth; who exceeds the limit is killed, and nobody trains."""
 
     fixed_mib = 300.0
     mib_per_sample = 4.0
