@@ -198,7 +198,8 @@ def test_references_are_left_to_the_worker(tmp_path: Path) -> None:
     assert commands(path, tmp_path) == ("python", "$(HOME)/train.py")
 
 
-EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if path.parent.name != "schedules"]
+NO_JOBS = ("schedules", "scenarios")
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if path.parent.name not in NO_JOBS]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
