@@ -117,6 +117,19 @@ def test_each_goal_can_be_missed(changes: dict[str, object], text: str):
     assert [name for name, reached in found.items() if not reached] == [text]
 
 
+def test_nearness_is_not_asked_where_the_oracle_knows_what_nobody_can():
+    case = replace(CASE, may_stay_off="it fills all of the memory")
+    texts = [goal.text for goal in goals_of([case], [row(off=2)])]
+    assert texts
+    assert not [text for text in texts if "5 % off" in text]
+
+
+def test_only_two_policies_are_compared_where_runs_take_long():
+    rows = simulated.rows_of([CASE], simulated.parse(["--workers", "8", "512"]))
+    assert {policy for _, workers, policy in rows if workers == 8} > {"Uniform", "Optimal", "Static"}
+    assert [policy for _, workers, policy in rows if workers == 512] == ["Uniform", "Optimal"]
+
+
 def test_a_missed_goal_is_an_exit_code_and_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["--case", "four times slower", "--workers", "3", "--seeds", "1", "--processes", "1"]
     file = tmp_path / "results" / "table.json"

@@ -1,0 +1,262 @@
+"""What each guard of the decisions is worth: simulated clusters with it, and without it or with another constant.
+
+    .venv/bin/python hack/bench/ablation.py
+    .venv/bin/python hack/bench/ablation.py --constants --out out/bench/ablation.json
+    .venv/bin/python hack/bench/ablation.py --without rollback --case "jump 2x" --workers 8 --seeds 10
+
+Nothing here can be switched by users: attributes of the decisions' modules are replaced in the benchmark's processes.
+`--constants` halves and doubles every constant of the modules that estimate and decide instead. For each change the
+table shows by how much the settled E (see `simulated.py`) of `Optimal` becomes worse where it becomes worst, the mean
+over all scenarios, plans per 100 intervals, and how many more runs stay off for good. What hurts nowhere is named last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import simulated
+from simulated_scenarios import INTERVALS, by_name
+
+CORE = "heterotrain_operator.core"
+HURTS = 0.005
+"""A settled E that is larger by more than this, or PLANS_HURT more plans, is a loss."""
+
+PLANS_HURT = 2.0
+
+CASES = (
+    "affine, independent 5 %",
+    "affine, independent 20 %",
+    "affine, AR(.9) 10 %",
+    "affine, heavy-tailed 20 %",
+    "affine, replayed",
+    "plateau, independent 10 %",
+    "memory cliff, independent 10 %",
+    "b^2, independent 10 %",
+    "throttled, independent 10 %",
+    "unlike noise 2-30 %",
+    "equal workers",
+    "jump 2x",
+    "drift 2x",
+    "common drift 2x",
+    "interference 2x",
+    "limits hidden",
+    "slow start",
+)
+"""One of each kind; all of them take several times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An attribute of a module of the decisions, and what replaces it: a value, or what a function makes of it."""
+
+    module: str
+    name: str
+    value: object = None
+    of: Callable[[Any], object] | None = None
+
+    def replacement(self, original: object) -> object:
+        """What stands in its place."""
+        return self.value if self.of is None else self.of(original)
+
+
+def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[object, object]:
+    return memory, proposal
+
+
+WITHOUT: Mapping[str, tuple[Change, ...]] = {
+    "rollback": (Change("batching.rollback", "reviewed", _as_proposed),),
+    "noise gate": (Change("prediction.step_time", "CAUTION", 1e-9),),
+    "least saving": (Change("batching.policies.optimal", "LEAST_SAVING", 0.0),),
+    "sure savings": (Change("batching.policies.optimal", "LEAST_SURE_SAVING", 1.0),),
+    "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
+    "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
+    "jumps": (Change("prediction.step_time", "JUMP_DEVIATIONS", math.inf),),
+    "fading history": (Change("prediction.step_time", "HISTORY_WINDOWS", 1e9),),
+    "outliers": (Change("prediction.step_time", "OUTLIER_RATIO", 1e9),),
+    "prior of the fixed share": (Change("prediction.affine", "PRIOR_SHARE", 1e6),),
+    "greatest fixed share": (Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),),
+    "error of the model": (Change("prediction.affine", "MODEL_ERROR", 1e-9),),
+    "least span": (Change("prediction.affine", "LEAST_SPAN", 1e-9),),
+    "forgetting": (Change("prediction.affine", "FORGETTING", 1.0),),
+}
+"""What can be taken out, by a name for people."""
+
+TUNED = (
+    "batching.policies.optimal",
+    "batching.rollback",
+    "prediction.affine",
+    "prediction.step_time",
+    "prediction.variation",
+)
+"""Modules whose constants `--constants` halves and doubles."""
+
+
+def known() -> dict[str, tuple[Change, ...]]:
+    """What can be taken out of the decisions as they are; what they do not have (any more) is left out."""
+    return {
+        name: changes
+        for name, changes in WITHOUT.items()
+        if all(hasattr(importlib.import_module(f"{CORE}.{each.module}"), each.name) for each in changes)
+    }
+
+
+def constants() -> dict[str, tuple[Change, ...]]:
+    """Every constant of TUNED, halved and doubled."""
+    found = {}
+    for module in TUNED:
+        for name, value in vars(importlib.import_module(f"{CORE}.{module}")).items():
+            own = name.isupper() and isinstance(value, int | float) and not isinstance(value, bool)
+            if own and math.isfinite(value) and not name.startswith(("ABSURD", "LEAST_SECONDS")):
+                for factor in (0.5, 2.0):
+                    kind = type(value)
+                    of = Change(module, name, of=lambda old, f=factor, kind=kind: kind(old * f) or kind(1))
+                    found[f"{module}.{name} x {factor:g}"] = (of,)
+    return found
+
+
+@contextmanager
+def replaced(changes: Sequence[Change]) -> Iterator[None]:
+    """While inside, attributes are replaced in their module and wherever they were imported from it."""
+    restored: list[tuple[object, str, object]] = []
+    try:
+        for change in changes:
+            original = getattr(importlib.import_module(f"{CORE}.{change.module}"), change.name)
+            new = change.replacement(original)
+            for path, module in list(sys.modules.items()):
+                if path.startswith(CORE) and vars(module).get(change.name) is original:
+                    restored.append((module, change.name, original))
+                    setattr(module, change.name, new)
+        yield
+    finally:
+        for module, name, original in reversed(restored):
+            setattr(module, name, original)
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What one change does: differences of settled E, plans per 100 intervals and runs that stay off."""
+
+    without: str
+    worst: float
+    worst_case: str
+    mean: float
+    plans: float
+    plans_worst: float
+    off: int
+
+    @property
+    def hurts(self) -> bool:
+        """Whether it is a loss anywhere."""
+        return self.worst > HURTS or self.plans_worst > PLANS_HURT or self.off > 0
+
+
+def one(work: tuple[str, bool, str, int, int]) -> simulated.Run:
+    """One run under a change, by its name; without a name under none."""
+    name, tuned, case, workers, seed = work
+    changes = (constants() if tuned else known())[name] if name else ()
+    with replaced(changes):
+        return simulated.one((case, INTERVALS, workers, simulated.OWN_POLICY, seed))
+
+
+def worth_of(name: str, base: Mapping[tuple[str, int], simulated.Row], rows: Sequence[simulated.Row]) -> Worth:
+    """The rows of one change, compared with those without any."""
+    pairs = [(row, base[row.case, row.workers]) for row in rows]
+    by_case = [(_difference(row.settled, before.settled), f"{row.case}, {row.workers}") for row, before in pairs]
+    worst, where = max(by_case)
+    plans = [_difference(row.plans_per_100, before.plans_per_100) for row, before in pairs]
+    off = sum(row.off - before.off for row, before in pairs)
+    return Worth(name, worst, where, fmean(value for value, _ in by_case), fmean(plans), max(plans), off)
+
+
+def _difference(new: float, old: float) -> float:
+    """Nothing where neither is known."""
+    return new - old if math.isfinite(new) and math.isfinite(old) else 0.0
+
+
+def measure(names: Sequence[str], options: argparse.Namespace) -> list[Worth]:
+    """All changes, each compared with none; progress goes to standard error."""
+    places = [(case, workers) for case in options.case for workers in options.workers]
+    work = [
+        (name, options.constants, case, workers, seed)
+        for name in ("", *names)
+        for case, workers in places
+        for seed in range(options.seeds)
+    ]
+    found: list[Worth] = []
+    base: dict[tuple[str, int], simulated.Row] = {}
+    with ProcessPoolExecutor(options.processes, initializer=os.nice, initargs=(simulated.NICENESS,)) as pool:
+        runs = pool.map(one, work, chunksize=4)
+        for number, name in enumerate(("", *names)):
+            rows = []
+            for case, workers in places:
+                own = [next(runs) for _ in range(options.seeds)]
+                rows.append(simulated.row_of(by_name()[case], workers, simulated.OWN_POLICY, own))
+            if name:
+                found.append(worth_of(name, base, rows))
+            else:
+                base = {(row.case, row.workers): row for row in rows}
+            print(f"\r{number} of {len(names)} changes", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return found
+
+
+def lines_of(found: Sequence[Worth], title: str) -> Iterator[str]:
+    """The table as text."""
+    yield f"{title:52} {'worst E':>8} {'mean E':>8} {'plans':>6} {'worst':>6} {'off':>4}  where"
+    for each in found:
+        yield (
+            f"{each.without:52} {each.worst:+8.3f} {each.mean:+8.3f} {each.plans:+6.1f} {each.plans_worst:+6.1f} "
+            f"{each.off:+4}  {each.worst_case}"
+        )
+    harmless = [each.without for each in found if not each.hurts]
+    yield f"hurts nowhere: {', '.join(harmless) or 'none'}; all of it simulated"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description="Take guards out of the decisions, one by one, in simulated clusters.")
+    parser.add_argument("--without", action="append", choices=known(), help="again for several (all)")
+    parser.add_argument("--constants", action="store_true", help="halve and double constants instead")
+    parser.add_argument("--case", action="append", choices=by_name(), help="again for several (one of each kind)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[3, 8], help="numbers of workers (3 8)")
+    parser.add_argument("--seeds", type=int, default=4, help="runs of each (4)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object there, too")
+    options = parser.parse_args(arguments)
+    options.case = options.case or CASES
+    if min(*options.workers, options.seeds, options.processes) < 1:
+        parser.error("--workers, --seeds and --processes must be at least 1")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print."""
+    options = parse(arguments)
+    names = list(constants()) if options.constants else options.without or list(known())
+    found = measure(names, options)
+    text = json.dumps({"seeds": options.seeds, "changes": [asdict(each) for each in found]}, indent=1)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n", encoding="utf-8")
+    if options.json:
+        print(text)
+    else:
+        print(*lines_of(found, "constant" if options.constants else "without"), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""Taking guards out of the decisions: what is replaced, that it is put back, and what counts as a loss."""
+
+from __future__ import annotations
+
+import math
+
+import ablation
+import pytest
+import simulated
+from ablation import Change, Worth, constants, known, replaced, worth_of
+from simulated_scenarios import by_name
+
+from heterotrain_operator.core.batching import rebalance, rollback
+from heterotrain_operator.core.batching.policies import optimal
+
+
+def test_what_can_be_taken_out_is_what_the_decisions_have(monkeypatch: pytest.MonkeyPatch):
+    assert "rollback" in known()
+    monkeypatch.setitem(ablation.WITHOUT, "gone", (Change("batching.rollback", "NOT_THERE", 0.0),))
+    assert set(known()) < set(ablation.WITHOUT)
+    assert set(ablation.CASES) <= set(by_name())
+
+
+def test_a_guard_is_replaced_where_it_was_imported_and_put_back():
+    before = rollback.reviewed
+    with replaced(known()["rollback"]):
+        assert rebalance.reviewed is rollback.reviewed is not before
+        assert rebalance.reviewed(1, 2, 3) == (1, 3)
+    assert rebalance.reviewed is rollback.reviewed is before
+
+
+def test_what_was_replaced_is_put_back_after_an_error():
+    before = optimal.LEAST_SAVING
+    with pytest.raises(RuntimeError), replaced([Change("batching.policies.optimal", "LEAST_SAVING", 0.5)]):
+        assert optimal.LEAST_SAVING == 0.5
+        raise RuntimeError
+    assert before == optimal.LEAST_SAVING
+
+
+def test_every_constant_is_halved_and_doubled():
+    found = constants()
+    names = {name.rpartition(" x ")[0] for name in found}
+    assert len(found) == 2 * len(names)
+    assert "batching.rollback.HALF_LIFE" in names
+    for name, changes in found.items():
+        [change] = changes
+        module, constant = change.module, change.name
+        assert name.startswith(f"{module}.{constant}")
+        with replaced(changes):
+            pass
+    original = rollback.HALF_LIFE
+    with replaced(found["batching.rollback.HALF_LIFE x 2"]):
+        assert original * 2 == rollback.HALF_LIFE
+
+
+def rows(settled: float, plans: float = 0.0, off: bool = False) -> list[simulated.Row]:
+    run = simulated.Run(settled, settled, plans, 2, off, 3)
+    return [simulated.row_of(by_name()[case], 3, "Optimal", [run]) for case in ("jump 2x", "drift 2x")]
+
+
+def worth(settled: float, plans: float = 0.0, off: bool = False) -> Worth:
+    base = {(row.case, row.workers): row for row in rows(1.01)}
+    return worth_of("x", base, [rows(1.01)[0], rows(settled, plans, off)[1]])
+
+
+@pytest.mark.parametrize(
+    ("found", "hurts"),
+    [
+        (worth(1.01), False),
+        (worth(0.99), False),
+        (worth(1.02), True),
+        (worth(1.01, plans=3.0), True),
+        (worth(1.01, off=True), True),
+        (worth(math.nan), False),
+    ],
+)
+def test_a_loss_anywhere_counts(found: Worth, hurts: bool):
+    assert found.hurts == hurts
+
+
+def test_the_worst_scenario_is_named():
+    assert worth(1.05).worst == pytest.approx(0.04)
+    assert worth(1.05).worst_case == "drift 2x, 3"
+
+
+def test_a_command_measures_what_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    words = ["--without", "noise gate", "--case", "affine, independent 20 %", "--workers", "3", "--seeds", "1"]
+    assert ablation.main([*words, "--processes", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "noise gate" in said
+    assert "all of it simulated" in said
