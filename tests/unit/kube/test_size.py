@@ -23,7 +23,7 @@ from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.prediction.variation import MOST_STEPS, Variation
+from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import MAX_BYTES, Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 from kube_server.api_server import ApiServer
@@ -78,7 +78,7 @@ def memory_of(workers: int, plan_version: int = 7) -> Memory:
             least_batch=8,
             place=draw.randrange(PLACES),
             key=key_of(str(draw.random())),
-            variation=Variation(draw.randrange(10, 500), MOST_STEPS),
+            variation=Variation(draw.randrange(10, 500)),
         )
 
     return Memory(plan_version=plan_version, restarts=3, workers=tuple(known() for _ in range(workers))).rounded()

@@ -192,8 +192,7 @@ COLUMNS = [
     *("raised_from", "raised_throughput", "falls", "cap", "intervals", "reference_batch", "silent_since"),
     *("guessed_batch", "replaced_batch", "limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"),
     *("failed_batch", "predicted", "least_batch", "place", "left_out", "idle", "retries"),
-    *("cpu", "throttled", "waited", "cause"),
-    *("thousandths", "variation_steps"),
+    *("cpu", "throttled", "waited", "cause", "thousandths"),
 ]
 
 

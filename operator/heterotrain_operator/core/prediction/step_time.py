@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut_each
+from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut, cut_each
 from heterotrain_operator.core.model import WorkerMetrics
 
 ASSUMED_VARIATION = 0.15
@@ -60,6 +60,10 @@ GREATEST_FEED_FORWARD = 16.0
 
 SAME_LIMIT = 1e-5
 """Relative difference below which two CPU limits are the same: more than the digits that are remembered leave out."""
+
+
+MEAN_DIGITS, VARIANCE_DIGITS = 5, 3
+"""Kept of an estimate: 1e-5 of a mean is far below its error, and a variance is never known to a hundredth."""
 
 
 class Estimate(NamedTuple):
@@ -118,8 +122,9 @@ class StepTime(NamedTuple):
 
     def rounded(self) -> StepTime:
         """With its numbers cut to the digits that are kept."""
-        counted, others = self[:3], self[3:]
-        return StepTime(*cut_each(counted, BASELINE_DIGITS), *cut_each(others))
+        mean, spread = cut(self.mean_seconds, MEAN_DIGITS), cut(self.variance, VARIANCE_DIGITS)
+        steps, limit = cut_each(self[5:7])
+        return StepTime(*cut_each(self[:3], BASELINE_DIGITS), mean, spread, steps, limit)
 
 
 def steps_since(known: StepTime, metrics: WorkerMetrics) -> float:

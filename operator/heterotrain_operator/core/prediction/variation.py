@@ -14,8 +14,8 @@ from typing import Annotated, NamedTuple
 from heterotrain_operator.core.columns import Column
 from heterotrain_operator.core.prediction.step_time import StepTime
 
-MOST_STEPS = 300
-"""Steps behind a remembered variation that count at most, so that it follows changes."""
+REMEMBERED_STEPS = 50
+"""Steps that a remembered variation counts as, so that it follows changes; only one of enough steps is remembered."""
 
 LEAST_STEPS = 25
 """Steps that must stand behind everybody's before they are compared."""
@@ -32,19 +32,16 @@ SURE_DEVIATIONS = 4.0
 
 
 class Variation(NamedTuple):
-    """What is remembered of earlier plans: the coefficient of variation of a step in thousandths, and the steps behind
-    it; 0: none.
-    """
+    """What is remembered of earlier plans: the coefficient of variation of a step, in thousandths; 0: nothing."""
 
     thousandths: Annotated[int, Column(38)] = 0
-    variation_steps: Annotated[int, Column(39)] = 0
 
     def learned(self, time: StepTime) -> Variation:
         """With what was measured under the plan that ends."""
         square, steps = together(self, time)
-        if steps <= self.variation_steps:
+        if steps < LEAST_STEPS:
             return self
-        return Variation(round(1000 * max(math.sqrt(square), LEAST_VARIATION)), min(round(steps), MOST_STEPS))
+        return Variation(round(1000 * max(math.sqrt(square), LEAST_VARIATION)))
 
 
 def together(known: Variation, time: StepTime) -> tuple[float, float]:
@@ -52,7 +49,7 @@ def together(known: Variation, time: StepTime) -> tuple[float, float]:
 
     Steps that are not independent say as much less of it as they do of the mean.
     """
-    square, steps = (known.thousandths / 1000) ** 2, float(known.variation_steps)
+    square, steps = (known.thousandths / 1000) ** 2, float(REMEMBERED_STEPS if known.thousandths else 0)
     estimate = time.estimate
     if estimate is None or estimate.steps < 2 or estimate.variance <= 0:
         return square, steps
