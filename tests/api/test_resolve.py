@@ -61,8 +61,16 @@ def test_core_sees_groups_with_their_limits(good: Document) -> None:
         ("fast", 1, 1.0),
         ("slow", 2, 0.25),
     ]
-    assert [(group.batch_min, group.batch_max) for group in job.groups] == [(1, 512), (1, None)]
+    assert [(group.batch_min, group.batch_max, group.multiple_of) for group in job.groups] == [
+        (1, 512, 1),
+        (1, None, 1),
+    ]
     assert (job.name, job.global_batch, job.policy, job.initial) == ("digits", 192, "Optimal", "Uniform")
+
+
+def test_core_sees_the_multiples_of_batches(changed: Change) -> None:
+    job = to_core(parse_manifest(changed({"spec.workerGroups[1].batchSize": {"multipleOf": 16}})))
+    assert [group.multiple_of for group in job.groups] == [1, 16]
 
 
 def test_batch_per_worker_becomes_a_global_batch(changed: Change) -> None:

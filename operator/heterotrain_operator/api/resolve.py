@@ -38,6 +38,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
                 device=group.device,
                 batch_min=group.batch_size.min,
                 batch_max=group.batch_size.max,
+                multiple_of=group.batch_size.multiple_of,
                 cpu_limit=cpu_limit(group),
                 flops=group.flops,
             )

@@ -12,6 +12,8 @@ from heterotrain_operator.api.rule import Cel, Rule
 from heterotrain_operator.api.size import MOST_BYTES, WORKER_BYTES, bytes_of
 from heterotrain_operator.api.spec import batching, checkpoint, metrics, scaling, training, worker_groups
 from heterotrain_operator.api.template import template_problems
+from heterotrain_operator.core.split.multiples import divide_each_other, last_multiple, next_multiple, unreachable
+from heterotrain_operator.core.split.passes import in_passes
 
 
 def _pod_names_fit(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -65,17 +67,24 @@ PLAN_FITS_INTO_A_CONFIG_MAP = Rule(
 )
 
 
-def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
-    spec, asked = job.spec, job.spec.training
+def _asked_batch(spec: JobSpec) -> tuple[int, str, str] | None:
+    """The global batch, the field that asks for it, and how, in words; None if that is not clear."""
+    asked = spec.training
     if (asked.global_batch_size is None) == (asked.batch_size_per_worker is None):
-        return
+        return None
     batch = spec.global_batch_size
     if asked.global_batch_size is not None:
-        path, subject = "spec.training.globalBatchSize", f"{batch} samples"
-    else:
-        path = "spec.training.batchSizePerWorker"
-        subject = f"{spec.replicas} workers x {asked.batch_size_per_worker} = {batch} samples"
-    lows = [group.batch_size.min for group in spec.worker_groups]
+        return batch, "spec.training.globalBatchSize", f"{batch} samples"
+    subject = f"{spec.replicas} workers x {asked.batch_size_per_worker} = {batch} samples"
+    return batch, "spec.training.batchSizePerWorker", subject
+
+
+def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
+    spec, asked = job.spec, _asked_batch(job.spec)
+    if asked is None:
+        return
+    batch, path, subject = asked
+    lows = [next_multiple(group.batch_size.min, group.batch_size.multiple_of) for group in spec.worker_groups]
     least = sum(low * group.replicas for low, group in zip(lows, spec.worker_groups, strict=True))
     if batch < least:
         yield Problem(
@@ -109,8 +118,47 @@ BATCH_FITS_WORKERS = Rule(
     (
         Cel(
             "spec",
-            f"{_BATCH_UNCLEAR} || self.workerGroups.map(g, g.batchSize.min * g.replicas).sum() <= {_BATCH}",
+            f"{_BATCH_UNCLEAR} || self.workerGroups.map(g, (g.batchSize.min + g.batchSize.multipleOf - 1) / "
+            f"g.batchSize.multipleOf * g.batchSize.multipleOf * g.replicas).sum() <= {_BATCH}",
             "the global batch must be at least the sum of replicas x batchSize.min",
+        ),
+    ),
+)
+
+
+def _batch_is_a_sum_of_multiples(job: HeteroTrainingJob) -> Iterator[Problem]:
+    groups, asked = job.spec.worker_groups, _asked_batch(job.spec)
+    multiples = [group.batch_size.multiple_of for group in groups]
+    if asked is None or max(multiples, default=1) == 1 or not divide_each_other(multiples):
+        return
+    batch, path, subject = asked
+    pairs = [(group.batch_size.min, group.batch_size.max or batch) for group in groups]
+    rounded = [(next_multiple(low, m), last_multiple(high, m)) for (low, high), m in zip(pairs, multiples, strict=True)]
+    least = sum(low * group.replicas for (low, _), group in zip(rounded, groups, strict=True))
+    if batch < least or any(low > high for low, high in rounded):
+        return  # reported by rules of their own
+    each = [
+        (*pair, m) for pair, m, group in zip(rounded, multiples, groups, strict=True) for _ in range(group.replicas)
+    ]
+    bounds = in_passes(batch, [(low, high) for low, high, _ in each])
+    if unreachable(batch, bounds, [multiple for _, _, multiple in each]):
+        named = ", ".join(f"{group.name} {multiple}" for group, multiple in zip(groups, multiples, strict=True))
+        yield Problem(path, f"{subject} are no sum of batches within bounds in the groups' multiples ({named})")
+
+
+BATCH_IS_A_SUM_OF_MULTIPLES = Rule(
+    (
+        "spec.training.globalBatchSize",
+        "spec.training.batchSizePerWorker",
+        "spec.workerGroups[].replicas",
+        "spec.workerGroups[].batchSize",
+    ),
+    _batch_is_a_sum_of_multiples,
+    (
+        Cel(
+            "spec",
+            f"{_BATCH_UNCLEAR} || self.workerGroups.exists(g, {_BATCH} % g.batchSize.multipleOf == 0)",
+            "the global batch must be a multiple of the smallest batchSize.multipleOf of the groups",
         ),
     ),
 )
@@ -167,10 +215,13 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     worker_groups.REPLICAS_IN_BOUNDS.of(_groups),
     PLAN_FITS_INTO_A_CONFIG_MAP,
     worker_groups.BATCH_BOUNDS_IN_ORDER.of(_groups),
+    worker_groups.BATCH_BOUNDS_HOLD_A_MULTIPLE.of(_groups),
+    worker_groups.MULTIPLES_DIVIDE_EACH_OTHER.of(_groups),
     training.ONE_BATCH_SIZE.of(_training),
     training.ONE_END.of(_training),
     training.TARGET_HAS_A_DIRECTION.of(_training),
     BATCH_FITS_WORKERS,
+    BATCH_IS_A_SUM_OF_MULTIPLES,
     scaling.GROWTH_IS_ASKED_FOR.of(_scaling),
     scaling.POINTS_IN_ORDER.of(_scaling),
     checkpoint.CLAIM_HAS_A_PATH.of(_checkpoint),

@@ -13,6 +13,7 @@ from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import last_multiple, next_multiple
 
 SETTLE_SECONDS = 10.0
 """For so long what was just asked for may still be under way: a plan that is not followed yet, a pod not yet seen."""
@@ -225,8 +226,15 @@ def groups_on_cpu(job: Job) -> set[str]:
 
 
 def bounds_of(job: Job, group: Group) -> Bounds:
-    """Batch bounds of a worker of the group; without an upper one, the global batch is it."""
-    return group.batch_min, job.global_batch if group.batch_max is None else group.batch_max
+    """Batch bounds of a worker of the group, as its multiple allows; without an upper one, the global batch is it."""
+    high = job.global_batch if group.batch_max is None else group.batch_max
+    return next_multiple(group.batch_min, group.multiple_of), last_multiple(high, group.multiple_of)
+
+
+def multiples_of(groups: Sequence[Group]) -> tuple[int, ...]:
+    """The multiples that batches of these workers' groups are; none where all are of single samples."""
+    multiples = [group.multiple_of for group in groups]
+    return tuple(multiples) if multiples and max(multiples) > 1 else ()
 
 
 def listed(names: Sequence[str]) -> str:

@@ -39,6 +39,7 @@ class Group:
     device: str = "cpu"
     batch_min: int = 1
     batch_max: int | None = None  # None: no bound but the global batch
+    multiple_of: int = 1  # batches are multiples of it
     cpu_limit: float | None = None
     flops: float | None = None
 

@@ -12,11 +12,12 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.policies import Proposal, Seat
+from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.batching.repair import repaired
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
-from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -115,10 +116,10 @@ def _ceiling(plan: Plan, seats: list[Seat], lines: list[Line | None]) -> tuple[t
     if len(fitted) < len(lines):
         unknown = [seat.name for seat, line in zip(seats, lines, strict=True) if line is None]
         return (), None, f"nothing is known yet of {listed(unknown)}"
-    bounds = [seat.bounds for seat in seats]
-    why_not = feasibility(plan.global_batch_size, bounds, [seat.name for seat in seats])
+    bounds, multiples = [seat.bounds for seat in seats], multiples_of_seats(seats)
+    why_not = infeasible(plan.global_batch_size, bounds, multiples, [seat.name for seat in seats])
     if why_not is not None:
         return (), None, why_not
-    best = waterfill(fitted, plan.global_batch_size, bounds)
+    best = waterfill(fitted, plan.global_batch_size, bounds, multiples)
     ceiling = Ceiling(iteration_seconds(fitted, plan.batch_sizes), iteration_seconds(fitted, best))
     return best, ceiling, ""

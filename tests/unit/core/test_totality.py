@@ -30,6 +30,7 @@ GROUPS = st.lists(
         batch_max=st.none() | st.integers(0, 200),
         cpu_limit=st.none() | ANY_FLOAT,
         flops=st.none() | ANY_FLOAT,
+        multiple_of=st.sampled_from([1, 1, 1, 2, 6, 16]),
     ),
     min_size=1,
     max_size=2,
@@ -117,6 +118,7 @@ def check(job: Job, seen: Seen, decision: Decision) -> None:
         for member in decision.plan.members:
             low, high = bounds_of(job, group_of(job, member.group))
             assert low <= member.batch_size <= high
+            assert member.batch_size % group_of(job, member.group).multiple_of == 0
         if job.fixed_global_batch and job.policy != "Profile":
             assert decision.plan.global_batch_size == job.global_batch
 
@@ -157,14 +159,14 @@ def test_any_metrics_of_a_training_job_have_an_answer(
 
 ANY_NUMBER = st.sampled_from([0, 0, 1, 5, 30, 0.5]) | st.floats(-MAX_NUMBER, MAX_NUMBER)
 ANY_WHOLE = st.sampled_from([0, 0, 1, 20, 300]) | st.integers(-MAX_WHOLE, MAX_WHOLE)
-WHOLE_COLUMNS = {13, *range(15, 19), *range(20, 31)}
+WHOLE_COLUMNS = {13, *range(15, 19), *range(20, 38)}
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["Proportional", "Optimal", "Profile"]),
     st.lists(
-        st.tuples(*(ANY_WHOLE if column in WHOLE_COLUMNS else ANY_NUMBER for column in range(31))),
+        st.tuples(*(ANY_WHOLE if column in WHOLE_COLUMNS else ANY_NUMBER for column in range(38))),
         min_size=3,
         max_size=3,
     ),

@@ -11,6 +11,7 @@ from heterotrain_operator.api.base import DNS_LABEL, MAX_BATCH, MAX_GROUP_NAME, 
 from heterotrain_operator.api.problems import Problem
 from heterotrain_operator.api.rule import Cel, Rule
 from heterotrain_operator.api.template import template_problems
+from heterotrain_operator.core.split.multiples import last_multiple, next_multiple
 
 Device = Literal["cpu", "gpu"]
 OnMissingDevice = Literal["Fail", "UseCPU"]
@@ -27,6 +28,12 @@ class BatchBounds(Model):
         default=None,
         description="Most samples that a worker of this group computes at once. Absent: the global batch. Workers "
         "that together hold less than the global batch do their parts of it in several passes.",
+    )
+    multiple_of: Annotated[int, Field(ge=1, le=MAX_BATCH)] = Field(
+        default=1,
+        description="Batches of this group are multiples of it, for hardware that pads them to 8, 16 or 32 samples. Of "
+        "the groups' multiples each must divide the next greater one, and the global batch must be a sum of such "
+        "batches.",
     )
 
 
@@ -161,6 +168,58 @@ BATCH_BOUNDS_IN_ORDER = Rule(
             "spec.workerGroups[].batchSize",
             "!has(self.max) || self.min <= self.max",
             "batchSize.min must be at most batchSize.max",
+        ),
+    ),
+)
+
+
+def _batch_bounds_hold_a_multiple(groups: WorkerGroups) -> Iterator[Problem]:
+    for index, group in enumerate(groups):
+        bounds, multiple = group.batch_size, group.batch_size.multiple_of
+        if bounds.max is None or multiple == 1 or bounds.min > bounds.max:
+            continue
+        if last_multiple(bounds.max, multiple) < max(next_multiple(bounds.min, multiple), multiple):
+            yield Problem(
+                f"spec.workerGroups[{index}].batchSize.multipleOf",
+                f"between min and max, {bounds.min} and {bounds.max}, there must be a multiple of it, found {multiple}",
+            )
+
+
+BATCH_BOUNDS_HOLD_A_MULTIPLE = Rule(
+    ("spec.workerGroups[].batchSize",),
+    _batch_bounds_hold_a_multiple,
+    (
+        Cel(
+            "spec.workerGroups[].batchSize",
+            "!has(self.max) || self.min > self.max || (self.max >= self.multipleOf && self.max / self.multipleOf >= "
+            "(self.min + self.multipleOf - 1) / self.multipleOf)",
+            "between batchSize.min and batchSize.max there must be a multiple of batchSize.multipleOf",
+        ),
+    ),
+)
+
+
+def _multiples_divide_each_other(groups: WorkerGroups) -> Iterator[Problem]:
+    multiples = [group.batch_size.multiple_of for group in groups]
+    for index, multiple in enumerate(multiples):
+        for other in multiples[:index]:
+            if multiple % other and other % multiple:
+                yield Problem(
+                    f"spec.workerGroups[{index}].batchSize.multipleOf",
+                    f"must be a multiple or a divisor of those of all groups, found {multiple} beside {other}",
+                )
+                break
+
+
+MULTIPLES_DIVIDE_EACH_OTHER = Rule(
+    ("spec.workerGroups[].batchSize",),
+    _multiples_divide_each_other,
+    (
+        Cel(
+            "spec.workerGroups",
+            "self.all(g, self.all(h, g.batchSize.multipleOf % h.batchSize.multipleOf == 0 || "
+            "h.batchSize.multipleOf % g.batchSize.multipleOf == 0))",
+            "of the groups' batchSize.multipleOf each must divide the next greater one",
         ),
     ),
 )

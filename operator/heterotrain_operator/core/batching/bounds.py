@@ -11,6 +11,7 @@ from heterotrain_operator.core.model import Event, Job, WorkerMetrics
 from heterotrain_operator.core.prediction.least_batch import bounded_below, reported_least
 from heterotrain_operator.core.prediction.memory_limit import after_failure, batch_limit, why_no_more
 from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import last_multiple, next_multiple
 from heterotrain_operator.core.split.passes import at_once, in_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -31,7 +32,16 @@ def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory
         pair = users[name]
         most = batch_limit(worker.memory_use)
         safe.append(pair if most is None or most >= pair[1] else (pair[0], max(pair[0], most)))
-    return bounded_below(job.global_batch, safe, [worker.least_batch for worker in known])
+    leasts = [worker.least_batch for worker in known]
+    by_name = {group.name: group.multiple_of for group in job.groups}
+    if max(by_name.values()) > 1:
+        multiples = [by_name[name] for name in groups]
+        safe = [
+            (low, max(low, last_multiple(high, multiple)))
+            for (low, high), multiple in zip(safe, multiples, strict=True)
+        ]
+        leasts = [next_multiple(least, multiple) for least, multiple in zip(leasts, multiples, strict=True)]
+    return bounded_below(job.global_batch, safe, leasts)
 
 
 def bounds_in_passes(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:

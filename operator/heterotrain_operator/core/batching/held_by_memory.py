@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heterotrain_operator.core.batching.policy import Seat
+from heterotrain_operator.core.batching.policy import Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import percent
 from heterotrain_operator.core.facts import bounds_of, listed
 from heterotrain_operator.core.model import Job
@@ -46,7 +46,7 @@ def held_by_memory(
     free = [_without_memory(job, seat, pair) for seat, pair in zip(seats, reachable, strict=True)]
     if free == list(reachable):
         return None
-    batches = waterfill(lines, job.global_batch, free)
+    batches = waterfill(lines, job.global_batch, free, multiples_of_seats(seats))
     held = [
         rank
         for rank, (seat, batch) in enumerate(zip(seats, batches, strict=True))

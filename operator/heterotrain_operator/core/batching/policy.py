@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from heterotrain_operator.core.facts import multiples_of
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -35,6 +36,11 @@ class Seat(NamedTuple):
     def prediction(self) -> Prediction | None:
         """Its own time by batch; None if nothing is known of it."""
         return self.predictor.predict(self.memory.batch_cost, self.batch, self.estimate)
+
+
+def multiples_of_seats(seats: Sequence[Seat]) -> tuple[int, ...]:
+    """The multiples that the seats' batches are, by rank; none where all are of single samples."""
+    return multiples_of([seat.group for seat in seats])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.policies import POLICIES
-from heterotrain_operator.core.facts import bounds_of, group_of, listed
+from heterotrain_operator.core.facts import bounds_of, group_of, listed, multiples_of
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction.least_batch import why_no_fewer
 from heterotrain_operator.core.prediction.memory_limit import why_no_more
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.split.multiples import infeasible, last_multiple
 from heterotrain_operator.core.split.passes import at_once, in_passes
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
@@ -38,16 +38,26 @@ def repaired(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple
     for member, (_, most) in zip(plan.members, together, strict=True):
         if at_once(member) > max(most, 1):
             broken.append(f"{member.name} computes {at_once(member)} samples at once, of which {most} fit")
+    multiples = multiples_of([group_of(job, name) for name in groups]) if _takes_multiples(job) else ()
+    for member, multiple in zip(plan.members, multiples, strict=False):
+        if member.batch_size % multiple:
+            broken.append(f"{member.name} has {member.batch_size} samples, which is no multiple of {multiple}")
     if total != plan.global_batch_size:
         broken.append(f"the batches add up to {plan.global_batch_size}, not to {total}")
     if not broken:
         return None
     if total != job.global_batch:
         total = min(max(total, sum(low for low, _ in bounds)), max(sum(high for _, high in bounds), 1))
-    why_not = feasibility(total, bounds, [member.name for member in plan.members])
+        if multiples:
+            total = max(last_multiple(total, min(multiples)), min(multiples))
+    why_not = infeasible(total, bounds, multiples, [member.name for member in plan.members])
     if why_not is not None:
         return None, f"plan {plan.version} stays active, although {listed(broken)}: {why_not}"
-    return split_proportionally(plan.batch_sizes, total, bounds), listed(broken)
+    return split_proportionally(plan.batch_sizes, total, bounds, multiples), listed(broken)
+
+
+def _takes_multiples(job: Job) -> bool:
+    return any(group.multiple_of > 1 for group in job.groups)
 
 
 def beyond_followed(plan: Plan, members: Sequence[WorkerSeen]) -> tuple[tuple[int, ...], str] | None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.split.multiples import next_multiple
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -76,9 +77,10 @@ def due_retry(
         if seat.batch > 0 or seat.held or high < 1:
             continue
         fewest = max(low, 1, seat.memory.least_batch, job.global_batch // len(seats) // PROBE_PART)
-        samples = min(fewest, high)
+        samples = min(next_multiple(fewest, seat.group.multiple_of), high)
         longer = 0.0 if line is None else max(line.at(samples) / present_seconds - 1, 0.0)
-        wait = min(max(math.ceil(longer / COST_SHARE), LEAST_INTERVALS), MOST_INTERVALS) * 2.0**seat.memory.retries
+        first = min(max(math.ceil(longer / COST_SHARE), LEAST_INTERVALS), MOST_INTERVALS)
+        wait = first * 2 ** min(seat.memory.retries, MOST_DOUBLINGS)
         if seat.memory.idle >= wait:
             due.append((longer, rank, samples))
     if not due:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain_operator.core.batching.expectation import measured_step
-from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import duration, percent, sizes
 from heterotrain_operator.core.prediction.step_time import Estimate, Noise
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.state import Memory
 
 LEAST_FAILURE = 0.05
@@ -147,10 +147,12 @@ def _half_way_back(memory: Memory, seats: Sequence[Seat], worst: Estimate) -> Pr
     if lost <= LOSS_DEVIATIONS * math.sqrt(2) * worst.relative_error:
         return None
     present = tuple(seat.batch for seat in seats)
-    total, bounds = sum(present), [seat.bounds for seat in seats]
-    if sum(seat.memory.replaced_batch for seat in seats) != total or feasibility(total, bounds) is not None:
+    total, bounds, multiples = sum(present), [seat.bounds for seat in seats], multiples_of_seats(seats)
+    if sum(seat.memory.replaced_batch for seat in seats) != total or infeasible(total, bounds, multiples) is not None:
         return None
-    back = split_proportionally([(seat.batch + seat.memory.replaced_batch) / 2 for seat in seats], total, bounds)
+    back = split_proportionally(
+        [(seat.batch + seat.memory.replaced_batch) / 2 for seat in seats], total, bounds, multiples
+    )
     if back == present:
         return None
     reason = (

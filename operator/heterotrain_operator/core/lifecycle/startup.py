@@ -14,6 +14,7 @@ from heterotrain_operator.core.batching.bounds import bounds_at_once, bounds_in_
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policies import static as static_policy
 from heterotrain_operator.core.batching.policies import uniform as uniform_policy
+from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.facts import (
     SETTLE_SECONDS,
     Facts,
@@ -21,6 +22,7 @@ from heterotrain_operator.core.facts import (
     group_of,
     listed,
     missing,
+    multiples_of,
     rejected,
     surplus,
 )
@@ -32,7 +34,7 @@ from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, Work
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.split.passes import in_passes, with_passes
 from heterotrain_operator.core.state import Memory
 
@@ -175,7 +177,8 @@ def _infeasible(job: Job) -> str | None:
     if not groups:
         return "the groups want no workers"
     names = [f"group {group.name}" for group in groups]
-    return feasibility(job.global_batch, in_passes(job.global_batch, [bounds_of(job, each) for each in groups]), names)
+    bounds = in_passes(job.global_batch, [bounds_of(job, each) for each in groups])
+    return infeasible(job.global_batch, bounds, multiples_of(groups), names)
 
 
 def _unready(workers: Sequence[WorkerSeen], states: Mapping[str, WorkerState]) -> list[str]:
@@ -237,13 +240,15 @@ def _first_split(job: Job, before: Plan | None, seats: Sequence[Seat]) -> Split:
     policy = POLICIES.get(job.policy)
     if before is not None and [member.name for member in before.members] == [seat.name for seat in seats]:
         fits = all(
-            seat.bounds[0] <= batch <= seat.bounds[1] for seat, batch in zip(seats, before.batch_sizes, strict=True)
+            seat.bounds[0] <= batch <= seat.bounds[1] and batch % seat.group.multiple_of == 0
+            for seat, batch in zip(seats, before.batch_sizes, strict=True)
         )
         free = not job.fixed_global_batch or (policy is not None and not policy.keeps_global_batch)
         if fits and before.global_batch_size >= 1 and (free or before.global_batch_size == job.global_batch):
             return Split(before.batch_sizes, f"the batches of plan {before.version}")
         if before.global_batch_size == job.global_batch and job.fixed_global_batch:
-            batches = split_proportionally(before.batch_sizes, job.global_batch, [seat.bounds for seat in seats])
+            bounds = [seat.bounds for seat in seats]
+            batches = split_proportionally(before.batch_sizes, job.global_batch, bounds, multiples_of_seats(seats))
             return Split(batches, f"the batches of plan {before.version}, as far as bounds allow")
     if policy is not None and policy.first is not None:
         return policy.first(job, seats)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.levels import Bounds, feasibility, fill_level
+from heterotrain_operator.core.split.multiples import split_in_multiples
 
 ROUNDING = 1e-9
 """Relative slack when a real-valued share is floored, so that rounding errors never hand out a sample too
@@ -26,12 +27,15 @@ class Line(NamedTuple):
         return self.fixed_seconds + self.seconds_per_sample * batch
 
 
-def waterfill(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tuple[int, ...]:
+def waterfill(
+    lines: Sequence[Line], total: int, bounds: Sequence[Bounds], multiples: Sequence[int] = ()
+) -> tuple[int, ...]:
     """The min-max optimal whole split of `total` samples.
 
     Fill to the real-valued level, floor, and hand the rest out one by one to the least time after taking it
-    (largest-remainder rounding is not optimal). O(K log K). Raises ValueError, with figures, if the bounds
-    cannot hold `total`, or if a line does not rise. See docs/design.md, `Optimal`.
+    (largest-remainder rounding is not optimal). With `multiples` each batch is one of its worker's. O(K log K).
+    Raises ValueError, with figures, if the bounds cannot hold `total`, or if a line does not rise. See docs/design.md,
+    `Optimal`.
     """
     for rank, (fixed, slope) in enumerate(lines):
         if not (0 < slope < math.inf and 0 <= fixed < math.inf):
@@ -40,6 +44,18 @@ def waterfill(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tu
     why_not = feasibility(total, bounds)
     if why_not is not None:
         raise ValueError(why_not)
+    if any(multiple > 1 for multiple in multiples):
+
+        def in_units(ranks: Sequence[int], units: int, pairs: Sequence[Bounds], unit: int) -> Sequence[int]:
+            return _filled([Line(lines[rank][0], lines[rank][1] * unit) for rank in ranks], units, pairs)
+
+        return split_in_multiples(in_units, total, bounds, multiples, lambda batches: iteration_seconds(lines, batches))
+    return _filled(lines, total, bounds)
+
+
+def _filled(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tuple[int, ...]:
+    if total == 0:
+        return (0,) * len(lines)
     level = fill_level(
         [line.fixed_seconds for line in lines], [line.seconds_per_sample for line in lines], bounds, total
     )

@@ -12,13 +12,14 @@ from itertools import compress
 
 from heterotrain_operator.core.batching.expectation import noise_of
 from heterotrain_operator.core.batching.held_by_memory import held_by_memory
-from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.retries import due_retry
 from heterotrain_operator.core.batching.words import moved, percent, sizes, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import Noise
 from heterotrain_operator.core.split.expected import best_caution, expected_step
-from heterotrain_operator.core.split.levels import Bounds, feasibility
+from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 
 LEAST_SAVING = 0.02
@@ -41,6 +42,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
 
     A worker of which nothing is known keeps its batch, and what it takes is left out. See docs/design.md, `Optimal`.
     """
+    multiples = multiples_of_seats(seats)
     lines: list[Line] = []
     predicted: list[bool] = []
     probing = False
@@ -55,10 +57,10 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
             lines.append(prediction.line)
             probing = probing or not prediction.is_sure
             bounds.append(_reachable(seat, job.global_batch / len(seats)))
-    if feasibility(job.global_batch, bounds) is not None:
+    if infeasible(job.global_batch, bounds, multiples) is not None:
         bounds = [pair if pair[0] == pair[1] else seat.bounds for seat, pair in zip(seats, bounds, strict=True)]
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
-    if not estimates or feasibility(job.global_batch, bounds) is not None:
+    if not estimates or infeasible(job.global_batch, bounds, multiples) is not None:
         return Proposal(None, "Optimal keeps the batches: too few workers were measured to move samples")
     worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
     variations, differ = noise_of([seat.memory for seat in seats])
@@ -66,7 +68,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         batches, seconds, saving = _least_expected(job, seats, lines, bounds, variations)
         threshold, step = max(LEAST_SAVING, EXPECTED_CAUTION * _by_chance(seats, variations)), "expected step"
     else:
-        batches = waterfill(lines, job.global_batch, bounds)
+        batches = waterfill(lines, job.global_batch, bounds, multiples)
         seconds = iteration_seconds(list(compress(lines, predicted)), list(compress(batches, predicted)))
         saving, step = 1 - seconds / worst.mean_seconds, "step"
         noise = Noise(estimates)
@@ -99,10 +101,11 @@ def _tried_again(
     if due is None:
         return None
     rank, samples, why = due
+    multiples = multiples_of_seats(seats)
     pairs = [(samples, samples) if other == rank else pair for other, pair in enumerate(bounds)]
-    if feasibility(job.global_batch, pairs) is not None:
+    if infeasible(job.global_batch, pairs, multiples) is not None:
         return None
-    batches = waterfill(lines, job.global_batch, pairs)
+    batches = waterfill(lines, job.global_batch, pairs, multiples)
     return Proposal(batches, f"{why} (batches {sizes(batches)})")
 
 
@@ -119,7 +122,7 @@ def _least_expected(
         Line(fixed * (1 + caution * variation), slope * (1 + caution * variation))
         for (fixed, slope), variation in zip(lines, variations, strict=True)
     ]
-    batches = waterfill(held_back, job.global_batch, bounds)
+    batches = waterfill(held_back, job.global_batch, bounds, multiples_of_seats(seats))
     measured = [seat.estimate is not None or seat.batch == 0 for seat in seats]
     before = [0.0 if seat.estimate is None else seat.estimate.mean_seconds for seat in seats]
     after = [

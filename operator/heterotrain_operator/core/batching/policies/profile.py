@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policies import uniform
-from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.split.allocation import split_proportionally
+from heterotrain_operator.core.split.multiples import nearest_multiple
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
 SCALES = (0.6, 1.3, 0.8)
@@ -30,7 +31,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     memories: tuple[WorkerMemory, ...] = tuple(seat.memory for seat in seats)
     if stage == 0:
         speeds = [seat.batch / seat.estimate.mean_seconds if seat.estimate is not None else 0.0 for seat in seats]
-        batches = split_proportionally(speeds, job.global_batch, bounds)
+        batches = split_proportionally(speeds, job.global_batch, bounds, multiples_of_seats(seats))
         memories = tuple(known._replace(reference_batch=batch) for known, batch in zip(memories, batches, strict=True))
         if batches != tuple(seat.batch for seat in seats):
             reason = f"Profile, plan 2 of {PROFILE_PLANS}: batches proportional to measured speed"
@@ -38,8 +39,8 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         stage = 1  # equal workers: the first plan is the second, too
     scale = SCALES[stage - 1]
     batches = tuple(
-        min(max(round(scale * known.reference_batch), low), high)
-        for known, (low, high) in zip(memories, bounds, strict=True)
+        min(max(nearest_multiple(scale * known.reference_batch, seat.group.multiple_of), low), high)
+        for seat, known, (low, high) in zip(seats, memories, bounds, strict=True)
     )
     if sum(batches) < 1:
         batches = uniform.first(job, seats).batches

@@ -7,12 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat
+from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import Noise
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import Bounds, feasibility
+from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import in_multiples, infeasible, nearest_multiple
 
 LEAST_SAVING = 1e-6
 """Saving that every move is said to have at least, so that doubt can hold any of them back."""
@@ -36,7 +37,8 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         return Proposal(None, "Proportional keeps the batches: nothing is measured")
     mean = math.fsum(estimate.mean_seconds for estimate in estimates) / len(estimates)
     noise = Noise(estimates)
-    bounds = _bounds(job, [seat.bounds for seat in seats])
+    multiples = multiples_of_seats(seats)
+    bounds = _bounds(job, [seat.bounds for seat in seats], multiples)
     wanted: list[float] = []
     surest = -math.inf
     for seat, (low, high) in zip(seats, bounds, strict=True):
@@ -52,7 +54,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if surest <= job.dead_band and not raised_from_none:
         why = f"no change exceeds the dead-band of {percent(job.dead_band)} by more than noise"
         return Proposal(None, f"{kept}; {why}")
-    batches = _whole(job, wanted, bounds)
+    batches = _whole(job, wanted, bounds, multiples)
     published = max(abs(new - seat.batch) / max(seat.batch, 1) for seat, new in zip(seats, batches, strict=True))
     if published <= job.dead_band:
         why = f"within bounds no batch would change by more than the dead-band of {percent(job.dead_band)}"
@@ -72,21 +74,27 @@ def _elasticity(seat: Seat) -> float:
     return prediction.line.seconds_per_sample * seat.batch / seconds if seconds > 0 else 1.0
 
 
-def _bounds(job: Job, users: list[Bounds]) -> list[Bounds]:
+def _bounds(job: Job, users: list[Bounds], multiples: Sequence[int]) -> list[Bounds]:
     """The user's bounds, raised to at least one sample, unless infeasible then."""
     raised = [(max(low, min(1, high)), high) for low, high in users]
-    if job.fixed_global_batch and feasibility(job.global_batch, raised) is not None:
+    if job.fixed_global_batch and infeasible(job.global_batch, raised, multiples) is not None:
         return users
     return raised
 
 
-def _whole(job: Job, wanted: Sequence[float], bounds: Sequence[Bounds]) -> tuple[int, ...]:
+def _whole(job: Job, wanted: Sequence[float], bounds: Sequence[Bounds], multiples: Sequence[int]) -> tuple[int, ...]:
     if job.fixed_global_batch:
-        return split_proportionally(wanted, job.global_batch, bounds)
-    batches = tuple(min(max(round(want), low), high) for want, (low, high) in zip(wanted, bounds, strict=True))
+        return split_proportionally(wanted, job.global_batch, bounds, multiples)
+    units = multiples or (1,) * len(wanted)
+    within = [in_multiples(pair, unit) for pair, unit in zip(bounds, units, strict=True)]
+    batches = tuple(
+        min(max(nearest_multiple(want, unit), low), high)
+        for want, unit, (low, high) in zip(wanted, units, within, strict=True)
+    )
     if sum(batches) > 0:
         return batches
-    return split_proportionally(wanted, 1, [(low, max(high, 1)) for low, high in bounds])
+    least = min(units)
+    return split_proportionally(wanted, least, [(low, max(high, least)) for low, high in bounds], multiples)
 
 
 def _saving(seats: Sequence[Seat], batches: Sequence[int]) -> float:

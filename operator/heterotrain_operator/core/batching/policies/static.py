@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policies import uniform
-from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, Split
+from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, Split, multiples_of_seats
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.split.allocation import split_proportionally
 
@@ -25,7 +25,7 @@ def first(job: Job, seats: Sequence[Seat]) -> Split:
         split = uniform.first(job, seats)
         return Split(split.batches, f"{split.reason}, since groups {', '.join(unknown)} state no {field}")
     known = [weight for weight in weights if weight is not None]
-    batches = split_proportionally(known, job.global_batch, [seat.bounds for seat in seats])
+    batches = split_proportionally(known, job.global_batch, [seat.bounds for seat in seats], multiples_of_seats(seats))
     return Split(batches, f"{job.global_batch} samples shared by {field}")
 
 
