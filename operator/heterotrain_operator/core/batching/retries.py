@@ -79,9 +79,8 @@ def due_retry(
         fewest = max(low, 1, seat.memory.least_batch, job.global_batch // len(seats) // PROBE_PART)
         samples = min(next_multiple(fewest, seat.group.multiple_of), high)
         longer = 0.0 if line is None else max(line.at(samples) / present_seconds - 1, 0.0)
-        wait = min(max(math.ceil(longer / COST_SHARE), LEAST_INTERVALS), MOST_INTERVALS) * 2 ** min(
-            seat.memory.retries, MOST_DOUBLINGS
-        )
+        first = min(max(math.ceil(longer / COST_SHARE), LEAST_INTERVALS), MOST_INTERVALS)
+        wait = first * 2 ** min(seat.memory.retries, MOST_DOUBLINGS)
         if seat.memory.idle >= wait:
             due.append((longer, rank, samples))
     if not due:
