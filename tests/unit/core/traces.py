@@ -121,7 +121,7 @@ class World:
         self.cluster.act(decision, self.memory)
         for key in decision.create:
             pod = self.workers[key.name]
-            pod.law = self.law()
+            pod.law, pod.exports_use = self.law(), False
             pod.scale = self.scales.get(key.name, 1.0)
             pod.cpu_limit = self.limits.get(key.name)
             pod.least_batch = self.leasts.get(key.name, 1)
@@ -161,7 +161,7 @@ class ThrottledWorld(World):
 
 
 class MemoryWorld(World):
-    """Peaks are affine in the batch, with noise of half a hundredth; who exceeds the limit is killed, and nobody trains."""
+    """Peaks are affine in the batch, with noise of half a hundredth; beyond its limit a worker is killed."""
 
     fixed_mib = 300.0
     mib_per_sample = 4.0

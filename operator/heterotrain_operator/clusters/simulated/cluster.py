@@ -240,6 +240,7 @@ class SimulatedCluster:
             phase="Running" if runs_at <= self.now else "Pending",
             node=model.node,
             least_batch=model.least_batch,
+            exports_use=model.exports_use,
             column=column,
             started_step=step,
             begun_limit=limit,

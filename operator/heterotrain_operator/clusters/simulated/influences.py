@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from heterotrain_operator.clusters.simulated.draws import Matrix
-from heterotrain_operator.clusters.simulated.events import ChangeOfTime, Drift, Interference, Jump, LimitChange, WarmUp
+from heterotrain_operator.clusters.simulated.events import (
+    Cause,
+    ChangeOfTime,
+    Drift,
+    Interference,
+    Jump,
+    LimitChange,
+    WarmUp,
+)
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 
 Steps = npt.NDArray[np.int64]
@@ -29,6 +37,18 @@ class Trainee:
     started_step: int
 
 
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """What own times are multiplied with, by step and worker: in truth, and as the oracle knows. Of the former are
+    `throttled` what a CPU limit does and `waiting` what others do who have the CPU; the rest is the worker's own work.
+    """
+
+    true: Matrix
+    known: Matrix
+    throttled: Matrix
+    waiting: Matrix
+
+
 class Influences:
     """The events of a scenario that make own times longer or shorter."""
 
@@ -39,9 +59,9 @@ class Influences:
         self._trainees: Sequence[Trainee] = ()
         self._places: list[npt.NDArray[np.intp]] = []
 
-    def factors(self, first: int, count: int, trainees: Sequence[Trainee]) -> tuple[Matrix, Matrix] | None:
-        """What times are multiplied with in `count` executed steps from `first` on: in truth, and as the oracle knows;
-        each of shape (count, trainees). None: nothing changes any time.
+    def of(self, first: int, count: int, trainees: Sequence[Trainee]) -> Influence | None:
+        """Of `count` executed steps from `first` on, in matrices of shape (count, trainees). None: nothing changes any
+        time.
         """
         if not self._events:
             return None
@@ -49,14 +69,19 @@ class Influences:
             self._trainees = trainees
             self._places = [_places(event, trainees) for event in self._events]
         steps = np.arange(first, first + count)
-        true = np.ones((count, len(trainees)))
-        known = np.ones((count, len(trainees)))
+        shape = count, len(trainees)
+        found = Influence(np.ones(shape), np.ones(shape), np.ones(shape), np.ones(shape))
         for number, (event, places) in enumerate(zip(self._events, self._places, strict=True)):
             if len(places) and not _is_over(event, first, first + count):
                 factors, as_known = self._factors(number, event, steps, [trainees[place] for place in places])
-                true[:, places] *= factors
-                known[:, places] *= as_known
-        return true, known
+                found.true[:, places] *= factors
+                found.known[:, places] *= as_known
+                cause = _cause(event)
+                if cause == "throttled":
+                    found.throttled[:, places] *= factors
+                elif cause == "cpu-wait":
+                    found.waiting[:, places] *= factors
+        return found
 
     def limit_of(self, name: str, group: str, begun: float | None, step: int) -> float | None:
         """The CPU limit in cores that the operator sees of a worker at a step, which it began with `begun`."""
@@ -112,6 +137,16 @@ class Influences:
 def concerns(workers: Sequence[str], name: str, group: str) -> bool:
     """Whether an event of those workers and groups concerns a worker; one of nobody in particular, everybody."""
     return not workers or name in workers or group in workers
+
+
+def _cause(event: ChangeOfTime) -> Cause:
+    match event:
+        case LimitChange():
+            return "throttled"
+        case WarmUp():
+            return "script"
+        case _:
+            return event.cause
 
 
 def _lasting(steps: Steps, begin: int, until: int | None) -> npt.NDArray[np.bool_]:

@@ -45,6 +45,7 @@ class SimulatedPod:
     last_step: int = 0
     answers: bool = True
     least_batch: int = 1
+    exports_use: bool = True
     column: int = 0
     started_step: int = 0
     begun_limit: float | None = None

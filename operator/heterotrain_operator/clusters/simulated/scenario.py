@@ -45,6 +45,7 @@ class WorkerModel:
     mean 1 and that coefficient of variation. `cpu_limit` is the limit in cores that the operator sees (None: that of
     the group, if it has one). Without a `memory` it exports no figures of memory. `start_seconds` come on top of those
     in which pods start. `least_batch`: with fewer samples its model trains badly.
+    `exports_use`: what it used of the CPU, and what kept it from more, is among its metrics.
     """
 
     law: TimeLaw = field(default_factory=Affine)
@@ -56,6 +57,7 @@ class WorkerModel:
     start_seconds: float = 0.0
     least_batch: int = 1
     node: str = ""
+    exports_use: bool = True
 
     def __post_init__(self) -> None:
         above(0, scale=self.scale)

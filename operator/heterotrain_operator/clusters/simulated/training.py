@@ -17,7 +17,7 @@ import numpy.typing as npt
 from heterotrain.contract import PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Member, Plan
 from heterotrain_operator.clusters.simulated.draws import Draws, Matrix
 from heterotrain_operator.clusters.simulated.events import Death, EndOfWorker, Preemption
-from heterotrain_operator.clusters.simulated.influences import Influences, Trainee, concerns
+from heterotrain_operator.clusters.simulated.influences import Influence, Influences, Trainee, concerns
 from heterotrain_operator.clusters.simulated.laws import Throttled
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import Scenario
@@ -42,6 +42,7 @@ _STEP, _STEPS, _SAMPLES, _OWN, _SQUARES, _WAIT, _PEAK, _PEAK_BATCH, _LIMIT = map
         "memory_limit_bytes",
     ),
 )
+_USE = [_NAMES.index(name) for name in ("observed_seconds", "cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds")]
 """Places of what steps change; to make metrics of a row takes half as long as `replace`, at ten thousand workers."""
 
 MOST_NUMBERS = 1_000_000
@@ -71,10 +72,11 @@ class Steps:
 class _Counted:
     """What was measured since it was last written into metrics, by rank; seconds, and squares of them."""
 
-    __slots__ = ("own", "squares", "steps", "wait")
+    __slots__ = ("cpu", "observed", "own", "squares", "steps", "throttled", "wait", "waiting")
 
     def __init__(self, members: int) -> None:
-        self.steps = 0
+        self.steps, self.observed = 0, 0.0
+        self.cpu, self.throttled, self.waiting = np.zeros(members), np.zeros(members), np.zeros(members)
         self.own, self.squares, self.wait = np.zeros(members), np.zeros(members), np.zeros(members)
 
     def add(self, own_seconds: Matrix, seconds: Matrix) -> None:
@@ -83,6 +85,19 @@ class _Counted:
         self.own += total
         self.squares += np.einsum("sk,sk->k", own_seconds, own_seconds)
         self.wait += seconds.sum() - total
+
+    def add_use(self, steps: Steps, influence: Influence | None) -> None:
+        """What the steps' own times went to: work, the CPU limit, and waiting for a CPU."""
+        self.observed += float(steps.seconds.sum())
+        if influence is None:
+            self.cpu += steps.own_seconds.sum(axis=0)
+            return
+        done = len(steps.seconds)
+        throttled, waiting = influence.throttled[:done], influence.waiting[:done]
+        work = steps.own_seconds / (throttled * waiting)
+        self.cpu += work.sum(axis=0)
+        self.throttled += (work * np.maximum(throttled - 1, 0)).sum(axis=0)
+        self.waiting += (work * throttled * np.maximum(waiting - 1, 0)).sum(axis=0)
 
 
 @dataclass(slots=True)
@@ -280,8 +295,8 @@ class Training:
         means = mean_seconds(followed.pods, followed.plan.batch_sizes)
         count = self._count(until, left, means)
         noise = self._draws.peek(count)[:, followed.columns]
-        influences = self._influences.factors(self.executed, count, followed.trainees)
-        factors = noise if influences is None else noise * influences[0]
+        influence = self._influences.of(self.executed, count, followed.trainees)
+        factors = noise if influence is None else noise * influence.true
         own = means * factors
         communication = self._scenario.communication.seconds(len(followed.pods))
         seconds = own.max(axis=1) + communication
@@ -296,10 +311,10 @@ class Training:
                 seconds[:done],
                 own[:done],
                 factors[:done],
-                None if influences is None else influences[1][:done],
+                None if influence is None else influence.known[:done],
                 communication,
             )
-            self._commit(followed, steps)
+            self._commit(followed, steps, influence)
             if until != math.inf:
                 self._began = float(ends[done - 1])
             if self.on_steps is not None:
@@ -321,7 +336,7 @@ class Training:
                 break
         return max(int(count), 1)
 
-    def _commit(self, followed: _Version, steps: Steps) -> None:
+    def _commit(self, followed: _Version, steps: Steps, influence: Influence | None) -> None:
         done = len(steps.seconds)
         self._draws.skip(done)
         self.executed += done
@@ -330,6 +345,7 @@ class Training:
         followed.unmeasured -= skipped
         if skipped < done:
             followed.counted.add(steps.own_seconds[skipped:], steps.seconds[skipped:])
+        followed.counted.add_use(steps, influence)
 
     def _report(self) -> None:
         """Write what was counted into the members' metrics, on top of what these hold."""
@@ -345,9 +361,12 @@ class Training:
             counted.squares.tolist(),
             counted.wait.tolist(),
             followed.random.uniform(-1, 1, len(followed.pods)).tolist(),
+            counted.cpu.tolist(),
+            counted.throttled.tolist(),
+            counted.waiting.tolist(),
             strict=True,
         )
-        for pod, member, own, squares, wait, noise in columns:
+        for pod, member, own, squares, wait, noise, *used in columns:
             metrics = pod.metrics
             if metrics.plan_version != plan.version:
                 metrics = self._first_metrics(plan, member)
@@ -364,6 +383,9 @@ class Training:
             row[_WAIT] += wait
             if use is not None:
                 row[_PEAK], row[_PEAK_BATCH], row[_LIMIT] = peak, samples, use.limit_bytes
+            if pod.exports_use:
+                for place, more in zip(_USE, (counted.observed, *used), strict=True):
+                    row[place] = (row[place] or 0.0) + more
             pod.metrics = WorkerMetrics(*row)
 
     def _happen(self, pods: Pods) -> bool:

@@ -225,6 +225,21 @@ def test_operator_sees_a_limit_only_if_it_is_known() -> None:
     assert limits == [{2.0}, {0.5}, {0.5}]
 
 
+def test_use_of_the_cpu_says_what_made_a_worker_slow() -> None:
+    models = {**MODELS, "slow": replace(MODELS["slow"], cpu_limit=2.0)}
+    causes = (LimitChange(("slow",), 1.0, 0), Interference(("slow",), 3.0, 10), Jump(("fast",), 5.0, 0))
+    simulation = Simulation(*causes, models=models).start()
+    simulation.cluster.train(10)
+    fast, slow = simulation.metrics(FAST), simulation.metrics(SLOW)
+    assert fast is not None and slow is not None
+    assert (fast.cpu_seconds, fast.cpu_throttled_seconds, fast.cpu_wait_seconds) == pytest.approx((2.4, 0.0, 0.0))
+    # Twice its 96 ms by the limit, and half of the time three times that.
+    used = (slow.cpu_seconds, slow.cpu_throttled_seconds, slow.cpu_wait_seconds)
+    assert used == pytest.approx((0.96, 0.96, 5 * 2 * 0.192))
+    assert slow.own_seconds == pytest.approx(sum(used))  # type: ignore[arg-type]  # none is None
+    assert slow.observed_seconds == pytest.approx(slow.own_seconds + slow.wait_seconds)
+
+
 def test_a_worker_that_has_just_started_warms_up() -> None:
     warming = slowdown(WarmUp(("slow",), 5.0, 4.0))
     assert (warming[0], warming[4]) == pytest.approx((5.0, 1 + 4 / np.e))
