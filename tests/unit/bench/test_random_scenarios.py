@@ -1,0 +1,18 @@
+"""Random jobs on random clusters: decisions never raise, keep every bound, and rest when nothing happens any more."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_scenarios import broken_rules, is_calm, random_scenario
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_whatever_happens_plans_are_sound(seed: int, forgetful: bool) -> None:
+    """`python hack/bench/random_scenarios.py` tries thousands."""
+    assert broken_rules(random_scenario(seed), forgetful=forgetful) == []
+
+
+def test_some_scenarios_are_calm_enough_to_come_to_rest() -> None:
+    assert sum(is_calm(random_scenario(seed)) for seed in range(200)) >= 10
