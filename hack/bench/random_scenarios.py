@@ -46,7 +46,7 @@ INTERVALS, EVENTFUL_INTERVALS = 70, 25
 QUIET_INTERVALS, QUIET_PLANS = 20, 3
 """In the last so many intervals at most so many plans: the batches rest."""
 
-CALM_VARIATION = 0.1
+CALM_SHARE, CALM_VARIATION = 0.3, 0.1
 MIB = 2.0**20
 
 
@@ -54,13 +54,14 @@ def random_scenario(seed: int) -> Scenario:
     """The scenario of a seed; always the same one."""
     rng = random.Random(seed)
     groups, models = [], {}
+    calm = rng.random() < CALM_SHARE
     for rank in range(rng.randint(1, 4)):
         replicas = rng.randint(1, 4)
         low = rng.choice([0, 1, 1, 1, 4, 8])
         high = rng.choice([None, None, 40, 96, 300])
         limit = rng.choice([None, 0.25, 1.0, 4.0])
         groups.append(Group(f"g{rank}", replicas, batch_min=low, batch_max=high, cpu_limit=limit))
-        models[f"g{rank}"] = _model(rng)
+        models[f"g{rank}"] = _calm_model(rng) if calm else _model(rng)
     workers = sum(group.replicas for group in groups)
     job = Job(
         "job",
@@ -111,6 +112,11 @@ def _model(rng: random.Random) -> WorkerModel:
     if rng.random() < 0.3:
         memory = MemoryUse(200 * MIB, rng.uniform(0.5, 4) * MIB, rng.uniform(300, 2000) * MIB)
     return WorkerModel(_law(rng), rng.choice([0.5, 1.0, 2.0, 4.0]), _noise(rng), rng.choice([0.0, 0.1, 0.4]), memory)
+
+
+def _calm_model(rng: random.Random) -> WorkerModel:
+    line = Affine(rng.choice([0.0, 0.005, 0.03]), rng.choice([0.0005, 0.001, 0.004]))
+    return WorkerModel(line, rng.choice([0.5, 1.0, 2.0, 4.0]), Independent(rng.uniform(0, CALM_VARIATION)))
 
 
 def _communication(rng: random.Random) -> Communication:
