@@ -247,7 +247,14 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     names = list(constants()) if options.constants else options.without or list(known())
     found = measure(names, options)
-    text = json.dumps({"seeds": options.seeds, "changes": [asdict(each) for each in found]}, indent=1)
+    document = {
+        "benchmark": "ablation",
+        "seeds": options.seeds,
+        "workers": options.workers,
+        "cases": list(options.case),
+        "changes": [asdict(each) | {"hurts": each.hurts} for each in found],
+    }
+    text = json.dumps(document, indent=1)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(text + "\n", encoding="utf-8")

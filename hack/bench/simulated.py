@@ -189,14 +189,14 @@ def measure(keys: Sequence[tuple[Case, int, str]], seeds: int, processes: int) -
 def lines_of(rows: Sequence[Row]) -> Iterable[str]:
     """The table as text."""
     yield (
-        f"{'scenario':30} {'K':>4} {'policy':22} {'E':>6} {'settled':>7} {'worst':>6} {'plans':>6} "
+        f"{'scenario':34} {'K':>4} {'policy':22} {'E':>6} {'settled':>7} {'worst':>6} {'plans':>6} "
         f"{'within 5 %':>10} {'off':>4} {'first':>6}"
     )
     for row in rows:
         close = "never" if row.close_after is None else f"{row.close_after:.1f}"
         first = "-" if row.first_move is None else str(row.first_move)
         yield (
-            f"{row.case:30} {row.workers:4} {row.policy:22} {row.ratio:6.3f} {row.settled:7.3f} "
+            f"{row.case:34} {row.workers:4} {row.policy:22} {row.ratio:6.3f} {row.settled:7.3f} "
             f"{row.settled_worst:6.3f} {row.plans_per_100:6.1f} {close:>10} {row.off:4} {first:>6}"
         )
 

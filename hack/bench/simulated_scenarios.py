@@ -59,6 +59,8 @@ class Case:
     events: Callable[[tuple[str, ...]], tuple[ClusterEvent, ...]] = lambda groups: ()
     scales: tuple[float, ...] = ()
     limits: bool = False
+    multiple: int = 1
+    """Of what batches are to be multiples, as a user says who knows of padding."""
     noises: tuple[float, ...] = ()
     """Variation of each group's independent noise, where they differ."""
     memory: MemoryUse | None = None
@@ -77,7 +79,7 @@ class Case:
         limits = [4.0 / scale if self.limits or policy == STATIC else None for scale in scales]
         counts = [(workers - index + len(scales) - 1) // len(scales) for index in range(len(scales))]
         groups = tuple(
-            Group(f"g{index}", count, cpu_limit=limit)
+            Group(f"g{index}", count, cpu_limit=limit, multiple_of=self.multiple)
             for index, (count, limit) in enumerate(zip(counts, limits, strict=True))
             if count
         )
@@ -147,8 +149,12 @@ def cases() -> tuple[Case, ...]:
     )
     return (
         *(Case(f"affine, {name}", noise=noise, goal=goal) for name, noise, goal in noises),
-        *(Case(f"{name}, independent 10 %", law, Independent(0.10)) for name, law in _laws()),
-        *(Case(f"{name}, AR(.9) 10 %", law, AR1(0.9, 0.10)) for name, law in _laws()),
+        *(
+            Case(f"{name}, {noise}", law, kind, multiple=law.multiple if isinstance(law, Padded) else 1)
+            for noise, kind in (("independent 10 %", Independent(0.10)), ("AR(.9) 10 %", AR1(0.9, 0.10)))
+            for name, law in _laws()
+        ),
+        Case("padded 16 unsaid, independent 10 %", Padded(AFFINE, 16), Independent(0.10)),
         Case("unlike noise 2-30 %", noises=(0.02, 0.30, 0.10, 0.05)),
         Case("equal workers", scales=(1.0,), noise=Independent(0.10)),
         Case("four times slower", scales=(4.0, 1.0, 1.0, 1.0), first_move=3),

@@ -301,7 +301,40 @@ def _simulated(document: Document) -> str:
     return markdown(("scenario", *headings), lines) + "\n\n" + "\n".join(notes)
 
 
+def ablation(documents: Sequence[Document]) -> str:
+    """A row for each change, the dearest first."""
+    return "\n\n".join(map(_ablation, documents))
+
+
+def _ablation(document: Document) -> str:
+    lines = [
+        [
+            each["without"],
+            *(f"{each[figure]:+.3f}" for figure in ("worst", "mean")),
+            each["worst_case"],
+            *(f"{each[figure]:+.1f}" for figure in ("plans", "plans_worst")),
+            f"{each['off']:+}",
+            "yes" if each["hurts"] else "no",
+        ]
+        for each in sorted(document["changes"], key=lambda each: -each["worst"])
+    ]
+    headings = (
+        "without",
+        "E, worst",
+        "E, mean",
+        "where, workers",
+        "plans per 100 intervals",
+        "worst",
+        "runs off",
+        "hurts",
+    )
+    sizes = " and ".join(map(str, document["workers"]))
+    said = f"Simulated, {len(document['cases'])} scenarios with {sizes} workers, {document['seeds']} seeds each."
+    return markdown(headings, lines) + "\n\n" + said
+
+
 TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {
+    "ablation": ablation,
     "bsp": bsp,
     "gpu": gpu,
     "weighting": weighting,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import ablation
 import pytest
 import simulated
+import table
 from ablation import Change, Worth, constants, known, replaced, worth_of
 from simulated_scenarios import by_name
 
@@ -83,9 +85,13 @@ def test_the_worst_scenario_is_named():
     assert worth(1.05).worst_case == "drift 2x, 3"
 
 
-def test_a_command_measures_what_is_asked_for(capsys: pytest.CaptureFixture[str]):
+def test_a_command_measures_what_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "ablation.json"
     words = ["--without", "noise gate", "--case", "affine, independent 20 %", "--workers", "3", "--seeds", "1"]
-    assert ablation.main([*words, "--processes", "1"]) == 0
+    assert ablation.main([*words, "--processes", "1", "--out", str(file)]) == 0
     said = capsys.readouterr().out
     assert "noise gate" in said
     assert "all of it simulated" in said
+    page = table.rendered(table.read([file]), "ablation")
+    assert "| noise gate |" in page
+    assert "Simulated, 1 scenarios with 3 workers, 1 seeds each." in page
