@@ -75,4 +75,4 @@ def unavailable(document: Mapping[str, Any]) -> Iterator[Problem]:
 
 def known_policies() -> tuple[str, ...]:
     """Names that `batching.policy` may have: those registered, without the internal ones."""
-    return tuple(name for name in POLICIES if name[:1].isupper() and name != "Profile")
+    return tuple(name for name, policy in POLICIES.items() if name[:1].isupper() and not policy.internal)

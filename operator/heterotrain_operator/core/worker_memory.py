@@ -50,8 +50,8 @@ class WorkerMemory(NamedTuple):
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
     (`memory_model.py`), what it used of the CPU (`resource_use.py`), the batch at which its throughput fell
     (`throughput_cap.py`), by how much its steps vary (`variation.py`) and the fewest samples that its model trains well
-    with (`least_batch.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`) and in a
-    profile's second plan (`batching/policies/profile.py`), since when its metrics cannot be read
+    with (`least_batch.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`), what
+    its policy noted (`batching/policies/profile.py`, `omnilearn.py`), since when its metrics cannot be read
     (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
     (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
     how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`).
@@ -66,7 +66,7 @@ class WorkerMemory(NamedTuple):
     memory_use: MemoryUse = MemoryUse()
     throughput_cap: ThroughputCap = ThroughputCap()
     resource_use: ResourceUse = ResourceUse()
-    reference_batch: Annotated[int, Column(18)] = 0
+    noted: Annotated[int, Column(18)] = 0
     silent_since: Annotated[float, Column(19)] = 0.0
     replaced_batch: Annotated[int, Column(21)] = 0
     least_batch: Annotated[int, Column(29)] = 0
@@ -96,7 +96,7 @@ class WorkerMemory(NamedTuple):
             self.memory_use,
             cap if cap is before.throughput_cap else cap.rounded(),
             self.resource_use,
-            self.reference_batch,
+            self.noted,
             cut(self.silent_since, BASELINE_DIGITS),
             self.replaced_batch,
             self.least_batch,
@@ -123,7 +123,7 @@ class WorkerMemory(NamedTuple):
             memory_use,
             throughput_cap,
             resource_use,
-            self.reference_batch,
+            self.noted,
             self.silent_since,
             self.replaced_batch,
             self.least_batch,
@@ -202,7 +202,7 @@ _VALUES: dict[str, tuple[type[Any], Columns]] = {
 }
 _OWN_COLUMNS = columns_of(WorkerMemory)
 _PARTS = (("", _OWN_COLUMNS), *((part, columns) for part, (_, columns) in _VALUES.items()))
-_EMPTY_ROW: list[Any] = [0] * sum(len(columns) for _, columns in _PARTS)
+_EMPTY_ROW: list[Any] = [0] * (1 + max(number for _, columns in _PARTS for number, _, _ in columns))
 
 NOBODY = WorkerMemory()
 """Of a worker of whom nothing is known."""

@@ -11,7 +11,6 @@ from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.prediction.throughput_cap import EXPIRES_INTERVALS, ThroughputCap, raised, watched
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -106,22 +105,6 @@ def test_proportional_raises_a_worker_without_samples() -> None:
     assert proposal.batches[1] >= 1
 
 
-def test_throughput_that_falls_in_two_intervals_after_a_raise_bounds_the_batch() -> None:
-    memory = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
-    slow = Estimate(0.2, 0.0, 10)
-    memory = watched(memory, 100, slow)
-    assert memory.cap == 0, "one interval may be a spike"
-    memory = watched(memory, 100, slow)
-    assert memory.cap == 64
-
-
-def test_one_spike_of_interference_bounds_nothing() -> None:
-    memory = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
-    for seconds in (0.2, 0.1, 0.2, 0.1):
-        memory = watched(memory, 100, Estimate(seconds, 0.0, 10))
-    assert memory.cap == 0
-
-
 def seen_to_grow_by(power: float, seconds: float, batch: int) -> Seat:
     """A worker whose own time is known to grow by `power` per cent where its batch grows by one."""
     slope = power * seconds / batch
@@ -146,13 +129,6 @@ def test_proportional_promises_a_step_no_slower_than_the_one_before() -> None:
 
 def test_proportional_promises_nothing_of_a_step_of_other_samples() -> None:
     assert propose("Proportional", [seat(0.1, 64), seat(0.3, 64)], fixed_global_batch=False).promise is None
-
-
-def test_learned_bound_expires() -> None:
-    cap = ThroughputCap(cap=64, intervals=EXPIRES_INTERVALS)
-    for _ in range(EXPIRES_INTERVALS):
-        cap = watched(cap, 64, None)
-    assert cap.cap == 0
 
 
 def test_optimal_moves_to_the_split_that_ends_all_together() -> None:

@@ -66,13 +66,13 @@ def memory_of(workers: int, plan_version: int = 7) -> Memory:
 
         bounds = {name: draw.randrange(500) for name in ("guessed_batch", "low_batch", "high_batch", "failed_batch")}
         peaks = {name: draw.randrange(80000) for name in ("limit_mib", "low_mib", "high_mib")}
-        cap = {name: draw.randrange(500) for name in ("raised_from", "falls", "cap", "intervals")}
+        cap = {name: draw.randrange(500) for name in ("raised_from", "cap")}
         return WorkerMemory(
             floats(StepTime),
             replace(floats(BatchCost), predicted=1),
             MemoryUse(**bounds, **peaks),
             replace(floats(ThroughputCap), **cap),
-            reference_batch=draw.randrange(500),
+            noted=draw.randrange(500),
             silent_since=draw.uniform(0.01, 1000),
             replaced_batch=draw.randrange(500),
             least_batch=8,

@@ -102,7 +102,7 @@ class Scenario:
     `models` are by the name of a worker or of a group; a worker's own comes first, and without either it is
     `other_workers`. It lasts `intervals` control intervals of `job.interval` executed steps each. The job itself has
     `total_steps` (None: more than are run); workers that fail go on from the last checkpoint, one of which is written
-    every `checkpoint_steps` (0: never).
+    every `checkpoint_steps` (0: never). An epoch has `epoch_steps`.
     """
 
     job: Job
@@ -115,11 +115,12 @@ class Scenario:
     intervals: int = 100
     total_steps: int | None = None
     checkpoint_steps: int = 0
+    epoch_steps: int = 100
     title: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError if a model or an event is of nobody that the job has."""
-        at_least(1, intervals=self.intervals)
+        at_least(1, intervals=self.intervals, epoch_steps=self.epoch_steps)
         at_least(0, seed=self.seed, checkpoint_steps=self.checkpoint_steps)
         if self.total_steps is not None:
             at_least(1, total_steps=self.total_steps)

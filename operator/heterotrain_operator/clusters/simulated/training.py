@@ -28,15 +28,17 @@ Pods = dict[str, SimulatedPod]
 
 _NAMES = [each.name for each in fields(WorkerMetrics)]
 _VALUES = attrgetter(*_NAMES)
-_STEP, _STEPS, _SAMPLES, _OWN, _SQUARES, _WAIT, _PEAK, _PEAK_BATCH, _LIMIT = map(
+_STEP, _EPOCH, _STEPS, _SAMPLES, _OWN, _SQUARES, _WAIT, _SMOOTHED, _PEAK, _PEAK_BATCH, _LIMIT = map(
     _NAMES.index,
     (
         "step",
+        "epoch",
         "steps",
         "samples",
         "own_seconds",
         "own_seconds_squared",
         "wait_seconds",
+        "own_seconds_ewma",
         "memory_peak_bytes",
         "memory_batch_size",
         "memory_limit_bytes",
@@ -103,7 +105,8 @@ class _Counted:
 @dataclass(slots=True)
 class _Version:
     """A plan that is followed, with its members' pods by rank. `columns` are theirs in the draws, `unmeasured` the
-    steps that will not be measured; `random` draws the noise of memory.
+    steps that will not be measured; `random` draws the noise of memory. `smoothed` are moving averages of the members'
+    own seconds, once one step is measured.
     """
 
     plan: Plan
@@ -114,6 +117,15 @@ class _Version:
     unmeasured: int
     random: np.random.Generator
     counted: _Counted
+    smoothed: Matrix | None = None
+
+    def measure(self, own_seconds: Matrix, seconds: Matrix, weight: float) -> None:
+        """Take in measured steps; the newest has this weight in the moving averages."""
+        self.counted.add(own_seconds, seconds)
+        if self.smoothed is None:
+            self.smoothed, own_seconds = own_seconds[0], own_seconds[1:]
+        kept = (1 - weight) ** np.arange(len(own_seconds), -1, -1.0)
+        self.smoothed = kept[0] * self.smoothed + weight * (kept[1:] @ own_seconds)
 
 
 class Training:
@@ -235,12 +247,17 @@ class Training:
             pod.metrics = self._first_metrics(plan, member)
         return self._kill_beyond_limits()
 
+    @property
+    def _epoch(self) -> int:
+        return self.step // self._scenario.epoch_steps
+
     def _first_metrics(self, plan: Plan, member: Member) -> WorkerMetrics:
         return WorkerMetrics(
             plan_version=plan.version,
             generation=plan.generation,
             batch_size=member.batch_size,
             step=self.step,
+            epoch=self._epoch,
             total_steps=self._scenario.total_steps or 0,
             phase=PHASE_TRAINING,
         )
@@ -344,7 +361,8 @@ class Training:
         skipped = min(followed.unmeasured, done)
         followed.unmeasured -= skipped
         if skipped < done:
-            followed.counted.add(steps.own_seconds[skipped:], steps.seconds[skipped:])
+            weight = self._scenario.job.smoothing
+            followed.measure(steps.own_seconds[skipped:], steps.seconds[skipped:], weight)
         followed.counted.add_use(steps, influence)
 
     def _report(self) -> None:
@@ -360,13 +378,15 @@ class Training:
             counted.own.tolist(),
             counted.squares.tolist(),
             counted.wait.tolist(),
+            (None,) * len(followed.pods) if followed.smoothed is None else followed.smoothed.tolist(),
             followed.random.uniform(-1, 1, len(followed.pods)).tolist(),
             counted.cpu.tolist(),
             counted.throttled.tolist(),
             counted.waiting.tolist(),
             strict=True,
         )
-        for pod, member, own, squares, wait, noise, *used in columns:
+        epoch = self._epoch
+        for pod, member, own, squares, wait, smoothed, noise, *used in columns:
             metrics = pod.metrics
             if metrics.plan_version != plan.version:
                 metrics = self._first_metrics(plan, member)
@@ -376,11 +396,13 @@ class Training:
                 peak = new if peak is None or new is None else max(peak, new)
             row = list(_VALUES(metrics))
             row[_STEP] = self.step
+            row[_EPOCH] = epoch
             row[_STEPS] += counted.steps
             row[_SAMPLES] += counted.steps * member.batch_size
             row[_OWN] += own
             row[_SQUARES] += squares
             row[_WAIT] += wait
+            row[_SMOOTHED] = smoothed
             if use is not None:
                 row[_PEAK], row[_PEAK_BATCH], row[_LIMIT] = peak, samples, use.limit_bytes
             if pod.exports_use:

@@ -8,7 +8,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.bounds import bounds_in_passes
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
@@ -30,9 +30,16 @@ def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         return Proposal(None, f"batches stay: {error}")
 
 
-def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Sequence[Estimate | None]) -> list[Seat]:
+def seats_of(
+    job: Job,
+    plan: Plan,
+    workers: Sequence[WorkerMemory],
+    windows: Sequence[Estimate | None],
+    metrics: Sequence[WorkerMetrics | None] = (),
+) -> list[Seat]:
     """The members of a plan as policies see them. A worker without samples has no estimate: it runs no user
-    code; one that is left out keeps its batch. `windows` are the newest intervals by rank, None where there is none.
+    code; one that is left out keeps its batch. `windows` are the newest intervals by rank, None where there is none,
+    and `metrics` what is read of the workers now, if that is known.
     """
     groups = {group.name: group for group in job.groups}
     predictor = predictor_of(job)
@@ -48,7 +55,11 @@ def seats_of(job: Job, plan: Plan, workers: Sequence[WorkerMemory], windows: Seq
             known,
             predictor,
             held,
+            None if counters is None else counters.own_seconds_ewma,
+            0 if counters is None else counters.epoch,
         )
-        for member, known, window, pair in zip(plan.members, workers, windows, bounds, strict=True)
+        for member, known, window, pair, counters in zip(
+            plan.members, workers, windows, bounds, metrics or (None,) * len(workers), strict=True
+        )
         for held in (known.left_out >= LEFT_OUT,)
     ]

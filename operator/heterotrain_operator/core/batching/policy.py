@@ -19,7 +19,8 @@ class Seat(NamedTuple):
 
     `estimate` is its own time under the active plan, None if there is none (always of a worker at 0
     samples); `window` that of the newest interval alone. One that is `held` is not read, or of no use: it keeps its
-    batch, its bounds leave it no other, and it has no estimate.
+    batch, its bounds leave it no other, and it has no estimate. It exports `smoothed_seconds`, the moving average of
+    its own time since the active plan began, and trains in this `epoch`.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Seat(NamedTuple):
     memory: WorkerMemory = WorkerMemory()
     predictor: Predictor = PREDICTORS["EMA"]
     held: bool = False
+    smoothed_seconds: float | None = None
+    epoch: int = 0
 
     @property
     def prediction(self) -> Prediction | None:

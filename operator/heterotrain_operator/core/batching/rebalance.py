@@ -48,7 +48,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
     if too_few := no_quorum(plan, taking_part):
         return Adjustment(None, "; ".join([f"batches stay: {too_few}", *remarks]), memory, events=found)
-    seats = seats_of(job, plan, memory.workers, windows)
+    seats = seats_of(job, plan, memory.workers, windows, metrics)
     proposal = ask_policy(job, seats, memory.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)

@@ -123,8 +123,7 @@ class StepTime(NamedTuple):
     def rounded(self) -> StepTime:
         """With its numbers cut to the digits that are kept."""
         mean, spread = cut(self.mean_seconds, MEAN_DIGITS), cut(self.variance, VARIANCE_DIGITS)
-        steps, limit = cut_each(self[5:7])
-        return StepTime(*cut_each(self[:3], BASELINE_DIGITS), mean, spread, steps, limit)
+        return StepTime(*[*cut_each(self[:3], BASELINE_DIGITS), mean, spread, *cut_each(self[5:7])])
 
 
 def steps_since(known: StepTime, metrics: WorkerMetrics) -> float:

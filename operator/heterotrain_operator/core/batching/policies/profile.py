@@ -32,14 +32,14 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if stage == 0:
         speeds = [seat.batch / seat.estimate.mean_seconds if seat.estimate is not None else 0.0 for seat in seats]
         batches = split_proportionally(speeds, job.global_batch, bounds, multiples_of_seats(seats))
-        memories = tuple(known._replace(reference_batch=batch) for known, batch in zip(memories, batches, strict=True))
+        memories = tuple(known._replace(noted=batch) for known, batch in zip(memories, batches, strict=True))
         if batches != tuple(seat.batch for seat in seats):
             reason = f"Profile, plan 2 of {PROFILE_PLANS}: batches proportional to measured speed"
             return Proposal(batches, reason, memories, stage=1)
         stage = 1  # equal workers: the first plan is the second, too
     scale = SCALES[stage - 1]
     batches = tuple(
-        min(max(nearest_multiple(scale * known.reference_batch, seat.group.multiple_of), low), high)
+        min(max(nearest_multiple(scale * known.noted, seat.group.multiple_of), low), high)
         for seat, known, (low, high) in zip(seats, memories, bounds, strict=True)
     )
     if sum(batches) < 1:
