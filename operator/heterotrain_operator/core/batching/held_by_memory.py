@@ -38,49 +38,62 @@ class HeldByMemory:
 
 
 def held_by_memory(
-    job: Job, seats: Sequence[Seat], lines: Sequence[Line], reachable: Sequence[Bounds], present_seconds: float
+    job: Job,
+    seats: Sequence[Seat],
+    lines: Sequence[Line],
+    reachable: Sequence[Bounds],
+    *,
+    present_seconds: float,
+    least_saving: float,
 ) -> HeldByMemory | None:
-    """What memory alone keeps from saving; None if it holds nobody back. `lines` and `reachable` are the own times and
-    the bounds, by rank, that the policy counts with, and `present_seconds` those of the slowest.
+    """What memory alone keeps from saving more than `least_saving`; None if it does not. `lines` and `reachable` are
+    the own times and the bounds, by rank, that the policy counts with, and `present_seconds` those of the slowest.
+
+    Where some workers can find out more, it is what these hold back, with all others as they are bounded now.
     """
-    free = [_without_memory(job, seat, pair) for seat, pair in zip(seats, reachable, strict=True)]
-    if free == list(reachable):
+    every = [rank for rank, seat in enumerate(seats) if _is_bounded(seat)]
+    if not every:
         return None
-    batches = waterfill(lines, job.global_batch, free, multiples_of_seats(seats))
-    held = [
-        rank
-        for rank, (seat, batch) in enumerate(zip(seats, batches, strict=True))
-        if free[rank] != reachable[rank] and batch > reachable[rank][1]
-    ]
-    if not held:
-        return None
-    # Who keeps its batch is no part of the comparison: nothing is known of its time.
     moving = [rank for rank, (low, high) in enumerate(reachable) if low < high]
-    seconds = iteration_seconds([lines[rank] for rank in moving], [batches[rank] for rank in moving])
-    saving = 1 - seconds / present_seconds
-    fullest = max(held, key=lambda rank: _used(seats[rank]))
-    use = seats[fullest].memory.memory_use
-    peak = use.high_mib if use.high_batch == seats[fullest].batch else use.low_mib
-    tried = {rank for rank in held if _can_be_halved(seats[rank])}
-    what = (
-        f"memory holds the batches of {listed([seats[rank].name for rank in held])} back ({seats[fullest].name} takes "
-    )
-    reason = (
-        f"{what}{peak} of {use.limit_mib} MiB at {seats[fullest].batch} samples); without that the best split would "
-        f"save {percent(max(saving, 0.0))} of the step"
-    )
-    if tried:
-        names = listed([seats[rank].name for rank in sorted(tried)])
-        reason += f"; what half a batch takes is measured in two passes of {names}"
-    at_once = tuple(seat.batch - seat.batch // 2 if rank in tried else 0 for rank, seat in enumerate(seats))
-    return HeldByMemory(saving, reason, at_once if tried else ())
+
+    def without(lifted: Sequence[int]) -> tuple[float, list[int]]:
+        """The share of the step that is saved where memory bounds none of these ranks, and which of them gain."""
+        free = list(reachable)
+        for rank in lifted:
+            low, high = reachable[rank]
+            free[rank] = low, max(high, min(bounds_of(job, seats[rank].group)[1], job.global_batch))
+        batches = waterfill(lines, job.global_batch, free, multiples_of_seats(seats))
+        # Who keeps its batch is no part of the comparison: nothing is known of its time.
+        seconds = iteration_seconds([lines[rank] for rank in moving], [batches[rank] for rank in moving])
+        return 1 - seconds / present_seconds, [rank for rank in lifted if batches[rank] > reachable[rank][1]]
+
+    learning = [rank for rank in every if _can_be_halved(seats[rank])]
+    saving, held = without(learning) if learning else (0.0, [])
+    if held and saving > least_saving:
+        names = listed([seats[rank].name for rank in held])
+        more = f"; what half a batch takes is measured in two passes of {names}"
+        at_once = tuple(seat.batch - seat.batch // 2 if rank in held else 0 for rank, seat in enumerate(seats))
+        return HeldByMemory(saving, _in_words(seats, held, saving) + more, at_once)
+    saving, held = without(every)
+    if not held or saving <= least_saving:
+        return None
+    return HeldByMemory(saving, _in_words(seats, held, saving), ())
 
 
-def _without_memory(job: Job, seat: Seat, reachable: Bounds) -> Bounds:
-    use, (low, high) = seat.memory.memory_use, reachable
-    if seat.held or seat.batch <= 0 or use.limit_mib <= 0 or use.low_batch <= 0:
-        return reachable
-    return low, max(high, min(bounds_of(job, seat.group)[1], job.global_batch))
+def _in_words(seats: Sequence[Seat], held: Sequence[int], saving: float) -> str:
+    fullest = seats[max(held, key=lambda rank: _used(seats[rank]))]
+    use = fullest.memory.memory_use
+    peak = use.high_mib if use.high_batch == fullest.batch else use.low_mib
+    return (
+        f"memory holds the batches of {listed([seats[rank].name for rank in held])} back ({fullest.name} takes {peak} "
+        f"of {use.limit_mib} MiB at {fullest.batch} samples); without that the best split would save {percent(saving)} "
+        "of the step"
+    )
+
+
+def _is_bounded(seat: Seat) -> bool:
+    use = seat.memory.memory_use
+    return not seat.held and seat.batch > 0 and use.limit_mib > 0 and use.low_batch > 0
 
 
 def _used(seat: Seat) -> float:

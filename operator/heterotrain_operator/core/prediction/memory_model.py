@@ -105,8 +105,8 @@ class MemoryUse:
 
 def _greatest(line: MemoryLine) -> int | None:
     """Never less than the smallest batch seen, which has run, and not less than the greatest one while its peak fits.
-    From there half of the room that is left may be tried at the steepest slope that the peaks can mean, for that peak
-    will be looked at in turn.
+    Where nothing more is sure, what room is left may be tried at the steepest slope that the peaks can mean, for that
+    peak will be looked at in turn.
     """
     if line.limit_mib <= 0:
         return None
@@ -116,7 +116,7 @@ def _greatest(line: MemoryLine) -> int | None:
         below = line.low_mib - _error(line.low_mib)
         sure = (usable - high) * span // (high - below)
         room = usable - line.limit_mib * VARIATION_PERCENT // 100 - line.high_mib
-        return line.high_batch + max(sure, room // 2 * span // (line.high_mib - below), 0)
+        return line.high_batch + (sure if sure > 0 else max(room * span // (line.high_mib - below), 0))
     if low >= usable:
         return line.low_batch
     return line.low_batch + (usable - low) * span // (high - low)

@@ -76,8 +76,8 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         if _is_sure(seats, lines, batches, seconds, noise):
             threshold = min(threshold, LEAST_SURE_SAVING)
     if saving <= threshold:
-        held = held_by_memory(job, seats, lines, bounds, worst.mean_seconds)
-        if held is not None and held.saving > threshold:
+        held = held_by_memory(job, seats, lines, bounds, present_seconds=worst.mean_seconds, least_saving=threshold)
+        if held is not None:
             why = f"Optimal keeps the batches: {slowest(seats)}; {held.reason}"
             return Proposal(None, why, at_once=held.at_once)
         again = _tried_again(job, seats, lines, bounds, worst.mean_seconds)
