@@ -306,6 +306,15 @@ def resources(dashboard: Dashboard) -> Dashboard:
             )
         )
         .with_panel(
+            graph(
+                "Stragglers",
+                "Own time over the expected one, of workers that are slow by fault; none is good.",
+                "short",
+                (by("worker", table.JOB_STRAGGLER_SLOWDOWN), "{{worker}}"),
+                columns=8,
+            )
+        )
+        .with_panel(
             steps(
                 "CPU limit",
                 "Cores, as they are now; a resize in place changes it.",

@@ -10,7 +10,7 @@ from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group, Job, Stragglers
 
 
 def cpu_limit(group: WorkerGroup) -> float | None:
@@ -54,6 +54,13 @@ def to_core(job: HeteroTrainingJob) -> Job:
         smoothing=spec.batching.smoothing,
         prediction=spec.batching.prediction,
         dry_run=spec.batching.dry_run,
+        stragglers=Stragglers(
+            action=spec.stragglers.action,
+            threshold=spec.stragglers.threshold,
+            smoothing=spec.stragglers.smoothing,
+            max_replacements=spec.stragglers.max_replacements,
+            cooldown_seconds=float(spec.stragglers.cooldown_seconds),
+        ),
         suspend=spec.run_policy.suspend,
         backoff_limit=spec.run_policy.backoff_limit,
         resumable=spec.checkpoint.path is not None,

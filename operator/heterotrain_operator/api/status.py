@@ -33,8 +33,8 @@ class ConditionStatus(Model):
     """One condition, in the manner of Kubernetes."""
 
     type: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(
-        description="Created, Running, Suspended, Succeeded, Failed, Balanced or Degraded; and as long as they hold, "
-        "CheckpointNotDurable and Invalid."
+        description="Created, Running, Suspended, Succeeded, Failed, Balanced, Degraded or, unless stragglers are "
+        "ignored, StragglersDetected; and as long as they hold, CheckpointNotDurable and Invalid."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: Annotated[str, Field(max_length=MAX_TEXT)] = Field(default="", description="Why, in one CamelCase word.")
@@ -43,6 +43,22 @@ class ConditionStatus(Model):
         default=None, description="Generation of the spec on which the condition rests."
     )
     last_transition_time: Timestamp | None = Field(default=None, description="When the status last changed.")
+
+
+class StragglerStatus(Model):
+    """The verdict that stands about a worker that is slow by fault."""
+
+    slowdown: Annotated[float, Field(ge=0, le=MAX_COUNT)] = Field(
+        description="Its own time over the one expected of it; two digits of it."
+    )
+    since_step: Number = Field(description="Committed step by which that began.")
+    grounds: Annotated[str, Field(max_length=MAX_NAME)] = Field(
+        description="What it was compared with: SlowerThanItself (the speed that it had when healthy, at its present "
+        "batch and CPU limit) or TooSlowAtLeastBatch (the others, at the fewest samples that it may have)."
+    )
+    remedy: Annotated[str, Field(max_length=MAX_NAME)] = Field(
+        description="What would help best: Rebalance, Replace, Remove or Ignore."
+    )
 
 
 class WorkerStatus(Model):
@@ -82,6 +98,9 @@ class WorkerStatus(Model):
         "it back for longer: a fault, or a neighbour under the same limit), Neighbour (it waits for a CPU that others "
         "use), Computation (its steps take more CPU time) or Script (it waits for something of its own: input, "
         "output, a lock). A changed limit is not listed.",
+    )
+    straggler: StragglerStatus | None = Field(
+        default=None, description="Why it counts as slow by fault. Absent: it does not."
     )
     max_batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
         default=None, description="Most samples at once that its memory is thought to hold. Absent: not known."

@@ -29,6 +29,7 @@ from heterotrain_operator.core.prediction.memory_limit import batch_limit
 from heterotrain_operator.core.prediction.resource_use import NAMES, Cause
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.stragglers import watch as stragglers
 
 
 def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, Memory]:
@@ -47,8 +48,16 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     limited = _batch_limits(decided.plan or seen.plan, memory)
     slowed = _slowed_by(decided.plan or seen.plan, memory)
     states = _worker_states(job, facts, memory)
+    standing = stragglers.verdicts(job, decided.plan or seen.plan, facts.members, memory)
+    steered = decided.phase == "Running" and any(facts.members)
     decided = replace(
-        decided, force_delete=stuck(seen, now), batch_limits=limited, slowed_by=slowed, worker_states=states
+        decided,
+        conditions=(*decided.conditions, *stragglers.condition(job, standing, steered=steered)),
+        force_delete=stuck(seen, now),
+        batch_limits=limited,
+        slowed_by=slowed,
+        worker_states=states,
+        stragglers=standing,
     )
     return decided, memory.rounded(stored)
 
@@ -156,6 +165,10 @@ def _running(
         health = Health(*balance(plan, memory), degraded=silent)
         return decision(job, "Running", "Finishing", reason, health=health, delete=unplanned), memory
     adjustment = adjust(job, plan, members, memory, now)
+    watched, reports = stragglers.watched(
+        job, plan, members, adjustment.windows, adjustment.memory, before=memory.workers
+    )
+    adjustment = replace(adjustment, memory=watched, events=(*adjustment.events, *reports))
     useless = unusable(plan, adjustment.memory)
     degraded = "; ".join(filter(None, [silent, useless, adjustment.degraded]))
     code = "CountersUnusable" if useless and not silent else "WorkersImpaired"

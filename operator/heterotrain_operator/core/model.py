@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from heterotrain.contract import Evaluated, Plan
+from heterotrain_operator.core.stragglers.verdict import Verdict
 
 JobPhase = Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
@@ -45,6 +46,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Stragglers:
+    """What is done about workers that are slow by fault, and how they are told.
+
+    A worker counts as one below `threshold` of the speed expected of it; `smoothing` is the weight of the newest
+    interval in the moving average of that. `rule` is a key of `core.stragglers.rules.RULES`.
+    """
+
+    action: str = "Report"  # Ignore | Report
+    threshold: float = 0.8
+    smoothing: float = 0.1
+    max_replacements: int = 3
+    cooldown_seconds: float = 60.0
+    rule: str = "ExpectedTime"
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What the user wants, resolved: defaults filled in, the global batch a number.
 
@@ -63,6 +80,7 @@ class Job:
     smoothing: float = 0.2
     prediction: str = "EMA"  # how own times are predicted, a key of `PREDICTORS`
     dry_run: bool = False
+    stragglers: Stragglers = Stragglers()
     suspend: bool = False
     failure_policy: str = "RestartAll"  # how incidents are answered, a key of `FAILURE_POLICIES`
     backoff_limit: int = 3
@@ -203,7 +221,7 @@ class Event:
 class Condition:
     """A Kubernetes-style condition; the backend adds the transition time. `status` None: it is not known."""
 
-    type: str  # Created | Running | Suspended | Succeeded | Failed | Balanced | Degraded
+    type: str  # Created | Running | Suspended | Succeeded | Failed | Balanced | Degraded | StragglersDetected
     status: bool | None
     reason: str
     message: str
@@ -220,6 +238,7 @@ class Decision:
     worker, the greatest batches that memory is thought to hold, where that is known. `imbalance` is by what part of the
     mean the slowest own time exceeds it, under the plan that was active; None: not measured. `worker_states` are those
     that the decision rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
+    `stragglers` are the verdicts that stand.
     """
 
     phase: JobPhase
@@ -235,3 +254,4 @@ class Decision:
     slowed_by: tuple[tuple[str, str], ...] = ()
     imbalance: float | None = None
     worker_states: tuple[tuple[str, WorkerState], ...] = ()
+    stragglers: tuple[Verdict, ...] = ()

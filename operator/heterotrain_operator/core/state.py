@@ -40,7 +40,8 @@ class Memory:
     that was taken back by half (own seconds of a step; `expected_steps`: with noise), at how many looks the promise was
     kept, and the `doubt` about such promises (a share of the step) after `missed_promises` of them are those of
     `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
-    (`quorum.py`).
+    (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
+    `start_seconds` is how long the present workers took from nothing to their first plan.
     """
 
     plan_version: int = 0
@@ -82,6 +83,8 @@ class Memory:
     gathered: bool = False
     kept_looks: int = 0
     expected_steps: bool = False
+    judged: int = 0
+    start_seconds: float = 0.0
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -111,14 +114,17 @@ class Memory:
         )
 
     @property
-    def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
-        """What failures have taught, and only another one would teach again; and at which batches memory was seen."""
+    def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[int]]:
+        """What failures have taught, and only another one would teach again; at which batches memory was seen; and who
+        is named a straggler, which is reported once.
+        """
         uses = [worker.memory_use for worker in self.workers]
         bounds = [
             (worker.throughput_cap.cap, use.guessed_batch) for worker, use in zip(self.workers, uses, strict=True)
         ]
         seen = [(use.low_batch, use.high_batch, use.failed_batch) for use in uses]
-        return bounds, seen if any(map(any, seen)) else []
+        named = [rank for rank, worker in enumerate(self.workers) if worker.evidence.named]
+        return bounds, seen if any(map(any, seen)) else [], named
 
     def rounded(self, before: Memory | None = None) -> Memory:
         """With every worker's numbers cut to the digits that are kept; `before` is the memory that this one follows."""
@@ -129,6 +135,7 @@ class Memory:
             replaced_seconds=cut(self.replaced_seconds),
             retreated_seconds=cut(self.retreated_seconds),
             doubt=cut(self.doubt),
+            start_seconds=cut(self.start_seconds),
             workers=tuple(
                 [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(NOBODY), strict=False)]
             ),
@@ -191,9 +198,10 @@ _MEASURED = frozenset(
         "expected_steps",
         "doubt",
         "gathered",
+        "judged",
     }
 )
-_PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds")
+_PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds", "start_seconds")
 _MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
 _KEYS = "worker_keys"
 _JOB_FIELDS = tuple(each for each in fields(Memory) if each.name != "workers")

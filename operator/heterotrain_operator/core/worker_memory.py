@@ -18,6 +18,7 @@ from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.variation import Variation
+from heterotrain_operator.core.stragglers.evidence import Evidence
 
 KEY_LENGTH = 6
 """Characters of a worker's key: 36 bits, so that two of 1,000 workers are alike in one job of 100,000. The UIDs are in
@@ -49,12 +50,13 @@ class WorkerMemory(NamedTuple):
 
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
     (`memory_model.py`), what it used of the CPU (`resource_use.py`), the batch at which its throughput fell
-    (`throughput_cap.py`), by how much its steps vary (`variation.py`) and the fewest samples that its model trains well
-    with (`least_batch.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`), what
-    its policy noted (`batching/policies/profile.py`, `omnilearn.py`), since when its metrics cannot be read
-    (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
-    (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
-    how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`).
+    (`throughput_cap.py`), by how much its steps vary (`variation.py`), whether it is slow by fault
+    (`stragglers/evidence.py`) and the fewest samples that its model trains well with (`least_batch.py`). Of single
+    numbers: its batch before the active plan (`batching/rollback.py`), what its policy noted
+    (`batching/policies/profile.py`, `omnilearn.py`), since when its metrics cannot be read (`lifecycle/progress.py`),
+    where it runs (`lifecycle/prior.py`), and whether decisions leave it out (`batching/quorum.py`): `UNUSABLE`,
+    `UNREADABLE`, or below these how many windows in a row could not be used; for how many decisions it has had no
+    samples, and how often it was tried again (`batching/retries.py`).
 
     `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
     members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
@@ -66,6 +68,7 @@ class WorkerMemory(NamedTuple):
     memory_use: MemoryUse = MemoryUse()
     throughput_cap: ThroughputCap = ThroughputCap()
     resource_use: ResourceUse = ResourceUse()
+    evidence: Evidence = Evidence()
     noted: Annotated[int, Column(18)] = 0
     silent_since: Annotated[float, Column(19)] = 0.0
     replaced_batch: Annotated[int, Column(21)] = 0
@@ -89,13 +92,14 @@ class WorkerMemory(NamedTuple):
         """
         if self is before:
             return self
-        step_time, cost, cap = self.step_time, self.batch_cost, self.throughput_cap
+        step_time, cost, cap, evidence = self.step_time, self.batch_cost, self.throughput_cap, self.evidence
         return WorkerMemory(
             step_time if step_time is before.step_time else step_time.rounded(),
             cost if cost is before.batch_cost else cost.rounded(),
             self.memory_use,
             cap if cap is before.throughput_cap else cap.rounded(),
             self.resource_use,
+            evidence if evidence is before.evidence else evidence.rounded(),
             self.noted,
             cut(self.silent_since, BASELINE_DIGITS),
             self.replaced_batch,
@@ -123,6 +127,7 @@ class WorkerMemory(NamedTuple):
             memory_use,
             throughput_cap,
             resource_use,
+            self.evidence,
             self.noted,
             self.silent_since,
             self.replaced_batch,
@@ -175,7 +180,9 @@ def _plausible(worker: WorkerMemory) -> WorkerMemory:
     """
     time, cost = worker.step_time, worker.batch_cost
     throughput = worker.throughput_cap.raised_throughput
-    if any(number and number < LEAST_NUMBER for number in (time.mean_seconds, time.steps, cost.speed, throughput)):
+    healthy = worker.evidence.healthy_seconds
+    numbers = (time.mean_seconds, time.steps, cost.speed, throughput, healthy)
+    if any(number and number < LEAST_NUMBER for number in numbers):
         raise ValueError("a number is negative or of no possible size")
     sums = [cost.sum_w, cost.sum_wb, cost.sum_wbb, cost.sum_wy, cost.sum_wby]
     if any(each and each < LEAST_SUM for each in sums):
@@ -198,6 +205,7 @@ _VALUES: dict[str, tuple[type[Any], Columns]] = {
         ("throughput_cap", ThroughputCap),
         ("resource_use", ResourceUse),
         ("variation", Variation),
+        ("evidence", Evidence),
     )
 }
 _OWN_COLUMNS = columns_of(WorkerMemory)

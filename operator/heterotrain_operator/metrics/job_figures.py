@@ -45,6 +45,8 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         table.JOB_PLAN_VERSION: plan.version if plan else None,
         table.JOB_GLOBAL_BATCH_SIZE: plan.global_batch_size if plan else None,
         table.JOB_IMBALANCE_RATIO: None if decision.imbalance is None else 1 + decision.imbalance,
+        table.JOB_STRAGGLERS: len(decision.stragglers),
+        table.JOB_STRAGGLER_SLOWDOWN: {(each.worker, each.group): each.slowdown for each in decision.stragglers},
         table.JOB_STEP: max(steps, default=None),
         table.JOB_ADJUSTMENTS: memory.adjustments,
         table.JOB_RESTARTS: memory.restarts,

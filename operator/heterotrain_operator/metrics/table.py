@@ -46,6 +46,14 @@ JOB_IMBALANCE_RATIO = JOBS.row(
     details="It is the figure of `status.imbalancePercent` and of the condition `Balanced`: times under the active "
     "plan, as the newest decision used them.",
 )
+JOB_STRAGGLERS = JOBS.row(GAUGE, "stragglers", "Workers that are slow by fault, by the verdicts that stand.")
+JOB_STRAGGLER_SLOWDOWN = JOBS.row(
+    GAUGE,
+    "straggler_slowdown_ratio",
+    "Own time of a straggler over the one expected of it.",
+    further=("worker", "group"),
+    details="There is a series for each verdict that stands, as in `status.workers[].straggler`.",
+)
 JOB_STEP = JOBS.row(GAUGE, "step", "Committed steps.", unit="steps")
 JOB_ADJUSTMENTS = JOBS.row(COUNTER, "adjustments", "Plans that changed a batch size.")
 JOB_RESTARTS = JOBS.row(COUNTER, "restarts", "Restarts after a worker's own fault.")

@@ -346,6 +346,7 @@ def test_conditions_agree_with_the_phase() -> None:
         "Failed": False,
         "Balanced": False,
         "Degraded": False,
+        "StragglersDetected": False,
     }
 
 

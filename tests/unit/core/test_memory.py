@@ -21,6 +21,7 @@ from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
+from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, WorkerMemory, key_of
 from hostile import spoilt_text
 from unit.core.traces import MemoryWorld, World, hetero_job
@@ -51,9 +52,10 @@ WORKER = any_of(
     throughput_cap=any_of(ThroughputCap),
     resource_use=any_of(ResourceUse),
     variation=any_of(Variation),
+    evidence=any_of(Evidence),
     key=KEY,
 )
-COLUMNS = 39
+COLUMNS = 47
 SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 

@@ -256,8 +256,9 @@ def test_memory_of_a_version_that_did_not_know_of_this_is_read() -> None:
     world = MeteredWorld()
     world.exports = False
     world.run(3)
-    text = world.memory.to_json()
-    assert max(len(row) for row in json.loads(text)["workers"]) <= 32
+    document = json.loads(world.memory.to_json())
+    document["workers"] = [row[:31] for row in document["workers"]]
+    text = json.dumps(document)
     world.memory, world.exports = Memory.from_json(text), True
     world.disturb(2.5, "cpu_wait_seconds")
     world.run(2)

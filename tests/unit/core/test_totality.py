@@ -105,7 +105,7 @@ def observations(draw: st.DrawFn) -> Seen:
 
 def check(job: Job, seen: Seen, decision: Decision) -> None:
     assert decision.reason
-    assert len(decision.conditions) == 7
+    assert len(decision.conditions) == 8
     names = {worker.name for worker in seen.workers}
     assert not names & {key.name for key in decision.create}
     assert set(decision.delete) <= names

@@ -12,6 +12,7 @@ from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
+from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
 
@@ -344,3 +345,31 @@ def test_workers_of_a_job_that_is_over_are_gone() -> None:
     before = status(decided=decision(worker_states=states))
     after = status(before, Seen((), plan()), decision("Succeeded"))
     assert {entry["state"] for entry in after["workers"]} == {"gone"}
+
+
+def test_status_lists_the_verdict_about_a_straggler_beside_the_worker() -> None:
+    verdict = Verdict(
+        worker="digits-small-0",
+        group="small",
+        grounds=Grounds.ITSELF,
+        slowdown=2.04,
+        since_step=180,
+        cause="",
+        throttled=None,
+        waiting=None,
+        remedy=Remedy.REPLACE,
+        outlooks=None,
+        budget=Budget(3, 60.0),
+    )
+    written = status(decided=decision(stragglers=(verdict,)))
+    listed = {entry["name"]: entry.get("straggler") for entry in written["workers"]}
+    assert listed.pop("digits-small-0") == {
+        "slowdown": 2.0,
+        "sinceStep": 180,
+        "grounds": "SlowerThanItself",
+        "remedy": "Replace",
+    }
+    assert not any(listed.values())
+    slower = status(decided=decision(stragglers=(replace(verdict, slowdown=2.4),)))
+    assert worth_writing(status(), written, 5.0)
+    assert not worth_writing(written, slower, 5.0)

@@ -26,6 +26,7 @@ from heterotrain_operator.core.model import (
     WorkerSeen,
 )
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from heterotrain_operator.metrics.own import OperatorMetrics
 from unit.metrics.promql import Exported, exported_by
 from unit.metrics.samples import matrix
@@ -49,6 +50,21 @@ DECISION = Decision(
         Condition("Balanced", False, "OutOfBalance", "the slowest takes long"),
     ),
     imbalance=0.5,
+    stragglers=(
+        Verdict(
+            worker="digits-cpu-1",
+            group="cpu",
+            grounds=Grounds.ITSELF,
+            slowdown=2.0,
+            since_step=180,
+            cause="Neighbour",
+            throttled=None,
+            waiting=0.1,
+            remedy=Remedy.REPLACE,
+            outlooks=None,
+            budget=Budget(3, 60.0),
+        ),
+    ),
 )
 MEMORY = Memory(adjustments=3, restarts=1)
 

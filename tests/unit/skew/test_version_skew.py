@@ -32,6 +32,7 @@ from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 from unit.kube.documents import job
 
@@ -196,10 +197,11 @@ COLUMNS = [
     *("guessed_batch", "replaced_batch", "limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"),
     *("failed_batch", "predicted", "least_batch", "place", "left_out", "idle", "retries"),
     *("cpu", "throttled", "waited", "cause", "thousandths"),
+    *("healthy_seconds", "healthy_batch", "healthy_windows", "spread", "level", "evidence", "since_step", "named"),
 ]
 
 
 def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
-    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap, ResourceUse, Variation)
+    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap, ResourceUse, Variation, Evidence)
     columns = sorted((number, name) for kind in kinds for number, name, _ in columns_of(kind))
     assert columns == [(number, name) for number, name in enumerate(COLUMNS) if name != RETIRED]

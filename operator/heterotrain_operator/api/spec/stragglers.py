@@ -12,15 +12,18 @@ from heterotrain_operator.api.base import Count, Model, Seconds, Weight
 class Stragglers(Model):
     """Workers that are slow by fault rather than by design."""
 
-    action: Literal["Ignore", "Report", "Replace"] = Field(
-        default="Ignore", description="What is done about a persistent straggler."
+    action: Literal["Ignore", "Report", "Rebalance", "Replace", "Remove"] = Field(
+        default="Report",
+        description="What is done about a persistent straggler. Report: a condition, an event and a metric name it, "
+        "with what would help; nothing else changes.",
     )
     threshold: Weight = Field(
         default=0.8,
-        description="A worker below this fraction of the speed expected of it counts as a straggler.",
+        description="A worker below this fraction of the speed expected of it counts as a straggler. More than 0.9 "
+        "is taken for 0.9.",
     )
     smoothing: Weight = Field(
-        default=0.1, description="Weight of the newest value in the moving average of the relative speed."
+        default=0.1, description="Weight of the newest control interval in the moving average of the relative speed."
     )
     max_replacements: Count = Field(default=3, description="Replacements over the whole job.")
     cooldown_seconds: Seconds = Field(default=60, description="Shortest time between two replacements.")

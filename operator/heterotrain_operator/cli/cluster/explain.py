@@ -23,7 +23,7 @@ from heterotrain_operator.experiments import wording
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
-BALANCING = ("PlanPublished", "PlanRestored", "BatchRebalanced", "MemoryBoundFound", "DryRun")
+BALANCING = ("PlanPublished", "PlanRestored", "BatchRebalanced", "MemoryBoundFound", "StragglerRecovered", "DryRun")
 """Reasons of the events that say how the batches came about."""
 
 
@@ -49,6 +49,9 @@ def explanation(evidence: Evidence, now: datetime) -> RenderableType:
     slowed = [f"{worker.name}: {_slowed(worker)}" for worker in job.workers if worker.slowed_by]
     if slowed:
         parts += section("What slows workers", slowed, "yellow")
+    stragglers = job.condition("StragglersDetected")
+    if stragglers is not None and stragglers.holds:
+        parts += section("Stragglers", [stragglers.message], "yellow")
     waiting = [f"{worker.name}: {state(worker)}" for worker in job.workers if worker.message]
     if waiting:
         parts += section("What workers say", waiting, "yellow")

@@ -43,11 +43,13 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     unread = awaited(plan, metrics, memory)
     if unread:
         waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"
-        return Adjustment(None, waiting, replace(memory, gathered=True), events=found)
+        memory = replace(memory, gathered=True)
+        return Adjustment(None, waiting, memory, events=found, windows=tuple(windows))
     memory = with_idle(plan, metrics, replace(memory, gathered=False))
     taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
     if too_few := no_quorum(plan, taking_part):
-        return Adjustment(None, "; ".join([f"batches stay: {too_few}", *remarks]), memory, events=found)
+        reason = "; ".join([f"batches stay: {too_few}", *remarks])
+        return Adjustment(None, reason, memory, events=found, windows=tuple(windows))
     seats = seats_of(job, plan, memory.workers, windows, metrics)
     proposal = ask_policy(job, seats, memory.stage)
     if proposal.memories:
@@ -68,6 +70,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
             seat.batch == 0 < batch for seat, batch in zip(seats, batches or plan.batch_sizes, strict=True)
         ),
         events=found,
+        windows=tuple(windows),
     )
 
 

@@ -18,6 +18,7 @@ from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import same_limit
+from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 
 PLACES = 2**24 - 1
@@ -105,19 +106,22 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
     known = prior.of(worker)
     there = prior.at_place(worker)
     if known is not None and prior.stayed(worker):
-        return known._replace(place=place, key=key)
+        return known._replace(place=place, key=key, evidence=known.evidence.restarted())
     if there is not None and (known is None or known.key != key):
         source = prior.known(there)
         rest = known or WorkerMemory(memory_use=source.memory_use, throughput_cap=source.throughput_cap.unwatched())
         return due_at_once(rest)._replace(
             step_time=source.step_time,
             batch_cost=source.batch_cost.with_predicted(1),
+            evidence=Evidence(),
             place=place,
             key=key,
         )
     if known is None:
         return WorkerMemory(place=place, key=key)
-    return due_at_once(known)._replace(batch_cost=known.batch_cost.with_predicted(1), place=place, key=key)
+    return due_at_once(known)._replace(
+        batch_cost=known.batch_cost.with_predicted(1), evidence=Evidence(), place=place, key=key
+    )
 
 
 def first_split(

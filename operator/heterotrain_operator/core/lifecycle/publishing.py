@@ -106,12 +106,14 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
     """Memory once a new generation starts, with what is known of `after`'s members, by rank; measurements begin
     again."""
     passed = memory.progress_step > memory.script_error_step
+    started = now - memory.starting_at if memory.starting_at is not None else 0.0
     return replace(
         without_doubt(memory),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
         generation_at=now,
+        start_seconds=max(started, 0.0),
         unexplained_at=None,
         starting_at=None,
         restart_at=None,

@@ -48,6 +48,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         states=states,
         safe=safe,
         slowed=dict(decision.slowed_by),
+        stragglers={verdict.worker: verdict for verdict in decision.stragglers},
         over=over,
     )
     durable = checkpoint_condition(job)

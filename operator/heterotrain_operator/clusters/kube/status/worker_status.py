@@ -13,6 +13,7 @@ from heterotrain import contract
 from heterotrain.contract import Plan
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_GROUP_NAME, MAX_NAME, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, WorkerState
+from heterotrain_operator.core.stragglers.verdict import Verdict
 
 Entry = dict[str, Any]
 
@@ -60,13 +61,14 @@ def worker_entries(
     states: Mapping[str, WorkerState],
     safe: Mapping[str, int],
     slowed: Mapping[str, str],
+    stragglers: Mapping[str, Verdict],
     over: bool,
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
-    `plan` is the one that is active after this decision, `states` those that it rests on, `safe` what memory holds and
-    `slowed` what slowed whom, by worker. `over`: the job has ended, so workers whose pods are gone stay listed as they
-    were last seen.
+    `plan` is the one that is active after this decision, `states` those that it rests on, `safe` what memory holds,
+    `slowed` what slowed whom and `stragglers` the verdicts, by worker. `over`: the job has ended, so workers whose pods
+    are gone stay listed as they were last seen.
     """
     before = {entry.get("name"): entry for entry in previous}
     ranks = {member.name: rank for rank, member in enumerate(plan.members)} if plan is not None else {}
@@ -87,6 +89,8 @@ def worker_entries(
             entry["maxBatchSize"] = safe[entry["name"]]
         if entry["name"] in slowed:
             entry["slowedBy"] = slowed[entry["name"]]
+        if entry["name"] in stragglers:
+            entry["straggler"] = _straggler(stragglers[entry["name"]])
     if over:
         entries += [_gone(entry) for name, entry in before.items() if name not in workers]
     return entries
@@ -142,6 +146,15 @@ def _cpu_shares(metrics: WorkerMetrics) -> Entry:
         name: round(100 * min(seconds / observed, 1))
         for name, seconds in found.items()
         if seconds is not None and 0 <= seconds < math.inf
+    }
+
+
+def _straggler(verdict: Verdict) -> Entry:
+    return {
+        "slowdown": two_digits(min(verdict.slowdown, MAX_COUNT)),
+        "sinceStep": min(verdict.since_step, MAX_STEPS),
+        "grounds": verdict.grounds.value,
+        "remedy": verdict.remedy.value,
     }
 
 

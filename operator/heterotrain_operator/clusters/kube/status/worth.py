@@ -59,6 +59,7 @@ def _worker_without_figures(entry: Mapping[str, Any]) -> Entry:
     phase = entry.get("phase")
     return {
         **{name: value for name, value in entry.items() if name not in _QUIET_OF_WORKER},
+        "straggler": "straggler" in entry,
         "message": _worded(entry.get("message")),
         "phase": PHASE_TRAINING if phase in PAUSE_PHASES else phase,
     }

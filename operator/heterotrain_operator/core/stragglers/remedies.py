@@ -1,0 +1,71 @@
+"""What could be done about a straggler, what each would gain, and what a replacement costs.
+
+Rebalancing comes first, since it costs nothing: what is left of the loss once the batches are balanced is what a
+replacement, or doing without the worker, is held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heterotrain_operator.core.batching.policies import Seat
+from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
+from heterotrain_operator.core.stragglers.verdict import Outlooks, Remedy
+
+LEAST_GAIN = 0.02
+"""Share of the step below which rebalancing is not worth naming; as much as `Optimal` moves for."""
+
+LEAST_SWAP_GAIN = 0.05
+"""Share of the balanced step that another set of workers must save: less is within what predictions err by."""
+
+
+def outlooks(seats: Sequence[Seat], rank: int, slowdown: float, replacement_seconds: float) -> Outlooks | None:
+    """Own seconds of a step with the worker of this rank, which is so many times slower than expected, and without
+    it; None if nothing is known of some worker, or no split is possible.
+    """
+    lines, bounds = [], []
+    for seat in seats:
+        prediction = seat.prediction
+        if prediction is None:
+            return None
+        lines.append(prediction.line)
+        bounds.append(seat.bounds)
+    batches = [seat.batch for seat in seats]
+    total = sum(batches)
+    if feasibility(total, bounds) is not None:
+        return None
+    healthy = [_scaled(line, 1 / slowdown) if other == rank else line for other, line in enumerate(lines)]
+    rest = [other for other in range(len(seats)) if other != rank]
+    return Outlooks(
+        as_it_is=iteration_seconds(lines, batches),
+        rebalanced=iteration_seconds(lines, waterfill(lines, total, bounds)),
+        replaced=iteration_seconds(healthy, waterfill(healthy, total, bounds)),
+        removed=_best_of([lines[other] for other in rest], [bounds[other] for other in rest], total),
+        replacement_seconds=replacement_seconds,
+    )
+
+
+def best_remedy(ahead: Outlooks | None, steps_left: int | None) -> Remedy:
+    """What helps best, by the predictions; `steps_left` None: not known, and taken as enough to repay any cost."""
+    if ahead is None:
+        return Remedy.IGNORE
+    if 1 - ahead.rebalanced / ahead.as_it_is >= LEAST_GAIN:
+        return Remedy.REBALANCE
+    replaced = 1 - ahead.replaced / ahead.rebalanced
+    repaid = steps_left is None or steps_left * (ahead.rebalanced - ahead.replaced) > ahead.replacement_seconds
+    if replaced >= LEAST_SWAP_GAIN and repaid:
+        return Remedy.REPLACE
+    if ahead.removed is not None and 1 - ahead.removed / ahead.rebalanced >= LEAST_GAIN:
+        return Remedy.REMOVE
+    return Remedy.IGNORE
+
+
+def _best_of(lines: Sequence[Line], bounds: Sequence[tuple[int, int]], total: int) -> float | None:
+    if not lines or feasibility(total, bounds) is not None:
+        return None
+    return iteration_seconds(lines, waterfill(lines, total, bounds))
+
+
+def _scaled(line: Line, factor: float) -> Line:
+    return Line(line.fixed_seconds * factor, line.seconds_per_sample * factor)

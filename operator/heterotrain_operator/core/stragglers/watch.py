@@ -1,0 +1,168 @@
+"""Watching a job's workers for stragglers: evidence once per interval, verdicts whenever they are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.asking import seats_of
+from heterotrain_operator.core.batching.policies import Seat
+from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.model import Condition, Event, Job, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.resource_use import NAMES, Cause
+from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
+from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.state import Memory, is_of
+from heterotrain_operator.core.stragglers.expected_time import resized
+from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
+from heterotrain_operator.core.stragglers.rule import Finding, Interval, Reading
+from heterotrain_operator.core.stragglers.rules import RULES
+from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Verdict
+from heterotrain_operator.core.stragglers.words import sentence, summary
+from heterotrain_operator.core.worker_memory import WorkerMemory
+
+ASSUMED_REPLACEMENT_SECONDS = 60.0
+"""Standstill for a replacement where this job's own start was not measured; checkpoint-restarts took 73-81 s in the
+paper on elasticity."""
+
+GREATEST_REPLACEMENT_SECONDS = 3600.0
+"""A start that took longer waited for its place, and says little about the next one."""
+
+
+def watched(
+    job: Job,
+    plan: Plan,
+    members: Sequence[WorkerSeen],
+    windows: Sequence[Estimate | None],
+    memory: Memory,
+    *,
+    before: Sequence[WorkerMemory],
+) -> tuple[Memory, tuple[Event, ...]]:
+    """The memory with the evidence of an interval (`windows` by rank; empty: none has ended), and events about verdicts
+    that begin or end. `before` is what was remembered of the members before this look, with their former CPU limits.
+    """
+    if job.stragglers.action == "Ignore":
+        return memory, ()
+    memory = _at_new_limits(job, before, memory)
+    if not windows:
+        return memory, ()
+    rule = RULES[job.stragglers.rule]
+    seats = seats_of(job, plan, memory.workers, windows)
+    readings = [_reading(seat, seat.window) for seat in seats]
+    step = max((seen.metrics.step for seen in members if seen.metrics is not None), default=0)
+    judged = rule.judge(job.stragglers, Interval(max(job.interval, 1), step, memory.judged), readings)
+    workers = tuple(
+        known if evidence is known.evidence else known._replace(evidence=evidence)
+        for known, evidence in zip(memory.workers, judged, strict=True)
+    )
+    was = {seat.name for seat in seats if seat.memory.evidence.named}
+    memory = replace(memory, workers=workers, judged=memory.judged + 1)
+    now = {member.name for member, known in zip(plan.members, workers, strict=True) if known.evidence.named}
+    if was == now:
+        return memory, ()
+    begun = [verdict for verdict in verdicts(job, plan, members, memory) if verdict.worker not in was]
+    events = [Event("Warning", "StragglerDetected", sentence(verdict)) for verdict in begun]
+    over = [member.name for member in plan.members if member.name in was - now]
+    if over:
+        text = f"{listed(over)} {'is' if len(over) == 1 else 'are'} as fast as expected again"
+        events.append(Event("Normal", "StragglerRecovered", text))
+    return memory, tuple(events)
+
+
+def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], memory: Memory) -> tuple[Verdict, ...]:
+    """The verdicts that stand about the members of the plan, which are given by rank; None is not there."""
+    if job.stragglers.action == "Ignore" or plan is None or not is_of(memory, plan):
+        return ()
+    ranks = [rank for rank, known in enumerate(memory.workers) if known.evidence.named]
+    if not ranks or len(members) != len(plan.members):
+        return ()
+    seats = seats_of(job, plan, memory.workers, [None] * len(plan.members))
+    readings = [_reading(seat, seat.estimate) for seat in seats]
+    found = RULES[job.stragglers.rule].find(readings)
+    settings = job.stragglers
+    budget = Budget(settings.max_replacements, settings.cooldown_seconds)
+    said = []
+    for rank in ranks:
+        seat, seen = seats[rank], members[rank]
+        # Until it is measured under a new plan, it is as slow as it was on average.
+        finding = found[rank] or Finding(math.exp(seat.memory.evidence.level / 1000), Grounds.ITSELF)
+        ahead = outlooks(seats, rank, max(finding.slowdown, 1.0), _replacement_seconds(memory))
+        metrics = seen.metrics if seen is not None else None
+        said.append(
+            Verdict(
+                worker=seat.name,
+                group=seat.group.name,
+                grounds=finding.grounds,
+                slowdown=finding.slowdown,
+                since_step=max(seat.memory.evidence.since_step - 1, 0),
+                cause=NAMES.get(Cause(seat.memory.resource_use.cause), ""),
+                throttled=_per_step(metrics.cpu_throttled_seconds if metrics else None, metrics),
+                waiting=_per_step(metrics.cpu_wait_seconds if metrics else None, metrics),
+                remedy=best_remedy(ahead, _steps_left(metrics)),
+                outlooks=ahead,
+                budget=budget,
+            )
+        )
+    return tuple(said)
+
+
+def condition(job: Job, standing: Sequence[Verdict], *, steered: bool) -> tuple[Condition, ...]:
+    """The condition about stragglers; `steered`: the workers are measured under a plan, so something can be said."""
+    if job.stragglers.action == "Ignore":
+        return ()
+    if standing:
+        return (Condition("StragglersDetected", True, standing[0].grounds.value, summary(standing)),)
+    if not steered:
+        return (Condition("StragglersDetected", False, "NotTraining", "no worker is being measured"),)
+    return (Condition("StragglersDetected", False, "AsFastAsExpected", "every worker is as fast as expected of it"),)
+
+
+def _reading(seat: Seat, window: Estimate | None) -> Reading:
+    low, high = seat.bounds
+    pinned = 0 < seat.batch <= low < high
+    return Reading(seat.group.name, seat.group.device, seat.batch, window, _line(seat), pinned, seat.memory.evidence)
+
+
+def _line(seat: Seat) -> Callable[[], Line | None]:
+    def line() -> Line | None:
+        prediction = seat.prediction
+        return None if prediction is None else prediction.line
+
+    return line
+
+
+def _at_new_limits(job: Job, before: Sequence[WorkerMemory], memory: Memory) -> Memory:
+    """What is healthy, scaled by CPU limits that have changed."""
+    factor_of = predictor_of(job).factor_of_limits
+    changed = [
+        (rank, old.step_time.cpu_limit, new.step_time.cpu_limit)
+        for rank, (old, new) in enumerate(zip(before, memory.workers, strict=True))
+        if old.step_time.cpu_limit > 0 and not same_limit(old.step_time.cpu_limit, new.step_time.cpu_limit)
+    ]
+    if not changed:
+        return memory
+    workers = list(memory.workers)
+    for rank, old, new in changed:
+        workers[rank] = workers[rank]._replace(evidence=resized(workers[rank].evidence, factor_of(old, new)))
+    return replace(memory, workers=tuple(workers))
+
+
+def _replacement_seconds(memory: Memory) -> float:
+    if 0 < memory.start_seconds <= GREATEST_REPLACEMENT_SECONDS:
+        return memory.start_seconds
+    return ASSUMED_REPLACEMENT_SECONDS
+
+
+def _steps_left(metrics: WorkerMetrics | None) -> int | None:
+    if metrics is None or metrics.total_steps <= 0:
+        return None
+    return max(metrics.total_steps - metrics.step, 0)
+
+
+def _per_step(seconds: float | None, metrics: WorkerMetrics | None) -> float | None:
+    if seconds is None or metrics is None or not (0 <= seconds < math.inf and 1 <= metrics.steps < math.inf):
+        return None
+    return seconds / metrics.steps

@@ -1,0 +1,239 @@
+"""Who is named a straggler: slow by fault, and not by design."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.stragglers.evidence import Evidence
+from heterotrain_operator.core.stragglers.expected_time import resized
+from heterotrain_operator.core.stragglers.remedies import best_remedy
+from heterotrain_operator.core.stragglers.rule import Interval, Reading
+from heterotrain_operator.core.stragglers.rules import RULES
+from heterotrain_operator.core.stragglers.verdict import Grounds, Outlooks, Remedy
+from unit.core.traces import World, hetero_world
+
+SLOW = "job-g1-0"
+
+
+def world(noise: float = 0.05, **changes: object) -> World:
+    """Three workers of speeds 1, 2 and 4, balanced."""
+    made = hetero_world("Optimal", (1, 2, 4), noise=noise, seed=3, **changes)
+    made.run(12)
+    return made
+
+
+def named(decision: Decision) -> list[str]:
+    return [verdict.worker for verdict in decision.stragglers]
+
+
+def reasons(decisions: Sequence[Decision]) -> list[str]:
+    return [event.reason for each in decisions for event in each.events if event.reason.startswith("Straggler")]
+
+
+def condition(decision: Decision) -> tuple[bool | None, str]:
+    [found] = [each for each in decision.conditions if each.type == "StragglersDetected"]
+    return found.status, found.reason
+
+
+def test_worker_that_becomes_twice_as_slow_is_named_within_ten_intervals_and_once() -> None:
+    made = world()
+    assert condition(made.decisions[-1]) == (False, "AsFastAsExpected")
+    began = made.workers[SLOW].metrics.step
+    made.workers[SLOW].scale *= 2
+    decisions = made.run(10)
+    assert named(decisions[-1]) == [SLOW]
+    assert reasons(decisions) == ["StragglerDetected"]
+    [verdict] = decisions[-1].stragglers
+    assert verdict.grounds is Grounds.ITSELF
+    assert verdict.slowdown == pytest.approx(2, rel=0.2)
+    assert abs(verdict.since_step - began) <= 2 * made.job.interval
+    assert condition(decisions[-1]) == (True, "SlowerThanItself")
+
+
+def test_verdict_ends_once_the_worker_is_as_fast_as_before() -> None:
+    made = world()
+    made.workers[SLOW].scale *= 2
+    made.run(10)
+    made.workers[SLOW].scale /= 2
+    decisions = made.run(12)
+    assert named(decisions[-1]) == []
+    assert reasons(decisions) == ["StragglerRecovered"]
+
+
+def test_workers_that_are_slow_by_design_are_never_named() -> None:
+    made = world(noise=0.1)
+    decisions = made.run(40)
+    assert not any(map(named, decisions))
+
+
+@pytest.mark.parametrize(("limit", "slower"), [(0.5, 2.0), (0.5, 1.0), (2.0, 0.5), (2.0, 1.0), (0.25, 4.0)])
+def test_worker_whose_cpu_limit_changes_is_never_named(limit: float, slower: float) -> None:
+    """Whether the limit binds or not."""
+    made = hetero_world("Optimal", (1, 2, 4), noise=0.05, seed=3)
+    for worker in made.workers.values():
+        worker.cpu_limit = 1.0
+    made.run(12)
+    made.workers[SLOW].cpu_limit = limit
+    made.workers[SLOW].scale *= slower
+    assert not any(map(named, made.run(20)))
+
+
+def test_one_stall_names_nobody_however_long_it_is() -> None:
+    made = world()
+    made.workers[SLOW].scale *= 20
+    made.run(1)
+    made.workers[SLOW].scale /= 20
+    assert not any(map(named, made.run(10)))
+
+
+def test_all_that_slow_down_together_are_no_stragglers() -> None:
+    made = world()
+    for worker in made.workers.values():
+        worker.scale *= 2
+    assert not any(map(named, made.run(20)))
+
+
+def test_group_that_slows_down_together_is_no_straggler() -> None:
+    groups = (Group("a", 4), Group("b", 3))
+    made = World(Job("job", groups, 224), noise=0.05, seed=1).start()
+    made.run(10)
+    for index in range(4):
+        made.workers[f"job-a-{index}"].scale *= 2
+    assert not any(map(named, made.run(15)))
+
+
+def test_one_of_a_group_is_named_where_its_peers_stay_fast() -> None:
+    made = World(Job("job", (Group("a", 6),), 192), noise=0.05, seed=1).start()
+    made.run(10)
+    made.workers["job-a-3"].scale *= 2
+    assert named(made.run(10)[-1]) == ["job-a-3"]
+
+
+def test_worker_that_is_too_slow_at_its_least_batch_is_named_though_it_always_was() -> None:
+    groups = (Group("a", 1), Group("b", 1), Group("c", 1, batch_min=32))
+    made = World(Job("job", groups, 192), {"job-c-0": 6.0}, noise=0.05, seed=1).start()
+    last = made.run(12)[-1]
+    assert named(last) == ["job-c-0"]
+    [verdict] = last.stragglers
+    assert verdict.grounds is Grounds.LEAST_BATCH
+    assert verdict.outlooks is not None
+    assert verdict.outlooks.removed is not None
+    assert verdict.outlooks.removed < verdict.outlooks.rebalanced
+
+
+def test_nothing_is_watched_or_said_where_the_user_wants_it_ignored() -> None:
+    made = world(stragglers=Stragglers(action="Ignore"))
+    made.workers[SLOW].scale *= 2
+    decisions = made.run(10)
+    assert not any(map(named, decisions))
+    assert all(worker.evidence == Evidence() for worker in made.memory.workers)
+    assert "StragglersDetected" not in [each.type for each in decisions[-1].conditions]
+
+
+def test_threshold_says_what_is_worth_naming() -> None:
+    made = world(stragglers=Stragglers(threshold=0.4))
+    made.workers[SLOW].scale *= 2
+    assert not any(map(named, made.run(15)))
+
+
+def test_verdict_outlives_the_operator_and_is_not_reported_again() -> None:
+    made = world()
+    made.workers[SLOW].scale *= 2
+    made.run(10)
+    made.memory = Memory.from_json(made.memory.to_json())
+    decisions = made.run(3)
+    assert named(decisions[-1]) == [SLOW]
+    assert reasons(decisions) == []
+
+
+def test_memory_of_a_version_that_did_not_know_of_stragglers_is_read_and_learned_from() -> None:
+    made = world()
+    document = json.loads(made.memory.to_json())
+    document["workers"] = [row[:39] for row in document["workers"]]
+    document.pop("judged"), document.pop("start_seconds", None)
+    made.memory = Memory.from_json(json.dumps(document))
+    assert all(worker.evidence == Evidence() for worker in made.memory.workers)
+    made.run(8)
+    made.workers[SLOW].scale *= 2
+    assert named(made.run(10)[-1]) == [SLOW]
+
+
+def test_paper_s_rule_names_those_that_are_slow_by_design() -> None:
+    made = world(stragglers=Stragglers(rule="MedianThroughput"))
+    assert named(made.run(5)[-1]) == ["job-g2-0"]
+
+
+def reading(seconds: float, evidence: Evidence, *, pinned: bool = False) -> Reading:
+    window = Estimate(seconds, (0.05 * seconds) ** 2, 10)
+    return Reading("a", "cpu", 32, window, lambda: Line(0.01, 0.003), pinned, evidence)
+
+
+HEALTHY = Evidence(0.1, 32, 30, 20)
+
+
+def test_evidence_is_the_sum_of_what_windows_say_and_fades_without_more() -> None:
+    rule, steady = RULES["ExpectedTime"], [reading(0.1, HEALTHY)] * 3
+    [after, *_] = rule.judge(Stragglers(), Interval(10, 100, 20), [reading(0.14, HEALTHY), *steady])
+    assert after.evidence > 0
+    assert after.since_step == 101
+    [faded, *_] = rule.judge(Stragglers(), Interval(10, 110, 21), [reading(0.1, after), *steady])
+    assert faded.evidence < after.evidence
+
+
+def test_evidence_of_a_suspect_teaches_no_new_healthy_time() -> None:
+    rule, steady = RULES["ExpectedTime"], [reading(0.1, HEALTHY)] * 3
+    evidence = HEALTHY
+    for number in range(8):
+        [evidence, *_] = rule.judge(Stragglers(), Interval(10, 100, number), [reading(0.2, evidence), *steady])
+    assert evidence.named
+    assert evidence.healthy_seconds == HEALTHY.healthy_seconds
+    assert evidence.spread == HEALTHY.spread
+
+
+def test_changed_limit_scales_what_is_healthy_by_what_its_whole_effect_explains() -> None:
+    assert resized(HEALTHY, 2.0).healthy_seconds == pytest.approx(0.2)
+    assert resized(HEALTHY, 0.5).healthy_seconds == pytest.approx(0.1)
+    assert resized(HEALTHY, 0.5).healthy_windows == 1
+    assert resized(replace_evidence(evidence=900), 2.0).healthy_windows == 30
+
+
+def replace_evidence(**changes: int) -> Evidence:
+    return HEALTHY._replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "steps_left", "remedy"),
+    [
+        (Outlooks(1.0, 0.8, 0.6, None, 60), 10_000, Remedy.REBALANCE),
+        (Outlooks(1.0, 1.0, 0.6, None, 60), 10_000, Remedy.REPLACE),
+        (Outlooks(1.0, 1.0, 0.6, None, 60), None, Remedy.REPLACE),
+        (Outlooks(1.0, 1.0, 0.6, None, 60), 100, Remedy.IGNORE),
+        (Outlooks(1.0, 1.0, 0.6, 0.9, 60), 100, Remedy.REMOVE),
+        (Outlooks(1.0, 1.0, 0.98, 1.2, 60), None, Remedy.IGNORE),
+        (None, None, Remedy.IGNORE),
+    ],
+)
+def test_rebalancing_comes_first_and_a_replacement_must_repay_its_cost(
+    ahead: Outlooks | None, steps_left: int | None, remedy: Remedy
+) -> None:
+    assert best_remedy(ahead, steps_left) is remedy
+
+
+def test_verdict_says_in_words_what_it_rests_on_and_what_would_help() -> None:
+    made = world()
+    made.workers[SLOW].scale *= 2
+    events = [event for each in made.run(10) for event in each.events if event.reason == "StragglerDetected"]
+    [event] = events
+    assert event.message.startswith(f"{SLOW} takes 2")
+    assert "as long as when it was healthy" in event.message
+    assert "with a healthy replacement" in event.message
+    assert "since step" in event.message
+    assert replace(made.decisions[-1].stragglers[0], worker=SLOW).budget.replacements_left == 3
