@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -12,9 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from heterotrain_operator.cli.main import main
+from heterotrain_operator.cli.simulated.tables import comparison_table
+from heterotrain_operator.cli.simulated.view import SimulationView
 from heterotrain_operator.experiments.folder import MARKER
+from heterotrain_operator.experiments.simulations.comparison import Comparison, PolicyFigures, Spread
 from unit.cli.commands import start
 from unit.experiments.test_scenarios import run_folder
 
@@ -211,3 +216,50 @@ def test_run_is_simulated_from_its_folder_and_printed_as_a_scenario(tmp_path: Pa
     assert json.loads(capsys.readouterr().out) == figures
     assert main(["simulate", str(tmp_path / "none"), *FEW]) == 2
     assert "none: cannot be read" in capsys.readouterr().err
+
+
+SHORT = {"time": {"affine": {"secondsPerSample": 1e-9}}, "scale": 0.001}
+LONG = {"time": {"affine": {"secondsPerSample": 1e6}}, "scale": 1000}
+
+
+@pytest.mark.parametrize(
+    ("workers", "code", "steps"), [({"all": SHORT}, 0, 40), ({"all": LONG}, 1, 0), ({"all": {"leastBatch": 64}}, 0, 40)]
+)
+def test_extreme_scenario_ends(
+    workers: dict[str, Any], code: int, steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = write_scenario(tmp_path, workers=workers)
+    assert main(["simulate", str(path), *FEW, "--policy", "Uniform", "--json"]) == code
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["steps"] == steps
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_progress_on_a_terminal_is_one_line_with_the_time_left(width: int):
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    moment = iter(range(100))
+    with SimulationView(console, lambda: float(next(moment)), runs=2, steps=100) as view:
+        view.begin("Optimal, seed 7")
+        view.progress(50)
+    assert isinstance(console.file, io.StringIO)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    assert any("step 50/200" in line and "left" in line for line in shown.splitlines())
+    assert all(len(line.strip("\r")) <= width for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_table_has_a_line_per_policy_at_the_width_of_a_terminal(width: int):
+    spread = Spread(1.234, 1.1, 1.5)
+    policies = tuple(
+        PolicyFigures(name, 10, {"Running": 9, "Failed": 1}, spread, spread, spread, spread, 3, spread, (3, 4))
+        for name in ("Optimal", "Proportional")
+    )
+    found = Comparison("a-scenario-of-some-length", "", "job", 2, 7, 100, 10, policies, ())
+    console = Console(file=io.StringIO(), width=width)
+    console.print(comparison_table(found, width))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    rows = [line for line in lines if line.startswith("│")]
+    assert len(rows) == 2
+    assert all("1.234 (1.100 to 1.500)" in row for row in rows)

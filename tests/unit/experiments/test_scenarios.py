@@ -280,3 +280,11 @@ def kinds_in(node: object) -> Iterator[str]:
     elif isinstance(node, list):
         for entry in node:
             yield from kinds_in(entry)
+
+
+def test_scenario_in_the_guide_is_valid():
+    guide = (ROOT / "docs" / "simulate.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", guide, flags=re.DOTALL)
+    simulation = parse_simulation(yaml.safe_load(text), HERE)
+    assert simulation.name == "jump"
+    assert len(simulation.scenario.workers()) == 3

@@ -27,6 +27,10 @@ PLAIN_WIDTH = 120
 """Columns of the table where standard error is no terminal."""
 
 
+KEPT_NUMBERS = 20_000_000
+"""Own times up to which the report draws them; each takes 8 bytes."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What has come of the runs so far: the figures of each, and of every policy its first result, with own times if
@@ -102,7 +106,10 @@ def _run_all(simulation: Simulation, console: Console, stop: StopSignals, *, kee
                 several = len(simulation.seeds) > 1
                 view.begin(f"{policy}, seed {scenario.seed}" if several else policy)
                 first = policy not in outcome.shown
-                result = simulate(scenario, own_seconds=keeps_own and first, on_progress=on_progress)
+                small = scenario.steps * len(scenario.workers()) <= KEPT_NUMBERS
+                # A second signal does not wait for the end of a round.
+                with stop.insistable():
+                    result = simulate(scenario, own_seconds=keeps_own and first and small, on_progress=on_progress)
                 figures = figures_of(policy, result)
                 outcome.runs.append(figures)
                 if first:

@@ -132,7 +132,8 @@ class SimulatedCluster:
         while self.now < end:
             self._tend()
             until = min([end, self.training.next_moment(), *(pod.next_moment for pod in self._changing())])
-            self.training.run(self.pods, until)
+            # Steps may be so short that a wait would hold any number of them.
+            self.training.run(self.pods, until, max(self.scenario.steps - self.training.executed, 0))
             if self._unreported():
                 self.now = max(self.now, self.training.last_step_at)
                 break

@@ -12,6 +12,7 @@ from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.training import Steps, mean_seconds
 from heterotrain_operator.core.facts import bounds_of, group_of
 from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.prediction.least_batch import bounded_below
 from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.passes import in_passes
@@ -70,8 +71,11 @@ def bounds_of_pods(job: Job, pods: Sequence[SimulatedPod], total: int) -> list[B
         use = pod.memory
         if use is not None and use.limit_bytes is not None and use.per_sample_bytes > 0:
             high = max(low, min(high, int((use.limit_bytes - use.fixed_bytes) / use.per_sample_bytes)))
-        bounds.append((min(max(low, pod.least_batch), high), high))
-    return in_passes(total, bounds)
+        bounds.append((low, high))
+    # As for plans: where the global batch is too small for what all models need, it does not raise the lower bounds.
+    return list(
+        bounded_below(total, in_passes(total, bounds), [pod.least_batch if pod.least_batch > 1 else 0 for pod in pods])
+    )
 
 
 def _time_of(law: TimeLaw, speed: float) -> Callable[[int], float]:

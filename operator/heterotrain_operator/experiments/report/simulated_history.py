@@ -63,6 +63,8 @@ def entries_of(result: SimulationResult) -> tuple[Entry, ...]:
 
 
 def _steps(result: SimulationResult) -> Iterator[Step]:
+    if not len(result.own_seconds):
+        return  # there were too many to keep
     stride = max(math.ceil(result.steps / DRAWN_STEPS), 1)
     names = drawn_workers(result)
     followed = _followed(result)

@@ -51,7 +51,7 @@ class CpuLimit(Model):
 
     cores: Cores = Field(description="The new limit.")
     known: bool = Field(default=True, description="Whether the operator sees the new limit.")
-    elasticity: Annotated[float, Field(ge=0, le=4)] = Field(
+    elasticity: Annotated[float, Field(ge=0, le=2)] = Field(
         default=1.0, description="1: time is inversely proportional to the limit; 0: the limit does not bind."
     )
     before: Cores | None = Field(
@@ -65,7 +65,7 @@ class WarmUp(Model):
     factor: Annotated[float, Field(ge=1, le=1000)] = Field(
         description="Their first step takes this many times as long."
     )
-    steps: Annotated[float, Field(gt=0, le=1_000_000)] = Field(
+    steps: Annotated[float, Field(ge=0.01, le=1_000_000)] = Field(
         description="What exceeds 1 falls to about a third within so many steps."
     )
 
@@ -94,7 +94,9 @@ class Unreadable(Model):
 class LateMetrics(Model):
     """What is read of workers is renewed now and then alone, as where a Prometheus server scrapes them."""
 
-    every_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = Field(description="Seconds from one to the next.")
+    every_seconds: Annotated[float, Field(ge=0.001, le=MAX_SECONDS)] = Field(
+        description="Seconds from one to the next."
+    )
 
 
 class SourceDown(Model):
@@ -143,6 +145,16 @@ class Event(Choice):
             yield Problem(f"{path}.atStep", "means nothing for warmUp, which begins with every start of a worker")
         if isinstance(chosen, SourceDown) and self.workers:
             yield Problem(f"{path}.workers", "means nothing for sourceDown, which concerns everybody")
+
+    @property
+    def factor(self) -> float:
+        """How many times as long it makes steps."""
+        chosen = self.chosen
+        if isinstance(chosen, Jump | Drift | Interference):
+            return chosen.factor
+        if isinstance(chosen, CpuLimit) and chosen.before is not None:
+            return float((chosen.before / chosen.cores) ** chosen.elasticity)
+        return 1.0
 
     def event(self, workers: Sequence[str]) -> events.ClusterEvent:
         """As the simulation takes it, for the workers by its names; there is exactly one kind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from heterotrain_operator.api.field_problems import field_problem, in_json, plai
 from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.clusters.simulated.communication import NoCommunication
 from heterotrain_operator.clusters.simulated.scenario import Scenario
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.experiments.scenarios.base import MAX_PRODUCT, MAX_TOTAL_STEPS
 from heterotrain_operator.experiments.scenarios.choice import choice_problems
 from heterotrain_operator.experiments.scenarios.job import job_of
 from heterotrain_operator.experiments.scenarios.recorded import scenario_of
@@ -86,6 +89,7 @@ def _resolved(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> S
     names = names_of(core)
     models = models_of(file.workers, core, names, problems)
     events = tuple(events_of(file.events, names, models, core, problems))
+    problems += _too_much(file, core, changes)
     policies = changes.policies or file.policies
     problems += _policy_problems(policies, "--policy" if changes.policies else "policies")
     if problems:
@@ -114,6 +118,20 @@ def _resolved(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> S
         policies=policies or tuple(dict.fromkeys((own, BASELINE))),
         seeds=tuple(range(scenario.seed, scenario.seed + count)),
     )
+
+
+def _too_much(file: ScenarioFile, job: Job, changes: Changes) -> Iterator[Problem]:
+    """What no field exceeds by itself, but all of them together."""
+    intervals = changes.intervals or file.intervals
+    if intervals * job.interval > MAX_TOTAL_STEPS:
+        reason = f"{intervals} intervals of {job.interval} steps are more than {MAX_TOTAL_STEPS} steps"
+        yield Problem("--intervals" if changes.intervals else "intervals", reason)
+    for what, factors in (
+        ("longer", [event.factor for event in file.events if event.factor > 1]),
+        ("shorter", [1 / event.factor for event in file.events if event.factor < 1]),
+    ):
+        if math.fsum(map(math.log, factors)) > math.log(MAX_PRODUCT):
+            yield Problem("events", f"make steps more than {MAX_PRODUCT:.0e} times {what}, all together")
 
 
 def _policy_problems(policies: Sequence[str], where: str) -> Iterator[Problem]:
