@@ -172,8 +172,10 @@ def _unsound_plans(result: SimulationResult) -> list[str]:
 
 
 def is_calm(scenario: Scenario) -> bool:
-    """Whether its times are lines with moderate noise, each step's own: batches can come to rest then."""
-    return all(
+    """Whether its times are lines with moderate noise, each step's own: batches can come to rest then. `Proportional`
+    does not promise it: as in the papers, it moves single samples between workers none of which ends the step.
+    """
+    return scenario.job.policy != "Proportional" and all(
         isinstance(model.law, Affine)
         and isinstance(model.noise, NoNoise | Independent)
         and getattr(model.noise, "variation", 0.0) <= CALM_VARIATION

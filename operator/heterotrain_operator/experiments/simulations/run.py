@@ -19,7 +19,7 @@ from heterotrain_operator.experiments.simulations.result import (
 )
 from heterotrain_operator.loop import run_job
 
-LONGEST_SECONDS = 86_400.0
+LONGEST_SECONDS = 3_600.0
 """So long, on its clock, a simulation may go on without a step before it is given up."""
 
 
@@ -35,7 +35,7 @@ def simulate(
     The same scenario gives the same result, to the last bit. `forgetful`: what is remembered is written and read back
     before every decision. Without `own_seconds` the workers' own are not kept, which take 8 bytes for each and step.
     `on_progress` is called after each round with the steps executed so far. A run ends early, too, if no step is taken
-    for a day of its clock, as where no worker can ever be ready.
+    for an hour of its clock, as where no worker can ever be ready.
     """
     cluster = SimulatedCluster(scenario, forgetful=forgetful)
     recorder = _Recorder(scenario, own_seconds)
