@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
@@ -113,11 +115,28 @@ def test_settled_workers_at_the_bound_of_their_memory_are_not_moved_for_ever() -
     assert world.plan.version - version <= 3  # type: ignore[union-attr]
 
 
-def test_the_room_above_a_peak_may_be_tried_at_the_steepest_slope() -> None:
+def test_the_room_above_a_peak_may_be_tried_where_the_limit_is_sure_to_hold() -> None:
     known = measured(MemoryUse(), 32, 930 * MEBIBYTE, 1024 * MEBIBYTE)
     known = measured(known, 64, 940 * MEBIBYTE)
-    # 972 MiB may be used, of which 10 are for how peaks vary; and the lower peak may be misjudged by 47.
-    assert known.greatest_batch == 64 + 22 * 32 // (940 - 930 + 47)
+    # 972 MiB may be used, of which 10 are for how peaks vary; but no more is tried than the batches seen span.
+    assert known.greatest_batch == 64 + 32
+    known = measured(MemoryUse(), 32, 900 * MEBIBYTE, 1024 * MEBIBYTE)
+    known = measured(known, 64, 940 * MEBIBYTE)
+    assert known.greatest_batch == 64 + 22 * 32 // (940 - 900 + 10)
+
+
+@given(st.integers(100, 100_000), st.integers(1, 500), st.integers(1, 500), st.floats(0.5, 1), st.floats(0.8, 1))
+def test_what_is_tried_stays_below_the_limit_even_if_the_lower_peak_was_misjudged(
+    limit: int, low: int, span: int, high_part: float, low_part: float
+) -> None:
+    high_mib = int(0.95 * limit * high_part)
+    low_mib = int(high_mib * low_part)
+    assume(low_mib > 0)
+    known = MemoryUse(limit_mib=limit, low_batch=low, low_mib=low_mib, high_batch=low + span, high_mib=high_mib)
+    assume(known.greatest_batch is not None)
+    grown = (known.greatest_batch or 0) - (low + span)
+    misjudged = 0.95 * low_mib - 2
+    assert high_mib + grown * (high_mib - misjudged) / span <= limit + 2
 
 
 def test_why_batches_stay_is_said_with_peak_and_limit() -> None:

@@ -105,21 +105,30 @@ class MemoryUse:
 
 def _greatest(line: MemoryLine) -> int | None:
     """Never less than the smallest batch seen, which has run, and not less than the greatest one while its peak fits.
-    Where nothing more is sure, what room is left may be tried at the steepest slope that the peaks can mean, for that
-    peak will be looked at in turn.
+    Where nothing more is sure, some may be tried.
     """
     if line.limit_mib <= 0:
         return None
     usable = _usable(line.limit_mib)
     low, high, span = _raised(line.low_mib), _raised(line.high_mib), line.high_batch - line.low_batch
     if line.high_mib <= usable:
-        below = line.low_mib - _error(line.low_mib)
-        sure = (usable - high) * span // (high - below)
-        room = usable - line.limit_mib * VARIATION_PERCENT // 100 - line.high_mib
-        return line.high_batch + (sure if sure > 0 else max(room * span // (line.high_mib - below), 0))
+        sure = (usable - high) * span // (high - (line.low_mib - _error(line.low_mib)))
+        return line.high_batch + (sure if sure > 0 else _tried(line, usable, span))
     if low >= usable:
         return line.low_batch
     return line.low_batch + (usable - low) * span // (high - low)
+
+
+def _tried(line: MemoryLine, usable: int, span: int) -> int:
+    """Samples more whose peak may be looked at, since it will be below the limit in any case.
+
+    They are expected to stay as far below the usable part as peaks vary, and are no more than the batches seen span. So
+    even if the lower peak was misjudged by its whole error, they exceed the usable part by less than that error, which
+    is no more than what is not used of the limit.
+    """
+    variation = line.limit_mib * VARIATION_PERCENT // 100
+    room = usable - variation - line.high_mib
+    return max(min(room * span // max(line.high_mib - line.low_mib + variation, 1), span), 0)
 
 
 def measured(known: MemoryUse, batch: int, peak_bytes: float | None, limit_bytes: float | None = None) -> MemoryUse:
