@@ -10,8 +10,9 @@ import pytest
 from heterotrain import worker_metrics as table
 from heterotrain.contract import Member, Plan
 from heterotrain.reporting import resources
-from heterotrain.reporting.cpu_use import LEAST_SECONDS, CpuMeter, CpuUse
+from heterotrain.reporting.cpu_use import LEAST_SECONDS, LONGEST_LAG_SECONDS, CpuMeter, CpuUse
 from heterotrain.reporting.metrics import WorkerMetrics
+from heterotrain.reporting.resources import ThreadTime
 from heterotrain.reporting.timing import StepTimes
 
 
@@ -22,7 +23,9 @@ class Kernel:
     now: float = 1000.0
     cpu: float = 50.0
     throttled: float | None = 20.0
-    delays: dict[str, float] | None = field(default_factory=lambda: {"10": 30.0, "11": 1.0})
+    threads: dict[str, tuple[float, float]] | None = field(
+        default_factory=lambda: {"10": (40.0, 30.0), "11": (1.0, 1.0)}
+    )
     pressure: float | None = 5.0
     asked: int = 0
 
@@ -30,13 +33,16 @@ class Kernel:
         self.asked += 1
         return self.cpu
 
+    def times(self) -> dict[str, ThreadTime] | None:
+        return self.threads and {name: ThreadTime(*times) for name, times in self.threads.items()}
+
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     kernel = Kernel()
     monkeypatch.setattr(resources, "cpu_seconds", kernel.used)
     monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: kernel.throttled)
-    monkeypatch.setattr(resources, "run_delays", lambda: kernel.delays and dict(kernel.delays))
+    monkeypatch.setattr(resources, "thread_times", kernel.times)
     monkeypatch.setattr(resources, "cpu_pressure_seconds", lambda: kernel.pressure)
     return kernel
 
@@ -49,37 +55,63 @@ def test_counts_begin_with_the_meter(kernel: Kernel) -> None:
     meter = CpuMeter(lambda: kernel.now)
     assert meter.read() == (0, 0, 0, 0, 0)
     kernel.now, kernel.cpu, kernel.throttled, kernel.pressure = 1010.0, 54.0, 22.0, 9.0
-    kernel.delays = {"10": 34.5, "11": 1.5}
+    kernel.threads = {"10": (44.0, 35.0), "11": (1.0, 1.0)}
     assert rounded(meter.read()) == (10, 4, 2, 3, 4), "of 5 s of delay the limit explains 2"
 
 
 def test_what_the_limit_holds_back_is_no_waiting_and_no_counter_falls(kernel: Kernel) -> None:
     meter = CpuMeter(lambda: kernel.now)
-    kernel.now, kernel.throttled, kernel.delays = 1001.0, 20.25, {"10": 30.5, "11": 1.0}
+    kernel.now, kernel.throttled, kernel.threads = 1001.0, 20.25, {"10": (40.5, 30.5)}
     assert rounded(meter.read())[2:4] == (0.25, 0.25)
-    kernel.now, kernel.throttled = 1002.0, 20.5  # accounted later than the delay
-    assert rounded(meter.read())[2:4] == (0.5, 0.25)
-    kernel.now, kernel.throttled, kernel.cpu = 1003.0, 1.0, 1.0
-    assert rounded(meter.read())[1:4] == (0, 0.5, 0.25)
+    kernel.now, kernel.throttled = 1002.0, 20.375  # its delay is accounted later
+    assert rounded(meter.read())[2:4] == (0.375, 0.25)
+    kernel.now, kernel.threads = 1003.0, {"10": (41.0, 30.625)}
+    assert rounded(meter.read())[2:4] == (0.375, 0.25)
+    kernel.now, kernel.throttled, kernel.cpu = 1004.0, 1.0, 1.0
+    assert rounded(meter.read())[1:4] == (0, 0.375, 0.25)
+
+
+def test_neighbours_that_the_limit_holds_back_hide_no_later_wait(kernel: Kernel) -> None:
+    meter = CpuMeter(lambda: kernel.now)
+    kernel.now, kernel.throttled, kernel.threads = 1100.0, 120.0, {"10": (41.0, 30.0)}
+    assert meter.read().wait_seconds == 0
+    kernel.now, kernel.threads = 1110.0, {"10": (46.0, 35.0)}
+    assert meter.read().wait_seconds == pytest.approx(5 - LONGEST_LAG_SECONDS)
+
+
+def test_threads_that_seldom_wake_count_little_and_those_side_by_side_as_one(kernel: Kernel) -> None:
+    kernel.throttled = None
+    kernel.threads = dict.fromkeys("abcd", (0.0, 0.0))
+    meter = CpuMeter(lambda: kernel.now)
+    kernel.now = 1010.0
+    kernel.threads = {"a": (4.9, 2.0), "b": (4.9, 2.0), "c": (0.1, 9.0), "d": (0.1, 9.0)}
+    assert meter.read().wait_seconds == pytest.approx(2.14)
+
+
+def test_what_the_limit_holds_back_on_several_cpus_is_one_wait(kernel: Kernel) -> None:
+    kernel.threads = {"a": (0.0, 0.0), "b": (0.0, 0.0)}
+    meter = CpuMeter(lambda: kernel.now)
+    kernel.now, kernel.throttled, kernel.threads = 1010.0, 24.0, {"a": (5.0, 3.0), "b": (5.0, 3.0)}
+    assert meter.read().wait_seconds == pytest.approx(1.0)
 
 
 def test_threads_may_begin_end_and_use_a_number_again(kernel: Kernel) -> None:
     kernel.throttled = None
     meter = CpuMeter(lambda: kernel.now)
-    kernel.now, kernel.delays = 1001.0, {"10": 30.0, "12": 0.5}
+    kernel.now, kernel.threads = 1001.0, {"10": (40.0, 30.0), "12": (1.0, 0.5)}
     assert rounded(meter.read())[2:4] == (None, 0.5)
-    kernel.now, kernel.delays = 1002.0, {"10": 30.0, "12": 0.25}
+    kernel.now, kernel.threads = 1002.0, {"10": (40.0, 30.0), "12": (0.5, 0.25)}
     assert meter.read().wait_seconds == pytest.approx(0.75)
-    kernel.now, kernel.delays = 1003.0, None  # too many of them
+    kernel.now, kernel.threads = 1003.0, None  # too many of them
     assert meter.read().wait_seconds == pytest.approx(0.75)
-    kernel.now, kernel.delays = 1004.0, {"10": 90.0}
+    kernel.now, kernel.threads = 1004.0, {"10": (70.0, 90.0)}
     assert meter.read().wait_seconds == pytest.approx(0.75), "from when, is not known"
-    kernel.now, kernel.delays = 1005.0, {"10": 90.5}
+    kernel.now, kernel.threads = 1005.0, {"10": (70.5, 90.5)}
     assert meter.read().wait_seconds == pytest.approx(1.25)
 
 
 def test_kernel_without_figures_leaves_them_unknown(kernel: Kernel) -> None:
-    kernel.throttled = kernel.delays = kernel.pressure = None
+    kernel.throttled = kernel.threads = kernel.pressure = None
     meter = CpuMeter(lambda: kernel.now)
     kernel.now, kernel.cpu = 1002.0, 51.0
     assert meter.read() == (2, 1, None, None, None)

@@ -143,7 +143,7 @@ def test_kernel_that_tells_nothing_gives_nothing(machine: Machine) -> None:
     assert resources.cpu_limit_cores() is None
     assert resources.cpu_throttled_seconds() is None
     assert resources.cpu_pressure_seconds() is None
-    assert resources.run_delays() is None
+    assert resources.thread_times() is None
 
 
 @given(text=st.text(max_size=200), version=st.sampled_from([1, 2]), table=st.text(max_size=200))
@@ -176,7 +176,7 @@ def test_no_file_of_any_content_makes_reading_fail(
             resources.cpu_pressure_seconds(),
         ]
         assert all(figure is None or figure >= 0 for figure in figures)
-        assert all(delay >= 0 for delay in (resources.run_delays() or {}).values())
+        assert all(min(times) >= 0 for times in (resources.thread_times() or {}).values())
     cgroups.own_cgroup.cache_clear()
 
 
@@ -190,7 +190,10 @@ def test_every_threads_wait_for_the_cpu_is_read() -> None:
         while not done.is_set():
             hashlib.sha256(block).digest()  # without the interpreter's lock
 
-    before = sum((resources.run_delays() or {}).values())
+    def delayed() -> float:
+        return sum(times.delayed for times in (resources.thread_times() or {}).values())
+
+    before = delayed()
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -199,7 +202,7 @@ def test_every_threads_wait_for_the_cpu_is_read() -> None:
         begun = resources.cpu_seconds()
         while resources.cpu_seconds() < begun + 0.2:  # of CPU time, of which two threads on one CPU wait for as much
             time.sleep(0.01)
-        waited = sum((resources.run_delays() or {}).values()) - before
+        waited = delayed() - before
     finally:
         done.set()
         for thread in threads:

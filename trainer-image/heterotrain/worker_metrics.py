@@ -170,7 +170,7 @@ CPU_WAIT_SECONDS = WORKERS.row(
     "Seconds waited in the version for a CPU that others used.",
     unit="s",
     field="cpu_wait_seconds",
-    details="They are summed over threads, without what the CPU limit held back.",
+    details="It is the mean over threads by the CPU time that each used, without what the CPU limit held back.",
 )
 CPU_PRESSURE_SECONDS = WORKERS.row(
     COUNTER,

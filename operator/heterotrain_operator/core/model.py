@@ -105,9 +105,10 @@ class WorkerMetrics:
 
     Resource use is counted over `observed_seconds` of wall time, which begins with the version too and includes waiting
     for others. In seconds: `cpu_seconds` is CPU time that the worker's processes used, `cpu_throttled_seconds` for how
-    long its CPU limit held it back, `cpu_wait_seconds` for how long its threads could run but waited for a CPU, summed
-    over the threads, and `cpu_pressure_seconds` for how long at least one task waited so, of its container or else of
-    the machine. None where the kernel has no figure, and all of them of a worker whose version exports none.
+    long its CPU limit held it back, summed over CPUs, `cpu_wait_seconds` for how long those of its threads that compute
+    waited for a CPU that others used (in the mean, so never longer than observed), and `cpu_pressure_seconds` for how
+    long at least one task waited so, of its container or else of the machine. None where the kernel has no figure, and
+    all of them of a worker whose version exports none.
     """
 
     plan_version: int

@@ -121,6 +121,28 @@ def test_neighbour_that_leaves_is_said_to_have_been_one() -> None:
     assert "to 148 ms: it waited for a CPU 1 % of the time, 60 % before" in world.run(1)[0].reason
 
 
+def test_neighbour_that_came_and_left_is_said_to_be_gone() -> None:
+    world = MeteredWorld()
+    world.run(10)
+    world.disturb(2.5, "cpu_wait_seconds")
+    world.run(3)
+    world.disturb(1.0)
+    assert "to 148 ms: it waits for a CPU 1 % of the time now" in world.run(1)[0].reason
+    world.disturb(2.5, "cpu_throttled_seconds")
+    assert "its unchanged CPU limit held it back 68 % of the time, 15 % before" in world.run(1)[0].reason
+
+
+def test_what_many_steps_spent_in_the_mean_explains_no_jump_the_other_way() -> None:
+    world = MeteredWorld()
+    world.disturb(10.0, "cpu_wait_seconds")
+    world.run(3)
+    world.disturb(1.0)
+    world.run(1)
+    world.disturb(4.0, "cpu_wait_seconds")  # slower than last, quicker than most
+    [decision] = world.run(1)
+    assert decision.reason.endswith(" to 592 ms")
+
+
 def test_cause_ends_with_what_it_was_seen_by() -> None:
     world = MeteredWorld()
     world.run(3)
@@ -150,13 +172,19 @@ def test_script_that_computes_more_under_a_limit_that_binds_is_not_the_limits_fa
     assert found.cause is Cause.COMPUTATION
 
 
-def test_waits_of_several_threads_count_as_one() -> None:
-    found = explained(Spent(0.4, 0.0, 0.0), Spent(0.4, 0.0, 0.4), 0.1, 0.2, on_cpu=True)
+def test_limit_that_holds_several_threads_back_does_so_side_by_side() -> None:
+    found = explained(Spent(0.4, 0.0, 0.0), Spent(0.4, 0.4, 0.0), 0.1, 0.2, on_cpu=True)
     assert found is not None
-    assert found.words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
-    few = explained(Spent(0.4, 0.0, 0.0), Spent(0.4, 0.0, 0.1), 0.1, 0.2, on_cpu=True)
+    assert found.words.startswith("its unchanged CPU limit held it back 50 % of the time, 0 % before")
+    few = explained(Spent(0.4, 0.0, 0.0), Spent(0.4, 0.1, 0.0), 0.1, 0.2, on_cpu=True)
     assert few is not None
     assert few.cause is Cause.SCRIPT
+
+
+def test_worker_that_waited_most_of_the_time_before_is_told_by_its_seconds() -> None:
+    found = explained(Spent(0.04, 0.0, 0.1), Spent(0.04, 0.0, 0.2), 0.11, 0.21, on_cpu=True)
+    assert found is not None
+    assert found.words == "it waited for a CPU 200 ms per step, 100 ms before: a neighbour"
 
 
 @pytest.mark.parametrize(
@@ -187,20 +215,26 @@ def test_workers_that_export_none_of_this_are_followed_as_before() -> None:
 def test_jump_is_explained_however_long_the_plan_is_active() -> None:
     known, steps = ResourceUse(), 100.0
 
-    def metrics(steps: float, cpu: float, waited: float) -> WorkerMetrics:
+    def metrics(steps: float, waited: float) -> WorkerMetrics:
+        cpu = 0.1 * steps
         return WorkerMetrics(
-            1, steps=steps, observed_seconds=cpu + waited, cpu_seconds=cpu, cpu_throttled_seconds=0.0,
+            1,
+            steps=steps,
+            own_seconds=cpu + waited,
+            observed_seconds=cpu + waited,
+            cpu_seconds=cpu,
+            cpu_throttled_seconds=0.0,
             cpu_wait_seconds=waited,
-        )  # fmt: skip
+        )
 
     before = Estimate(0.1, 0.0, 100)
     for _ in range(5):
         steps += 4 * WRAP / 100  # 400 seconds of 0.1 s each
         known, _ = window_closed(
-            known, metrics(steps, 0.1 * steps, 0.0), Estimate(0.1, 0.0, 9), before=before, jumped=False, on_cpu=True
+            known, metrics(steps, 0.0), Estimate(0.1, 0.0, 9), before=before, jumped=False, on_cpu=True
         )
         assert all(0 <= each < WRAP for each in known)
-    now = metrics(steps + 10, 0.1 * (steps + 10), 1.0)
+    now = metrics(steps + 10, 1.0)
     _, words = window_closed(known, now, Estimate(0.2, 0.0, 10), before=before, jumped=True, on_cpu=True)
     assert words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
 
@@ -221,7 +255,8 @@ PLAUSIBLE = st.floats(1e-7, 1e5)
 METRICS = st.builds(
     WorkerMetrics,
     st.just(1),
-    steps=st.just(20.0),
+    steps=st.sampled_from([10.0, 20.0]),
+    own_seconds=st.floats(0, MAX_NUMBER),
     observed_seconds=ANY,
     cpu_seconds=ANY,
     cpu_throttled_seconds=ANY,

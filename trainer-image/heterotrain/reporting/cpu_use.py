@@ -11,16 +11,23 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from heterotrain.reporting import resources
+from heterotrain.reporting.resources import ThreadTime
 
 LEAST_SECONDS = 0.2
 """Between two readings; whoever asks more often gets the same figures, for a reading costs about a millisecond."""
+
+LONGEST_LAG_SECONDS = 0.2
+"""By which throttling and waiting, which the kernel counts at different moments, may differ."""
 
 
 class CpuUse(NamedTuple):
     """Over `observed_seconds` of wall time. None: the kernel has no such figure.
 
-    CPU seconds used; seconds for which the CPU limit held the worker back; seconds for which its threads could run but
-    waited for a CPU that others used, summed over threads; and seconds under pressure.
+    CPU seconds used; seconds for which the CPU limit held the worker back, summed over CPUs; seconds for which those
+    who compute could run but waited for a CPU that others used; and seconds under pressure.
+
+    Of several threads the wait is a mean, weighted by the CPU time that each used: threads that seldom wake for a
+    moment wait as long for each CPU, but nobody waits for them, and all that compute side by side wait as one.
     """
 
     observed_seconds: float = 0.0
@@ -36,7 +43,7 @@ class _Reading(NamedTuple):
     moment: float
     cpu_seconds: float
     throttled_seconds: float | None
-    delays: Mapping[str, float] | None
+    threads: Mapping[str, ThreadTime] | None
     pressure_seconds: float | None
 
 
@@ -47,10 +54,10 @@ class CpuMeter:
         self._clock = clock
         self._lock = threading.Lock()
         self._last = first = self._reading()
-        self._delayed = None if first.delays is None else 0.0
+        self._unheld = 0.0  # seconds held back that no wait was taken from yet
         self._use = CpuUse(
             throttled_seconds=None if first.throttled_seconds is None else 0.0,
-            wait_seconds=self._delayed,
+            wait_seconds=None if first.threads is None else 0.0,
             pressure_seconds=None if first.pressure_seconds is None else 0.0,
         )
 
@@ -66,7 +73,7 @@ class CpuMeter:
             self._clock(),
             resources.cpu_seconds(),
             resources.cpu_throttled_seconds(),
-            resources.run_delays(),
+            resources.thread_times(),
             resources.cpu_pressure_seconds(),
         )
 
@@ -74,22 +81,21 @@ class CpuMeter:
         """Add what has happened since the last reading."""
         last, use = self._last, self._use
         throttled = _grown(use.throttled_seconds, last.throttled_seconds, now.throttled_seconds)
-        if self._delayed is not None and last.delays is not None and now.delays is not None:
-            self._delayed += sum(_since(last.delays.get(thread, 0.0), each) for thread, each in now.delays.items())
+        waited = use.wait_seconds
+        if waited is not None and last.threads is not None and now.threads is not None:
+            delayed, side_by_side = _delayed(last.threads, now.threads)
+            # The kernel counts a thread that the limit holds back as one that waits.
+            held = self._unheld + ((throttled or 0.0) - (use.throttled_seconds or 0.0)) / side_by_side
+            waited += max(delayed - held, 0.0)
+            self._unheld = min(max(held - delayed, 0.0), LONGEST_LAG_SECONDS)
         self._use = CpuUse(
             use.observed_seconds + now.moment - last.moment,
             use.cpu_seconds + max(now.cpu_seconds - last.cpu_seconds, 0.0),
             throttled,
-            self._waited(throttled, use.wait_seconds or 0.0),
+            waited,
             _grown(use.pressure_seconds, last.pressure_seconds, now.pressure_seconds),
         )
         self._last = now
-
-    def _waited(self, throttled: float | None, before: float) -> float | None:
-        """The kernel counts a thread that the limit holds back as one that waits; both figures are of moments that
-        differ a little, and a counter never falls.
-        """
-        return None if self._delayed is None else max(self._delayed - (throttled or 0.0), before)
 
 
 def _grown(total: float | None, last: float | None, now: float | None) -> float | None:
@@ -99,6 +105,20 @@ def _grown(total: float | None, last: float | None, now: float | None) -> float 
     return total + max(now - last, 0.0)
 
 
-def _since(before: float, now: float) -> float:
-    """What a thread's delay has grown by; one that fell belongs to another thread under the same number."""
-    return now - before if now >= before else now
+def _delayed(before: Mapping[str, ThreadTime], now: Mapping[str, ThreadTime]) -> tuple[float, float]:
+    """By how much those who computed were delayed, and how many threads that were, as if all had computed alike."""
+    since = [_since(before.get(thread, _NEW), each) for thread, each in now.items()]
+    ran = sum(each.ran for each in since)
+    if ran <= 0:
+        return 0.0, 1.0
+    return sum(each.ran * each.delayed for each in since) / ran, ran**2 / sum(each.ran**2 for each in since)
+
+
+_NEW = ThreadTime(0.0, 0.0)
+
+
+def _since(before: ThreadTime, now: ThreadTime) -> ThreadTime:
+    """What a thread's times have grown by; those that fell belong to another thread under the same number."""
+    if now.ran < before.ran or now.delayed < before.delayed:
+        return now
+    return ThreadTime(now.ran - before.ran, now.delayed - before.delayed)

@@ -10,6 +10,7 @@ import os
 import resource
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from heterotrain.reporting.cgroups import PROC, number, own_cgroup, pressure_seconds, read_figures
 
@@ -75,26 +76,32 @@ def cpu_seconds() -> float:
     return used + sum(_ticks(child) for child in islice(_children(), MAX_CHILDREN)) / os.sysconf("SC_CLK_TCK")
 
 
-def run_delays() -> dict[str, float] | None:
-    """For how many seconds each thread of this process and its children could run and did not, by thread.
+class ThreadTime(NamedTuple):
+    """Seconds since a thread began in which it ran, and in which it could run and did not."""
+
+    ran: float
+    delayed: float
+
+
+def thread_times() -> dict[str, ThreadTime] | None:
+    """The times of each thread of this process and its children, by thread.
 
     A process's own figure is that of its first thread alone, so each thread is asked. Time for which the CPU limit held
-    a thread back counts, too. None where the kernel does not say, and of more than MAX_THREADS threads.
+    a thread back counts as delay, too. None where the kernel does not say, and of more than MAX_THREADS threads.
     """
-    delays: dict[str, float] = {}
+    times: dict[str, ThreadTime] = {}
     for process in ("self", *islice(_children(), MAX_CHILDREN)):
         try:
             threads = list((PROC / process / "task").iterdir())
         except OSError:
             continue  # a child that has ended
-        if len(delays) + len(threads) > MAX_THREADS:
+        if len(times) + len(threads) > MAX_THREADS:
             return None
         for thread in threads:
-            figures = read_figures(thread / "schedstat").split()
-            delay = number(figures[1]) if len(figures) > 1 else None
-            if delay is not None:
-                delays[thread.name] = delay / 1e9
-    return delays or None
+            ran, delayed = ([number(each) for each in read_figures(thread / "schedstat").split()] + [None] * 2)[:2]
+            if ran is not None and delayed is not None:
+                times[thread.name] = ThreadTime(ran / 1e9, delayed / 1e9)
+    return times or None
 
 
 def _of_status(key: str) -> float | None:

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.columns import Column
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.prediction.step_time import LEAST_SECONDS, Estimate
 
 EXPLAINS = 0.5
 """Part of a change that a figure must account for to be its explanation: two cannot be more than half of it each.
@@ -72,7 +72,7 @@ class ResourceUse(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Seconds per step, summed over threads and CPUs; None: not known."""
+    """Seconds per step: CPU time and throttling summed over threads and CPUs, waiting as a mean; None: not known."""
 
     cpu: float | None
     throttled: float | None
@@ -116,11 +116,15 @@ def window_closed(
         return _baseline(metrics, known.cause if _goes_on(known.cause, spent, window) else Cause.NONE), ""
     if spent is None or before is None:
         return _baseline(metrics), ""
-    earlier = _of_steps_before(spent, metrics, window)
-    found = explained(earlier, spent, before.mean_seconds, window.mean_seconds, on_cpu=on_cpu)
+    slower = window.mean_seconds > before.mean_seconds
+    if not slower and known.cause:
+        return _baseline(metrics), _over(known.cause, spent, window)
+    earlier, earlier_seconds = _of_steps_before(spent, metrics, window, before)
+    if slower != (window.mean_seconds > earlier_seconds):
+        return _baseline(metrics), ""  # it jumped before, so what all steps before spent in the mean tells nothing
+    found = explained(earlier, spent, earlier_seconds, window.mean_seconds, on_cpu=on_cpu)
     if found is None:
         return _baseline(metrics), ""
-    slower = window.mean_seconds > before.mean_seconds
     return _baseline(metrics, found.cause if slower else Cause.NONE), found.words
 
 
@@ -131,7 +135,7 @@ def explained(
     the figures do not tell.
 
     More CPU time per step counts first: where a limit binds, it alone makes the limit hold the worker back for longer.
-    What several threads wait or are held back for is taken as if all that compute did so at once.
+    For what several threads are held back is taken as if all that compute were so at once.
     """
     change = seconds - earlier_seconds
     if change == 0:
@@ -144,29 +148,45 @@ def explained(
             cause = ": the script does more, or its CPU is slower" if slower else ""
             return Explanation(Cause.COMPUTATION, words + cause)
     threads = max((earlier.cpu or 0.0) / earlier_seconds, 1.0)
-    parts = {
-        name: (now - (was or 0.0)) / threads / change if now is not None else 0.0
-        for name, now, was in zip(Spent._fields, spent, earlier, strict=True)
-    }
-    if parts["throttled"] >= max(EXPLAINS, parts["waited"]):
+    computed, throttled, waited = (
+        (now - (was or 0.0)) / count / change if now is not None else 0.0
+        for now, was, count in zip(spent, earlier, (threads, threads, 1.0), strict=True)
+    )
+    if throttled >= max(EXPLAINS, waited):
         shares = _shares(spent.throttled, earlier.throttled, seconds * threads, earlier_seconds * threads)
         end = ": a fault, or a neighbour under the same limit" if slower else ""
         return Explanation(Cause.CPU_LIMIT, f"its unchanged CPU limit held it back {shares}{end}")
-    if parts["waited"] >= EXPLAINS:
-        shares = _shares(spent.waited, earlier.waited, seconds * threads, earlier_seconds * threads)
+    if waited >= EXPLAINS:
+        shares = _shares(spent.waited, earlier.waited, seconds, earlier_seconds)
         return Explanation(Cause.NEIGHBOUR, f"it waited for a CPU {shares}{': a neighbour' if slower else ''}")
     if not on_cpu or spent.waited is None or spent.cpu is None or earlier.cpu is None:
         return None
-    if 1 - sum(max(part, 0.0) for part in parts.values()) < EXPLAINS:
+    if 1 - sum(max(part, 0.0) for part in (computed, throttled, waited)) < EXPLAINS:
         return None
     words = "it used no more CPU time and waited for no CPU" if slower else "it waits less, and not for a CPU"
     return Explanation(Cause.SCRIPT, f"{words}: the script itself (input, output, a lock)")
 
 
 def _shares(now: float | None, was: float | None, seconds: float, earlier_seconds: float) -> str:
-    """Of own time: "55 % of the time, 3 % before"."""
-    text = f"{100 * min((now or 0.0) / seconds, 1.0):.0f} % of the time"
-    return text if was is None else f"{text}, {100 * min(was / earlier_seconds, 1.0):.0f} % before"
+    """Of own time: "55 % of the time, 3 % before"; where the shares are nearly the same, per step."""
+    spent = now or 0.0
+    share = min(spent / seconds, 1.0)
+    text = f"{100 * share:.0f} % of the time"
+    if was is None:
+        return text
+    before = min(was / earlier_seconds, 1.0)
+    if abs(share - before) < LEAST_SHARE:
+        return f"{1000 * spent:.3g} ms per step, {1000 * was:.3g} ms before"
+    return f"{text}, {100 * before:.0f} % before"
+
+
+def _over(cause: int, spent: Spent, window: Estimate) -> str:
+    """How a worker got faster that something had slowed, in words."""
+    if cause == Cause.CPU_LIMIT:
+        return f"its CPU limit holds it back {_shares(spent.throttled, None, window.mean_seconds, 1)} now"
+    if cause == Cause.NEIGHBOUR:
+        return f"it waits for a CPU {_shares(spent.waited, None, window.mean_seconds, 1)} now"
+    return "what slowed it is over"
 
 
 def _goes_on(cause: int, spent: Spent | None, window: Estimate) -> bool:
@@ -212,14 +232,16 @@ def _of_window(known: ResourceUse, metrics: WorkerMetrics, window: Estimate) -> 
     return Spent(*(None if each is None else each / window.steps for each in since))
 
 
-def _of_steps_before(spent: Spent, metrics: WorkerMetrics, window: Estimate) -> Spent:
-    """Per step of those before the window: what is not the window's of the counters."""
+def _of_steps_before(spent: Spent, metrics: WorkerMetrics, window: Estimate, before: Estimate) -> tuple[Spent, float]:
+    """Per step of those before the window what they spent and their own seconds, in the mean: what is not the window's
+    of the counters. Of a plan's first window only the time is known that was expected.
+    """
     steps = metrics.steps - window.steps
-    if steps < 1:
-        return Spent(None, None, None)
-    return Spent(
-        *(
-            None if total is None or each is None else max(total - each * window.steps, 0.0) / steps
-            for total, each in zip(_totals(metrics), spent, strict=True)
-        )
+    own = metrics.own_seconds - window.steps * window.mean_seconds
+    if steps < 1 or own < LEAST_SECONDS * steps:
+        return Spent(None, None, None), before.mean_seconds
+    spent_before = (
+        None if total is None or each is None else max(total - each * window.steps, 0.0) / steps
+        for total, each in zip(_totals(metrics), spent, strict=True)
     )
+    return Spent(*spent_before), own / steps
