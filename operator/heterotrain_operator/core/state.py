@@ -13,7 +13,7 @@ from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import is_text, is_whole, parse_object, shown
-from heterotrain_operator.core.columns import checked, cut
+from heterotrain_operator.core.columns import COARSE_DIGITS, checked, cut
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of
 
 SCHEMA = 1
@@ -40,7 +40,8 @@ class Memory:
     that was taken back by half (own seconds of a step; `expected_steps`: with noise), at how many looks the promise was
     kept, and the `doubt` about such promises (a share of the step) after `missed_promises` of them are those of
     `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
-    (`quorum.py`).
+    (`quorum.py`). So many `windows` were compared with those before them, up to a bound, with this `persistence`
+    (`prediction/roughness.py`).
     """
 
     plan_version: int = 0
@@ -82,6 +83,8 @@ class Memory:
     gathered: bool = False
     kept_looks: int = 0
     expected_steps: bool = False
+    windows: int = 0
+    persistence: float = 0.0
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -129,6 +132,7 @@ class Memory:
             replaced_seconds=cut(self.replaced_seconds),
             retreated_seconds=cut(self.retreated_seconds),
             doubt=cut(self.doubt),
+            persistence=cut(self.persistence, COARSE_DIGITS),
             workers=tuple(
                 [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(NOBODY), strict=False)]
             ),
@@ -191,6 +195,8 @@ _MEASURED = frozenset(
         "expected_steps",
         "doubt",
         "gathered",
+        "windows",
+        "persistence",
     }
 )
 _PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds")
@@ -209,6 +215,8 @@ def _bound(values: dict[str, Any]) -> None:
             values[name] = max(values[name], 0.0)
     if "doubt" in values:
         values["doubt"] = min(max(values["doubt"], 0.0), 1.0)
+    if "persistence" in values:
+        values["persistence"] = min(max(values["persistence"], -1.0), 1.0)
 
 
 def _keys_in(text: Any, workers: int) -> Iterable[str]:

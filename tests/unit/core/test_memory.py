@@ -53,7 +53,7 @@ WORKER = any_of(
     variation=any_of(Variation),
     key=KEY,
 )
-COLUMNS = 39
+COLUMNS = 42
 SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 

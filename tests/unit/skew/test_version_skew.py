@@ -196,6 +196,7 @@ COLUMNS = [
     *("guessed_batch", "replaced_batch", "limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"),
     *("failed_batch", "predicted", "least_batch", "place", "left_out", "idle", "retries"),
     *("cpu", "throttled", "waited", "cause", "thousandths"),
+    *("roughness", "surprise", "expected"),
 ]
 
 

@@ -18,7 +18,8 @@ from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import uncounted, window_closed
-from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, window_of
+from heterotrain_operator.core.prediction.roughness import WINDOWS, history_of, persistence_after, roughness_after
+from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, surprise_of, window_of
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
@@ -29,7 +30,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     """
     # Those that a decision waits for were measured already, but for the ones that were not read then.
     read = [
-        None if memory.gathered and known.step_time.steps > 0 else counters
+        None if memory.gathered and known.step_time.estimate is not None else counters
         for counters, known in zip(metrics, memory.workers, strict=True)
     ]
     waiting = _too_few_steps(job, plan, read, memory)
@@ -108,7 +109,9 @@ def _measured(
     workers: list[WorkerMemory] = []
     windows: list[Estimate | None] = []
     remarks: list[str] = []
+    surprised: list[tuple[int, float]] = []
     changed = False
+    history = history_of(memory.persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
     for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
         if counters is None:
@@ -125,7 +128,10 @@ def _measured(
             window = None
         if window is not None:
             before = known.estimate
-            estimate, jumped = predictor.follow(before, window, job.smoothing)
+            estimate, differs = predictor.follow(known.before, window, job.smoothing, history)
+            jumped = differs and before is not None
+            if before is not None and not jumped:
+                surprised.append((len(workers), surprise_of(before, window)))
             use, why = window_closed(
                 remembered.resource_use,
                 counters,
@@ -147,4 +153,21 @@ def _measured(
         windows.append(window)
     if changed:
         memory = without_doubt(memory)
-    return replace(memory, workers=tuple(workers)), windows, remarks
+    return _with_surprises(replace(memory, workers=tuple(workers)), surprised), windows, remarks
+
+
+def _with_surprises(memory: Memory, surprised: Sequence[tuple[int, float]]) -> Memory:
+    """What the windows of the workers of these ranks say of how rough windows are."""
+    if not surprised:
+        return memory
+    workers = list(memory.workers)
+    known = [workers[rank].step_time for rank, _ in surprised]
+    surprises = [surprise for _, surprise in surprised]
+    before = [each.surprise / 10 for each in known]
+    persistence = persistence_after(memory.persistence, memory.windows, surprises, before)
+    rough = roughness_after([each.roughness / 100 for each in known], persistence, memory.windows, surprises)
+    for (rank, surprise), roughness, each in zip(surprised, rough, known, strict=True):
+        time = each._replace(roughness=100 * roughness, surprise=10 * surprise)
+        workers[rank] = workers[rank]._replace(step_time=time)
+    windows = min(memory.windows + 1, WINDOWS)
+    return replace(memory, workers=tuple(workers), windows=windows, persistence=persistence)
