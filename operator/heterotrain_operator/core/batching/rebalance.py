@@ -23,6 +23,9 @@ from heterotrain_operator.core.prediction.step_time import Estimate, counted, st
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
+PINNED_WINDOWS = 3
+"""Windows of a plan after which what changes is the worker's speed, and not what was learned of the batch's cost."""
+
 
 def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> Adjustment:
     """What the policy makes of the steps that were measured since its last decision, once there are enough of them.
@@ -132,6 +135,8 @@ def _measured(
             jumped = differs and before is not None
             if before is not None and not jumped:
                 surprised.append((len(workers), surprise_of(before, window)))
+                if before.steps >= PINNED_WINDOWS * window.steps:
+                    cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
             use, why = window_closed(
                 remembered.resource_use,
                 counters,
