@@ -98,7 +98,8 @@ def test_worker_never_measured_has_no_line() -> None:
 
 
 def test_speed_that_creeps_while_the_batches_stay_does_not_bend_the_cost() -> None:
-    """By a quarter in all, by less per window than is taken for a jump; then another worker's jump moves the batches."""
+    """By a quarter in all, by less per window than is taken for a jump; then another worker's jump moves the
+    batches."""
     world = hetero_world(scales=(1, 2, 4), fixed=0.03, noise=0.01)
     world.run(12)
     slow, fast = world.workers["job-g2-0"], world.workers["job-g0-0"]

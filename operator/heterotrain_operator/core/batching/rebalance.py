@@ -9,6 +9,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
+from heterotrain_operator.core.batching.early import is_due, with_few_steps
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
@@ -28,8 +29,9 @@ PINNED_WINDOWS = 3
 
 
 def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> Adjustment:
-    """What the policy makes of the steps that were measured since its last decision, once there are enough of them.
-    `metrics` and `memory.workers` are those of the plan's members, by rank; None of those that were not read.
+    """What the policy makes of the steps that were measured since its last decision, once there are enough of them, or
+    before if they show enough. `metrics` and `memory.workers` are those of the plan's members, by rank; None of those
+    that were not read.
     """
     # Those that a decision waits for were measured already, but for the ones that were not read then.
     read = [
@@ -38,10 +40,27 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     ]
     waiting = _too_few_steps(job, plan, read, memory)
     if waiting:
+        if is_due(job, plan, read, memory):
+            adjustment = _decided(job, plan, metrics, read, memory, early=True)
+            if adjustment.batches is not None:
+                return adjustment
         memory, late = with_late(job, plan, read, memory)
         return Adjustment(None, waiting, memory, events=late)
+    return _decided(job, plan, metrics, read, memory, early=False)
+
+
+def _decided(
+    job: Job,
+    plan: Plan,
+    metrics: Sequence[WorkerMetrics | None],
+    read: Sequence[WorkerMetrics | None],
+    memory: Memory,
+    *,
+    early: bool,
+) -> Adjustment:
+    """What the policy makes of the windows that end here; `read` are the metrics that are taken in."""
     before = memory.workers
-    memory, windows, remarks = _measured(job, plan, read, memory)
+    memory, windows, remarks = _measured(job, plan, read, memory, early=early)
     memory, unusable = judged(plan, read, before, memory, windows=windows)
     found = (*unusable, *newly_bounded(job, plan, before, memory.workers))
     unread = awaited(plan, metrics, memory)
@@ -104,7 +123,7 @@ def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None]
 
 
 def _measured(
-    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory, *, early: bool
 ) -> tuple[Memory, list[Estimate | None], list[str]]:
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
@@ -116,7 +135,13 @@ def _measured(
     changed = False
     history = history_of(memory.persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
-    for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
+    measured = [
+        window_of(known.step_time, counters) if counters is not None and member.batch_size > 0 else None
+        for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
+    ]
+    if early:
+        measured = with_few_steps(measured, memory.workers)
+    for member, counters, remembered, found in zip(plan.members, metrics, memory.workers, measured, strict=True):
         if counters is None:
             workers.append(remembered)
             windows.append(None)
@@ -125,10 +150,9 @@ def _measured(
         cost, cap = remembered.batch_cost, remembered.throughput_cap
         use = uncounted(remembered.resource_use, counters)
         estimate = None
-        window = window_of(known, counters) if member.batch_size > 0 else None
-        if isinstance(window, str):
-            remarks.append(f"ignored the window of {member.name}: {window}")
-            window = None
+        window = found if isinstance(found, Estimate) else None
+        if isinstance(found, str):
+            remarks.append(f"ignored the window of {member.name}: {found}")
         if window is not None:
             before = known.estimate
             estimate, differs = predictor.follow(known.before, window, job.smoothing, history)
