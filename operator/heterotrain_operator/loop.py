@@ -28,6 +28,12 @@ QUIET_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_PAUSED})
 BUSY_PERIOD_SECONDS = 0.2
 """Between rounds while workers start or end: then every wait delays all of them."""
 
+FIRST_STEPS = 10
+"""Measured steps of a plan after which nothing about it is urgent any more: the default control interval."""
+
+READING_SECONDS = 0.005
+"""Between rounds at least, for each worker that is read: so that reading takes a fraction of one CPU at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -123,4 +129,16 @@ def period_seconds(seen: Seen, decision: Decision) -> float:
         for worker in seen.workers
     )
     quiet = training and decision.phase == "Running" and not (decision.create or decision.delete)
-    return PERIOD_SECONDS if quiet else BUSY_PERIOD_SECONDS
+    return _training_seconds(seen) if quiet else BUSY_PERIOD_SECONDS
+
+
+def _training_seconds(seen: Seen) -> float:
+    """Between rounds of a job that trains. In the first steps of a plan about as long as a step takes, for two or three
+    may show that its batches are far off; where reading is cheap beside that.
+    """
+    counters = [worker.metrics for worker in seen.workers if worker.metrics is not None]
+    first = [each for each in counters if each.batch_size > 0 and each.steps < FIRST_STEPS]
+    if not first:
+        return PERIOD_SECONDS
+    step = max(each.own_seconds / each.steps if each.steps > 0 else 0.0 for each in first)
+    return min(max(BUSY_PERIOD_SECONDS, step, READING_SECONDS * len(counters)), PERIOD_SECONDS)

@@ -19,6 +19,9 @@ SIGNIFICANT_DIGITS = 6
 """Kept of every number of a worker: far below any measurement's noise, and 240 bytes hold a worker then. The slope of a
 line through batches 4 % apart, the closest that are fitted, is exact to a thousandth with them."""
 
+COARSE_DIGITS = 3
+"""Kept of numbers that are rough estimates themselves."""
+
 BASELINE_DIGITS = 10
 """Kept of the counters' baselines, since a window is a small difference of two large counters."""
 

@@ -104,7 +104,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
 
 
 def _with_report(job: Job, known: WorkerMemory, seconds: float | None) -> WorkerMemory:
-    if known.step_time.steps > 0 or seconds is None or seconds <= 0:
+    if known.step_time.estimate is not None or seconds is None or seconds <= 0:
         return known
     estimate = Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, float(max(job.interval, 1)))
     return known._replace(step_time=known.step_time.with_estimate(estimate))

@@ -13,7 +13,7 @@ from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import is_text, is_whole, parse_object, shown
-from heterotrain_operator.core.columns import checked, cut
+from heterotrain_operator.core.columns import COARSE_DIGITS, checked, cut
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of
 
 SCHEMA = 1
@@ -41,7 +41,8 @@ class Memory:
     kept, and the `doubt` about such promises (a share of the step) after `missed_promises` of them are those of
     `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
     (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
-    `start_seconds` is how long the present workers took from nothing to their first plan.
+    `start_seconds` is how long the present workers took from nothing to their first plan. So many `windows` were
+    compared with those before them, up to a bound, with this `persistence` (`prediction/roughness.py`).
     """
 
     plan_version: int = 0
@@ -85,6 +86,8 @@ class Memory:
     expected_steps: bool = False
     judged: int = 0
     start_seconds: float = 0.0
+    windows: int = 0
+    persistence: float = 0.0
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -136,6 +139,7 @@ class Memory:
             retreated_seconds=cut(self.retreated_seconds),
             doubt=cut(self.doubt),
             start_seconds=cut(self.start_seconds),
+            persistence=cut(self.persistence, COARSE_DIGITS),
             workers=tuple(
                 [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(NOBODY), strict=False)]
             ),
@@ -199,6 +203,8 @@ _MEASURED = frozenset(
         "doubt",
         "gathered",
         "judged",
+        "windows",
+        "persistence",
     }
 )
 _PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds", "start_seconds")
@@ -217,6 +223,8 @@ def _bound(values: dict[str, Any]) -> None:
             values[name] = max(values[name], 0.0)
     if "doubt" in values:
         values["doubt"] = min(max(values["doubt"], 0.0), 1.0)
+    if "persistence" in values:
+        values["persistence"] = min(max(values["persistence"], -1.0), 1.0)
 
 
 def _keys_in(text: Any, workers: int) -> Iterable[str]:

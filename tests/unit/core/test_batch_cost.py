@@ -9,6 +9,7 @@ import pytest
 from heterotrain_operator.core.prediction.affine import GREATEST_SHARE, learn, predict
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
+from unit.core.traces import hetero_world
 
 
 def at(fixed: float, per_sample: float, batch: int) -> Estimate:
@@ -94,3 +95,27 @@ def test_worker_without_samples_keeps_what_was_known() -> None:
 def test_worker_never_measured_has_no_line() -> None:
     assert predict(BatchCost(), 0, None) is None
     assert learn(BatchCost(), 64, None) == BatchCost()
+
+
+def test_speed_that_creeps_while_the_batches_stay_does_not_bend_the_cost() -> None:
+    """By a quarter in all, by less per window than is taken for a jump; then another worker's jump moves the
+    batches."""
+    world = hetero_world(scales=(1, 2, 4), fixed=0.03, noise=0.01)
+    world.run(12)
+    slow, fast = world.workers["job-g2-0"], world.workers["job-g0-0"]
+    share = fixed_share(world.memory.workers[2].batch_cost)
+    world.job = replace(world.job, policy="Uniform", dry_run=True)
+    for _ in range(40):
+        slow.scale *= 1.006
+        world.run(1)
+    world.job = replace(world.job, policy="Optimal", dry_run=False)
+    fast.scale *= 1.5
+    world.run(8)
+    assert fixed_share(world.memory.workers[2].batch_cost) == pytest.approx(share, abs=0.04)
+
+
+def fixed_share(known: BatchCost) -> float:
+    """Of a worker's time at 64 samples."""
+    prediction = predict(known, 0, None)
+    assert prediction is not None
+    return prediction.line.fixed_seconds / prediction.line.at(64)

@@ -36,12 +36,12 @@ def until_still(world: World, limit: int = 60) -> int:
 @pytest.mark.parametrize("seed", range(4, 8))
 @pytest.mark.parametrize("noise", [0.0, 0.06, 0.12])
 @pytest.mark.parametrize(("policy", "fixed"), [("Proportional", 0.003), ("Optimal", 0.003), ("Optimal", 0.016)])
-def test_unequal_workers_are_balanced_by_at_most_two_adjustments(
+def test_unequal_workers_are_balanced_by_two_adjustments_and_by_one_more_in_noise(
     policy: str, fixed: float, noise: float, seed: int
 ) -> None:
     world = hetero_world(policy, noise=noise, seed=seed, fixed=fixed)
     assert imbalance(world) > 0.5
-    assert until_still(world) <= 2
+    assert until_still(world) <= (3 if noise else 2)
     assert imbalance(world) <= TOLERANCE
     assert sum(world.plan.batch_sizes) == 192 if world.plan else False
 

@@ -16,8 +16,8 @@ def last(world: World, kind: str) -> Condition:
     return next(c for c in world.decisions[-1].conditions if c.type == kind)
 
 
-def test_no_decision_before_every_worker_has_its_interval_of_steps() -> None:
-    world = hetero_world()
+def test_no_small_move_before_every_worker_has_its_interval_of_steps() -> None:
+    world = hetero_world(scales=(1, 1.1, 1.2))
     world.train(9)
     decision = world.tick()
     assert decision.plan is None

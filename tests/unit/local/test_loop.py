@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,8 @@ def test_after_a_conflict_it_observes_again(run: MakeRun) -> None:
     assert next(rivals, None) is None
 
 
-TRAINING = WorkerMetrics(plan_version=1, phase=contract.PHASE_TRAINING)
+TRAINING = WorkerMetrics(plan_version=1, phase=contract.PHASE_TRAINING, batch_size=8, steps=10.0, own_seconds=1.0)
+FIRST = replace(TRAINING, steps=2.0, own_seconds=1.0)
 PAUSED = WorkerMetrics(plan_version=1, phase=contract.PHASE_PAUSED)
 STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
 
@@ -243,6 +245,10 @@ STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
     [
         ("Running", TRAINING, None, False, PERIOD_SECONDS),
         ("Running", PAUSED, None, False, PERIOD_SECONDS),
+        ("Running", FIRST, None, False, 0.5),
+        ("Running", replace(FIRST, own_seconds=0.1), None, False, BUSY_PERIOD_SECONDS),
+        ("Running", replace(FIRST, own_seconds=100.0), None, False, PERIOD_SECONDS),
+        ("Running", replace(FIRST, batch_size=0), None, False, PERIOD_SECONDS),
         ("Running", STARTING, None, False, BUSY_PERIOD_SECONDS),
         ("Running", None, None, False, BUSY_PERIOD_SECONDS),
         ("Running", TRAINING, 0, False, BUSY_PERIOD_SECONDS),
@@ -256,3 +262,8 @@ def test_rounds_are_seldom_only_while_all_train(
     worker = WorkerSeen("w", "u", "cpu", 0, "Running", exit_code=exit_code, metrics=metrics)
     created = (WorkerKey("cpu", 1, "x"),) if create else ()
     assert period_seconds(Seen((worker,)), Decision(phase, "", create=created)) == seconds
+
+
+def test_first_steps_of_many_workers_are_looked_at_no_oftener_than_reading_them_allows() -> None:
+    workers = tuple(WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=FIRST) for rank in range(150))
+    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(0.75)

@@ -30,8 +30,9 @@ class Batching(Model):
     )
     interval: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(
         default=10,
-        description="Control interval in committed steps: no decision before every worker reported as many "
-        "steps of the active plan.",
+        description="Control interval in committed steps: a decision once every worker reported as many steps of the "
+        "active plan, or before, after two at least, where they show beyond noise that waiting would cost more than a "
+        "move.",
     )
     apply_at: Literal["step", "epoch"] = Field(
         default="step", description="At which boundary workers switch to a new plan."

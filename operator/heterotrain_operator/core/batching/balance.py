@@ -25,7 +25,7 @@ def balance(plan: Plan, memory: Memory) -> tuple[bool | None, str, float | None]
         for member, known in zip(plan.members, memory.workers, strict=True)
         if member.batch_size > 0
     ]
-    lacking = [name for known, name in working if not (known.steps > 0 and known.mean_seconds > 0)]
+    lacking = [name for known, name in working if known.estimate is None]
     if lacking:
         some = len(lacking) < len(working)
         return (

@@ -64,7 +64,7 @@ def _by_prediction(
     predictor = predictor_of(job)
     expected = []
     for member, fed, known in zip(plan.members, workers, remembered, strict=True):
-        estimate = fed.step_time._replace(steps=known.step_time.steps).estimate
+        estimate = fed.step_time._replace(steps=known.step_time.steps).before
         if estimate is None:  # limits may change one by one, each soon after the plan that followed the one before
             estimate = predictor.expected(fed.batch_cost, member.batch_size, max(job.interval, 1))
         if estimate is None and member.batch_size > 0 and fed.left_out < LEFT_OUT:

@@ -94,6 +94,7 @@ class Policy:
     with an estimate of every worker that has samples. `internal` policies are not for manifests.
     One that `watches_throughput` is told of each worker's throughput before its batch was last raised, one that
     `weighs_noise` how much each worker's steps varied under earlier plans.
+    One that decides by `whole_intervals` is never asked before these are over, however much the first steps show.
     """
 
     summary: str
@@ -103,3 +104,4 @@ class Policy:
     internal: bool = False
     watches_throughput: bool = False
     weighs_noise: bool = False
+    whole_intervals: bool = False

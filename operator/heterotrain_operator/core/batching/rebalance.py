@@ -9,6 +9,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
+from heterotrain_operator.core.batching.early import is_due, with_few_steps
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
@@ -18,26 +19,48 @@ from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import uncounted, window_closed
-from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, window_of
+from heterotrain_operator.core.prediction.roughness import WINDOWS, history_of, persistence_after, roughness_after
+from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, surprise_of, window_of
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
+PINNED_WINDOWS = 3
+"""Windows of a plan after which what changes is the worker's speed, and not what was learned of the batch's cost."""
+
 
 def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> Adjustment:
-    """What the policy makes of the steps that were measured since its last decision, once there are enough of them.
-    `metrics` and `memory.workers` are those of the plan's members, by rank; None of those that were not read.
+    """What the policy makes of the steps that were measured since its last decision, once there are enough of them, or
+    before if they show enough. `metrics` and `memory.workers` are those of the plan's members, by rank; None of those
+    that were not read.
     """
     # Those that a decision waits for were measured already, but for the ones that were not read then.
     read = [
-        None if memory.gathered and known.step_time.steps > 0 else counters
+        None if memory.gathered and known.step_time.estimate is not None else counters
         for counters, known in zip(metrics, memory.workers, strict=True)
     ]
     waiting = _too_few_steps(job, plan, read, memory)
     if waiting:
+        if is_due(job, plan, read, memory):
+            adjustment = _decided(job, plan, metrics, read, memory, early=True)
+            if adjustment.batches is not None:
+                return adjustment
         memory, late = with_late(job, plan, read, memory)
         return Adjustment(None, waiting, memory, events=late)
+    return _decided(job, plan, metrics, read, memory, early=False)
+
+
+def _decided(
+    job: Job,
+    plan: Plan,
+    metrics: Sequence[WorkerMetrics | None],
+    read: Sequence[WorkerMetrics | None],
+    memory: Memory,
+    *,
+    early: bool,
+) -> Adjustment:
+    """What the policy makes of the windows that end here; `read` are the metrics that are taken in."""
     before = memory.workers
-    memory, windows, remarks = _measured(job, plan, read, memory)
+    memory, windows, remarks = _measured(job, plan, read, memory, early=early)
     memory, unusable = judged(plan, read, before, memory, windows=windows)
     found = (*unusable, *newly_bounded(job, plan, before, memory.workers))
     unread = awaited(plan, metrics, memory)
@@ -103,7 +126,7 @@ def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None]
 
 
 def _measured(
-    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory, *, early: bool
 ) -> tuple[Memory, list[Estimate | None], list[str]]:
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
@@ -111,9 +134,17 @@ def _measured(
     workers: list[WorkerMemory] = []
     windows: list[Estimate | None] = []
     remarks: list[str] = []
+    surprised: list[tuple[int, float]] = []
     changed = False
+    history = history_of(memory.persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
-    for member, counters, remembered in zip(plan.members, metrics, memory.workers, strict=True):
+    measured = [
+        window_of(known.step_time, counters) if counters is not None and member.batch_size > 0 else None
+        for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
+    ]
+    if early:
+        measured = with_few_steps(measured, memory.workers)
+    for member, counters, remembered, found in zip(plan.members, metrics, memory.workers, measured, strict=True):
         if counters is None:
             workers.append(remembered)
             windows.append(None)
@@ -122,13 +153,17 @@ def _measured(
         cost, cap = remembered.batch_cost, remembered.throughput_cap
         use = uncounted(remembered.resource_use, counters)
         estimate = None
-        window = window_of(known, counters) if member.batch_size > 0 else None
-        if isinstance(window, str):
-            remarks.append(f"ignored the window of {member.name}: {window}")
-            window = None
+        window = found if isinstance(found, Estimate) else None
+        if isinstance(found, str):
+            remarks.append(f"ignored the window of {member.name}: {found}")
         if window is not None:
             before = known.estimate
-            estimate, jumped = predictor.follow(before, window, job.smoothing)
+            estimate, differs = predictor.follow(known.before, window, job.smoothing, history)
+            jumped = differs and before is not None
+            if before is not None and not jumped:
+                surprised.append((len(workers), surprise_of(before, window)))
+                if before.steps >= PINNED_WINDOWS * window.steps:
+                    cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
             use, why = window_closed(
                 remembered.resource_use,
                 counters,
@@ -150,4 +185,21 @@ def _measured(
         windows.append(window)
     if changed:
         memory = without_doubt(memory)
-    return replace(memory, workers=tuple(workers)), windows, remarks
+    return _with_surprises(replace(memory, workers=tuple(workers)), surprised), windows, remarks
+
+
+def _with_surprises(memory: Memory, surprised: Sequence[tuple[int, float]]) -> Memory:
+    """What the windows of the workers of these ranks say of how rough windows are."""
+    if not surprised:
+        return memory
+    workers = list(memory.workers)
+    known = [workers[rank].step_time for rank, _ in surprised]
+    surprises = [surprise for _, surprise in surprised]
+    before = [each.surprise / 10 for each in known]
+    persistence = persistence_after(memory.persistence, memory.windows, surprises, before)
+    rough = roughness_after([each.roughness / 100 for each in known], persistence, memory.windows, surprises)
+    for (rank, surprise), roughness, each in zip(surprised, rough, known, strict=True):
+        time = each._replace(roughness=100 * roughness, surprise=10 * surprise)
+        workers[rank] = workers[rank]._replace(step_time=time)
+    windows = min(memory.windows + 1, WINDOWS)
+    return replace(memory, workers=tuple(workers), windows=windows, persistence=persistence)

@@ -142,7 +142,11 @@ def _ended_plan(
     """
     policy = POLICIES.get(job.policy)
     estimate = known.step_time.estimate if old_batch > 0 else None
-    cost = predictor_of(job).learn(known.batch_cost, old_batch, estimate)
+    predictor = predictor_of(job)
+    cost = predictor.learn(known.batch_cost, old_batch, estimate)
+    expected = None
+    if predicted is False and estimate is not None and new_batch > 0:
+        expected = predictor.expect(cost, old_batch, estimate, new_batch)
     # A throughput that is only expected is none that a raise could be held to.
     cap = known.throughput_cap
     watches = policy is not None and policy.watches_throughput and not predicted
@@ -151,7 +155,7 @@ def _ended_plan(
     if policy is not None and policy.weighs_noise and estimate is not None:
         variation = variation.learned(known.step_time)
     return after_plan(known, old_batch, new_batch)._replace(
-        step_time=known.step_time.unmeasured(),
+        step_time=known.step_time.unmeasured(expected),
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),
         throughput_cap=cap,
         variation=variation,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictor import Prediction
-from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.prediction.step_time import LEAST_VARIATION, Estimate
 from heterotrain_operator.core.split.waterfill import Line
 
 FORGETTING = 0.98
@@ -27,6 +27,14 @@ MODEL_ERROR = 0.02
 
 PRIOR_SHARE = 0.5
 """Standard deviation, before any evidence, of alpha's share of the time; it limits what two close batches can show."""
+
+LEAST_SHARE_ERROR = 0.2
+"""Standard deviation of alpha's share of the time that remains however well a line is known, for few times are lines.
+Tried: 0.1 to 0.3."""
+
+SPEED_ERROR = 0.005
+"""Relative error that the least change of plans adds to what was measured before. Tried: 0.005 and 0.02; with the
+latter, each plan made the next one likelier."""
 
 GREATEST_SHARE = 0.9
 """Alpha's greatest share of the time at the present batch: a plateau is followed in several plans, not in one."""
@@ -73,6 +81,25 @@ def predict(known: BatchCost, batch: int, estimate: Estimate | None) -> Predicti
     overhead_samples = min(alpha / beta, GREATEST_SHARE / (1 - GREATEST_SHARE) * batch)
     per_sample = estimate.mean_seconds / (overhead_samples + batch)
     return Prediction(Line(per_sample * overhead_samples, per_sample), spans)
+
+
+def expect(known: BatchCost, batch: int, estimate: Estimate, next_batch: int) -> Estimate | None:
+    """The line through the estimate at the next batch; the less certain, the farther that is, and the less is known of
+    alpha.
+    """
+    prediction = predict(known, batch, estimate)
+    if prediction is None or batch <= 0 or next_batch <= 0:
+        return None
+    share = PRIOR_SHARE
+    if known.sum_w > 0:
+        determinant = (known.sum_w + 1 / PRIOR_SHARE**2) * known.sum_wbb - known.sum_wb**2
+        share = math.sqrt(known.sum_wbb / determinant) * known.speed / estimate.mean_seconds
+    distance = math.log(next_batch / batch)
+    error = min(max(share, LEAST_SHARE_ERROR), PRIOR_SHARE) * distance
+    variance = max(estimate.variance / estimate.mean_seconds**2, LEAST_VARIATION**2)
+    squares = estimate.relative_error**2 + SPEED_ERROR**2 + error**2
+    seconds = prediction.line.at(next_batch)
+    return Estimate(seconds, variance * seconds**2, estimate.inflation * variance / squares, estimate.inflation)
 
 
 def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> BatchCost:

@@ -14,4 +14,5 @@ PREDICTOR = Predictor(
     factor_of_limits=step_time.factor_of_limits,
     predict=affine.predict,
     learn=affine.learn,
+    expect=affine.expect,
 )

@@ -28,21 +28,24 @@ class Prediction(NamedTuple):
 class Predictor:
     """A way to predict own times.
 
-    `follow(before, window, smoothing)` takes a window of steps into the estimate of a worker's own time (None before
-    the first window), and says whether its speed jumped. `factor_of_limits(old, new)` is by how much longer a step is
-    expected to take under the new CPU limit (cores) than under the old one.
+    `follow(before, window, smoothing, history)` takes a window of steps into the estimate of a worker's own time (None
+    before the first window), which averages about `history` windows, and says whether its speed jumped.
+    `factor_of_limits(old, new)` is by how much longer a step is expected to take under the new CPU limit (cores) than
+    under the old one.
 
     `predict(known, batch, estimate)` is asked for a worker with a batch (samples per step) and its own time under the
     active plan; without samples (0) or estimate (None) it predicts by what is remembered alone. It gives None where
     nothing is known. `learn(known, batch, estimate)` gives what is remembered once a plan has ended under which the
-    worker had that batch and that own time.
+    worker had that batch and that own time. `expect(known, batch, estimate, next_batch)` is the own time at the next
+    plan's batch that this one's lets expect, as certain as that is; None if nothing does.
     """
 
     summary: str
-    follow: Callable[[Estimate | None, Estimate, float], tuple[Estimate, bool]]
+    follow: Callable[[Estimate | None, Estimate, float, float], tuple[Estimate, bool]]
     factor_of_limits: Callable[[float, float], float]
     predict: Callable[[BatchCost, int, Estimate | None], Prediction | None]
     learn: Callable[[BatchCost, int, Estimate | None], BatchCost]
+    expect: Callable[[BatchCost, int, Estimate, int], Estimate | None]
 
     def expected(self, known: BatchCost, batch: int, steps: float) -> Estimate | None:
         """Own time at a batch that is not measured yet, as certain as so many steps; None if nothing is known."""

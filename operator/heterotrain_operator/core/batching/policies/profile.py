@@ -48,4 +48,11 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     return Proposal(batches, reason, memories, stage=stage + 1)
 
 
-POLICY = Policy("own times at several batch sizes", propose, uniform.first, keeps_global_batch=False, internal=True)
+POLICY = Policy(
+    "own times at several batch sizes",
+    propose,
+    uniform.first,
+    keeps_global_batch=False,
+    internal=True,
+    whole_intervals=True,
+)
