@@ -7,7 +7,12 @@ from statistics import fmean
 import pytest
 
 from heterotrain_operator.clusters.simulated.laws import Power, TimeLaw
+from heterotrain_operator.core.batching.policies import Proposal, Seat
+from heterotrain_operator.core.batching.rollback import reviewed
+from heterotrain_operator.core.model import Group
+from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import split_min_max
+from heterotrain_operator.core.state import Memory
 from unit.core.traces import World, hetero_job
 
 SCALES = (1, 2, 4)
@@ -27,6 +32,16 @@ class PowerWorld(World):
         times = [lambda batch, worker=each: worker.scale * worker.law.seconds(batch) for each in workers]
         best = split_min_max(times, self.job.global_batch, [(1, self.job.global_batch)] * len(workers))
         return max(time(batch) for time, batch in zip(times, best, strict=True))
+
+
+@pytest.mark.parametrize(("replaced", "doubted"), [(0.3, False), (0.15, True)])
+def test_split_that_helped_less_than_it_promised_raises_no_doubt(replaced: float, doubted: bool) -> None:
+    """A step of 0.1 s was promised, and 0.2 s came: after one of 0.3 s that helped, after one of 0.15 s it did not."""
+    memory = Memory(promised_seconds=0.1, replaced_seconds=replaced)
+    seat = Seat("w", Group("g", 1), 64, (1, 128), Estimate(0.2, 1e-6, 10))
+    memory, _ = reviewed(memory, [seat], Proposal(None, "kept"))
+    assert (memory.doubt > 0) is doubted
+    assert memory.promised_seconds == 0.0
 
 
 def steps_over_best(policy: str, power: float, noise: float, seed: int, intervals: int = 100) -> list[float]:
