@@ -155,7 +155,9 @@ def _unsound_plans(result: SimulationResult) -> list[str]:
     job, broken = result.scenario.job, []
     bounds = {group.name: bounds_of(job, group) for group in job.groups}
     groups = dict(result.scenario.workers())
-    has_memory = any(model.memory is not None for model in result.scenario.models.values())
+    has_memory = any(model.memory is not None for model in result.scenario.models.values()) or any(
+        isinstance(event, Death) and event.out_of_memory for event in result.scenario.events
+    )
     for plan in result.plans:
         if sum(plan.batches) != job.global_batch:
             broken.append(f"plan {plan.version} adds up to {sum(plan.batches)}, not to {job.global_batch}")

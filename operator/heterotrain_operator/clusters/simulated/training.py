@@ -113,7 +113,6 @@ class _Version:
     pods: list[SimulatedPod]
     trainees: tuple[Trainee, ...]
     columns: npt.NDArray[np.intp] | slice
-    batches: npt.NDArray[np.int64]
     unmeasured: int
     random: np.random.Generator
     counted: _Counted
@@ -238,7 +237,6 @@ class Training:
             pods,
             trainees,
             slice(0, len(columns)) if as_they_are else np.array(columns),
-            np.array(plan.batch_sizes),
             self._scenario.timing.unmeasured_steps,
             np.random.default_rng([self._scenario.seed, 4, plan.version]),
             _Counted(len(pods)),
