@@ -126,3 +126,13 @@ def test_a_worker_that_may_not_idle_is_never_without_samples_and_never_tried() -
     world.run(60)
     assert batches(world)[0] >= 1
     assert not any("tried again" in decision.reason for decision in world.decisions)
+
+
+def test_a_worker_that_was_unreadable_while_it_had_no_samples_is_tried_again() -> None:
+    world = idle_world(slow=10.0)
+    world.workers["job-g0-0"].answers = False
+    world.run(8)
+    world.workers["job-g0-0"].answers = True
+    world.workers["job-g0-0"].scale = 1.0
+    world.run(60)
+    assert step_seconds(world) < 1.05 * best_seconds(world, SCALES)

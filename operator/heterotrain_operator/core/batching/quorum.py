@@ -82,16 +82,16 @@ def judged(
     windows: Sequence[Estimate | None],
 ) -> tuple[Memory, tuple[Event, ...]]:
     """After the windows of those that have `metrics` were closed: who had no usable one too often in a row is left out,
-    and who had one takes part again. `before` is what was remembered of the workers then.
+    and who had one, or needs none, takes part again. `before` is what was remembered of the workers then.
     """
     workers, found, returned = list(memory.workers), [], False
     for rank, known in enumerate(memory.workers):
         if metrics[rank] is None:
             continue
-        if windows[rank] is not None:
+        if windows[rank] is not None or plan.members[rank].batch_size == 0:
             returned = returned or known.left_out >= LEFT_OUT
             workers[rank] = known._replace(left_out=0) if known.left_out else known
-        elif plan.members[rank].batch_size > 0 and known.left_out != UNUSABLE:
+        elif known.left_out != UNUSABLE:
             workers[rank] = known._replace(left_out=known.left_out % LEFT_OUT + 1)
             found += [rank] if workers[rank].left_out == UNUSABLE else []
     memory = replace(memory, workers=tuple(workers))
