@@ -162,7 +162,7 @@ def test_folder_holds_figures_pictures_scenario_and_page(tmp_path: Path, capsys:
     assert (out / "scenario.yaml").read_text("utf-8") == path.read_text("utf-8")
     results = json.loads((out / "results.json").read_text("utf-8"))
     assert len(results["runs"]) == 4
-    assert len(results["first"]["Optimal"]["intervalRatios"]) == 40
+    assert len(results["first"]["Optimal"]["interval_ratios"]) == 40
     assert results["first"]["Uniform"]["plans"][0]["batches"] == [32, 32]
     page = (out / "report.html").read_text("utf-8")
     for words in (

@@ -61,7 +61,7 @@ def _results(report: SimulationReport) -> dict[str, Any]:
         policy: {
             "seed": result.scenario.seed,
             "workers": result.workers,
-            "intervalRatios": [round(float(ratio), 6) for ratio in result.interval_ratios],
+            "interval_ratios": [round(float(ratio), 6) for ratio in result.interval_ratios],
             "plans": [asdict(plan) for plan in result.plans],
             "events": [asdict(happened) for happened in result.events],
         }
