@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from heterotrain import contract
 from heterotrain import worker_metrics as table
+from heterotrain.metric import Metric
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics import pods
 from heterotrain_operator.metrics.client import CONNECTIONS_PER_OWNER, Client
@@ -339,3 +340,26 @@ def test_a_phase_that_no_status_could_hold_makes_a_worker_unreadable(phase: str)
 @given(st.text(alphabet=st.sampled_from('heterotrain_worker_plan_version{}=",\\ \n1.e+-#'), max_size=300))
 def test_no_text_is_too_odd(text: str) -> None:
     parse_metrics("heterotrain_worker_" + text)
+
+
+CPU_USE = [
+    table.OBSERVED_SECONDS,
+    table.CPU_SECONDS,
+    table.CPU_THROTTLED_OF_VERSION,
+    table.CPU_WAIT_SECONDS,
+    table.CPU_PRESSURE_SECONDS,
+]
+
+
+@pytest.mark.parametrize("row", CPU_USE, ids=lambda row: str(row.name))
+@pytest.mark.parametrize("value", [-1, "1e300", "NaN", "+Inf", "-Inf"])
+def test_an_absurd_figure_of_the_cpu_is_none_and_all_others_are_read(row: Metric, value: float | str) -> None:
+    steps = sample(table.STEPS.series, 5, 1)
+    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), steps, sample(row.series, value, 1)))
+    assert metrics == WorkerMetrics(plan_version=1, steps=5.0)
+
+
+def test_throttling_since_a_worker_began_is_not_taken_for_that_under_its_plan() -> None:
+    """All that a trainer of the version before exports of the CPU."""
+    before = sample(table.CPU_THROTTLED_SECONDS.series, 500, 1)
+    assert parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), before)) == WorkerMetrics(plan_version=1)

@@ -135,13 +135,14 @@ def explained(
     the figures do not tell.
 
     More CPU time per step counts first: where a limit binds, it alone makes the limit hold the worker back for longer.
-    For what several threads are held back is taken as if all that compute were so at once.
+    It counts nothing of a worker on a GPU, for which the host may wait in a loop. For what several threads are held
+    back is taken as if all that compute were so at once.
     """
     change = seconds - earlier_seconds
     if change == 0:
         return None
     slower = change > 0
-    if spent.cpu is not None and earlier.cpu:
+    if on_cpu and spent.cpu is not None and earlier.cpu:
         more = spent.cpu / earlier.cpu - 1
         if more * earlier_seconds / change >= EXPLAINS:
             words = f"it used {abs(100 * more):.0f} % {'more' if slower else 'less'} CPU time per step"
