@@ -263,3 +263,13 @@ def test_table_has_a_line_per_policy_at_the_width_of_a_terminal(width: int):
     rows = [line for line in lines if line.startswith("│")]
     assert len(rows) == 2
     assert all("1.234 (1.100 to 1.500)" in row for row in rows)
+
+
+def test_straggler_of_the_example_is_named_and_healthy_workers_are_not(tmp_path: Path):
+    out = tmp_path / "out"
+    path = ROOT / "examples" / "scenarios" / "straggler.yaml"
+    assert main(["simulate", str(path), "--policy", "Optimal", "--intervals", "60", "--out", str(out)]) == 0
+    (first,) = json.loads((out / "results.json").read_text("utf-8"))["first"].values()
+    said = [each["event"]["message"] for each in first["events"] if each["event"]["reason"] == "StragglerDetected"]
+    assert said
+    assert all(message.startswith("straggler-alike-5 ") for message in said)
