@@ -40,6 +40,14 @@ def test_papers_policies_are_no_choice_for_a_manifest() -> None:
     assert known_policies() == ("Uniform", "Static", "Proportional", "Optimal")
 
 
+def test_papers_policies_wait_for_whole_intervals_however_unequal_workers_are() -> None:
+    world = hetero_world("PapersProportional", scales=(1, 8))
+    world.train(world.job.interval - 1)
+    assert world.tick().plan is None
+    world.train(1)
+    assert world.tick().plan is not None
+
+
 def test_batches_are_multiplied_by_mean_over_moving_average_and_rescaled() -> None:
     """The mean is 0.2 s: (64 * 2, 64, 64 * 2/3) = (128, 64, 42.7) is 234.7, and 192 of these (104.7, 52.4, 34.9)."""
     assert propose("PapersProportional", [seat(0.1, 64), seat(0.2, 64), seat(0.3, 64)]).batches == (105, 52, 35)

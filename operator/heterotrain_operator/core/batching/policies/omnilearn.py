@@ -36,5 +36,9 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
 
 
 POLICY = Policy(
-    "OmniLearn's Alg. 1 and eq. 8, at boundaries of epochs", propose, internal=True, watches_throughput=True
+    "OmniLearn's Alg. 1 and eq. 8, at boundaries of epochs",
+    propose,
+    internal=True,
+    whole_intervals=True,
+    watches_throughput=True,
 )

@@ -77,5 +77,9 @@ def _smoothed(seat: Seat) -> float | None:
 
 
 POLICY = Policy(
-    "proportional control as in Taming, T2 to T5 to the letter", propose, internal=True, watches_throughput=True
+    "proportional control as in Taming, T2 to T5 to the letter",
+    propose,
+    internal=True,
+    whole_intervals=True,
+    watches_throughput=True,
 )
