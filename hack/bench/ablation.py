@@ -75,6 +75,14 @@ def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[objec
     return memory, proposal
 
 
+def _never(*_: object) -> bool:
+    return False
+
+
+def _as_independent(_: float) -> float:
+    return 1.0
+
+
 WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "rollback": (Change("batching.rollback", "reviewed", _as_proposed),),
     "noise gate": (Change("prediction.step_time", "CAUTION", 1e-9),),
@@ -83,7 +91,9 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
     "jumps": (Change("prediction.step_time", "JUMP_DEVIATIONS", math.inf),),
-    "fading history": (Change("prediction.step_time", "HISTORY_WINDOWS", 1e9),),
+    "early decisions": (Change("batching.early", "is_due", _never),),
+    "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
+    "pinned cost": (Change("batching.rebalance", "PINNED_WINDOWS", math.inf),),
     "outliers": (Change("prediction.step_time", "OUTLIER_RATIO", 1e9),),
     "prior of the fixed share": (Change("prediction.affine", "PRIOR_SHARE", 1e6),),
     "greatest fixed share": (Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),),
@@ -94,9 +104,12 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
 """What can be taken out, by a name for people."""
 
 TUNED = (
+    "batching.early",
     "batching.policies.optimal",
+    "batching.rebalance",
     "batching.rollback",
     "prediction.affine",
+    "prediction.roughness",
     "prediction.step_time",
     "prediction.variation",
 )
