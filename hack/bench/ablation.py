@@ -35,6 +35,9 @@ HURTS = 0.005
 
 PLANS_HURT = 2.0
 
+BROKEN = 100.0
+"""Stands for the E of a run in which a decision raised an error."""
+
 CASES = (
     "affine, independent 5 %",
     "affine, independent 20 %",
@@ -180,7 +183,14 @@ def one(work: tuple[str, bool, str, int, int]) -> simulated.Run:
     name, tuned, case, workers, seed = work
     changes = (constants() if tuned else known())[name] if name else ()
     with replaced(changes):
-        return simulated.one((case, INTERVALS, workers, simulated.OWN_POLICY, seed))
+        try:
+            return simulated.one((case, INTERVALS, workers, simulated.OWN_POLICY, seed))
+        except (ArithmeticError, ValueError) as error:
+            if not name:
+                raise
+            # Decisions that cannot do without it are a result, too.
+            print(f"\n{name}, {case}, {workers} workers, seed {seed}: {error!r}", file=sys.stderr)
+            return simulated.Run(BROKEN, BROKEN, 0.0, None, True, None)
 
 
 def worth_of(name: str, base: Mapping[tuple[str, int], simulated.Row], rows: Sequence[simulated.Row]) -> Worth:
