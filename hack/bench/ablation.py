@@ -35,6 +35,9 @@ HURTS = 0.005
 
 PLANS_HURT = 2.0
 
+BROKEN = 100.0
+"""Stands for the E of a run in which a decision raised an error."""
+
 CASES = (
     "affine, independent 5 %",
     "affine, independent 20 %",
@@ -75,6 +78,14 @@ def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[objec
     return memory, proposal
 
 
+def _never(*_: object) -> bool:
+    return False
+
+
+def _as_independent(_: float) -> float:
+    return 1.0
+
+
 WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "rollback": (Change("batching.rollback", "reviewed", _as_proposed),),
     "noise gate": (Change("prediction.step_time", "CAUTION", 1e-9),),
@@ -83,7 +94,9 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
     "jumps": (Change("prediction.step_time", "JUMP_DEVIATIONS", math.inf),),
-    "fading history": (Change("prediction.step_time", "HISTORY_WINDOWS", 1e9),),
+    "early decisions": (Change("batching.early", "is_due", _never),),
+    "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
+    "pinned cost": (Change("batching.rebalance", "PINNED_WINDOWS", math.inf),),
     "outliers": (Change("prediction.step_time", "OUTLIER_RATIO", 1e9),),
     "prior of the fixed share": (Change("prediction.affine", "PRIOR_SHARE", 1e6),),
     "greatest fixed share": (Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),),
@@ -94,9 +107,12 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
 """What can be taken out, by a name for people."""
 
 TUNED = (
+    "batching.early",
     "batching.policies.optimal",
+    "batching.rebalance",
     "batching.rollback",
     "prediction.affine",
+    "prediction.roughness",
     "prediction.step_time",
     "prediction.variation",
 )
@@ -167,7 +183,14 @@ def one(work: tuple[str, bool, str, int, int]) -> simulated.Run:
     name, tuned, case, workers, seed = work
     changes = (constants() if tuned else known())[name] if name else ()
     with replaced(changes):
-        return simulated.one((case, INTERVALS, workers, simulated.OWN_POLICY, seed))
+        try:
+            return simulated.one((case, INTERVALS, workers, simulated.OWN_POLICY, seed))
+        except (ArithmeticError, ValueError) as error:
+            if not name:
+                raise
+            # Decisions that cannot do without it are a result, too.
+            print(f"\n{name}, {case}, {workers} workers, seed {seed}: {error!r}", file=sys.stderr)
+            return simulated.Run(BROKEN, BROKEN, 0.0, None, True, None)
 
 
 def worth_of(name: str, base: Mapping[tuple[str, int], simulated.Row], rows: Sequence[simulated.Row]) -> Worth:

@@ -80,6 +80,18 @@ def test_a_loss_anywhere_counts(found: Worth, hurts: bool):
     assert found.hurts == hurts
 
 
+def test_decisions_that_fail_without_a_guard_hurt(monkeypatch: pytest.MonkeyPatch):
+    def fails(_: object) -> None:
+        raise ValueError("math domain error")
+
+    monkeypatch.setattr(simulated, "one", fails)
+    found = ablation.one(("rollback", False, "jump 2x", 3, 0))
+    assert found.off
+    assert found.settled == ablation.BROKEN
+    with pytest.raises(ValueError, match="math domain"):
+        ablation.one(("", False, "jump 2x", 3, 0))
+
+
 def test_the_worst_scenario_is_named():
     assert worth(1.05).worst == pytest.approx(0.04)
     assert worth(1.05).worst_case == "drift 2x, 3"
