@@ -58,7 +58,7 @@ def steps_over_best(policy: str, power: float, noise: float, seed: int, interval
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
-@pytest.mark.parametrize(("power", "most"), [(1.5, 1.15), (2.0, 1.25), (3.0, 1.7)])
+@pytest.mark.parametrize(("power", "most"), [(1.5, 1.15), (2.0, 1.25), (3.0, 1.8)])
 def test_proportional_control_does_not_diverge_where_times_grow_faster_than_batches(
     power: float, most: float, noise: float
 ) -> None:
