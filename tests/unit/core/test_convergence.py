@@ -61,7 +61,7 @@ def test_batches_follow_a_changed_quota_and_settle_again(policy: str, noise: flo
     world.tick()
     world.run(3)
     assert world.plan is not None
-    assert world.plan.batch_sizes[0] < 0.75 * batch
+    assert world.plan.batch_sizes[0] < 0.8 * batch
     until_still(world)
     assert imbalance(world) <= TOLERANCE
 

@@ -87,10 +87,10 @@ def test_few_steps_tell_no_variations_apart() -> None:
 
 
 def test_variation_is_remembered_over_plans_and_follows_changes() -> None:
-    known = Variation().learned(StepTime(mean_seconds=0.1, variance=1e-4, steps=100.0))
+    known = Variation().learned(StepTime(mean_seconds=0.1, variance=1e-4, steps=100.0, roughness=80.0))
     assert known == Variation(100)
-    known = known.learned(StepTime(mean_seconds=0.1, variance=9e-4, steps=50.0))
-    assert 150 < known.thousandths < 300
+    known = known.learned(StepTime(mean_seconds=0.1, variance=9e-4, steps=50.0, roughness=80.0))
+    assert 200 < known.thousandths < 300
     assert known.learned(StepTime()) == known
 
 

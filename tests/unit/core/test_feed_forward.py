@@ -134,3 +134,52 @@ def test_memory_that_shrank_with_the_same_resize_bounds_what_is_predicted() -> N
     assert world.tick().plan is not None
     assert world.plan is not None
     assert world.peak_mib(max(world.plan.batch_sizes)) <= 800.0
+
+
+def flapping(world: World, *, binds: bool, times: int = 16) -> list[bool]:
+    """The first worker's limit goes up and down every six intervals; whether each of them moved batches."""
+    first, moves = world.workers["job-g0-0"], []
+    for flap in range(times):
+        first.cpu_limit = 2.0 if flap % 2 else 1.0
+        if binds:
+            first.scale = 1 / first.cpu_limit
+        world.train(1)
+        moves.append(world.tick().plan is not None)
+        moves += [decision.plan is not None for decision in world.run(6)]
+    return moves
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_limit_that_never_binds_soon_moves_nothing(noise: float) -> None:
+    world = hetero_world(scales=(1,) * 4, noise=noise, seed=2)
+    for worker in world.workers.values():
+        worker.cpu_limit = 2.0
+    world.run(6)
+    moves = flapping(world, binds=False)
+    assert sum(moves) <= 8
+    assert sum(moves[len(moves) // 2 :]) <= 1
+    seconds = world.true_seconds()
+    assert max(seconds) <= (1.1 if noise else 1.05) * min(seconds)
+    assert world.memory.workers[0].step_time.elasticity <= 0.2
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_limit_that_binds_goes_on_being_followed_at_once(noise: float) -> None:
+    world = hetero_world(scales=(1,) * 4, noise=noise, seed=2)
+    for worker in world.workers.values():
+        worker.cpu_limit = 2.0
+    world.workers["job-g0-0"].scale = 0.5
+    world.run(6)
+    moves = flapping(world, binds=True)
+    assert sum(moves[::7]) >= 15
+    assert world.memory.workers[0].step_time.elasticity >= 0.8
+
+
+def test_limit_that_begins_to_bind_is_learned_again() -> None:
+    world = hetero_world(scales=(1,) * 4)
+    for worker in world.workers.values():
+        worker.cpu_limit = 2.0
+    world.run(6)
+    flapping(world, binds=False)
+    flapping(world, binds=True, times=6)
+    assert world.memory.workers[0].step_time.elasticity >= 0.6

@@ -55,7 +55,7 @@ WORKER = any_of(
     evidence=any_of(Evidence),
     key=KEY,
 )
-COLUMNS = 50
+COLUMNS = 52
 SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 

@@ -34,9 +34,7 @@ def at_new_limits(
         _fed_forward(job, known, worker, counters) if worker.group in on_cpu and counters is not None else known
         for known, worker, counters in zip(remembered, members, metrics, strict=True)
     )
-    resized = any(
-        fed.step_time.cpu_limit != known.step_time.cpu_limit > 0 for fed, known in zip(workers, remembered, strict=True)
-    )
+    resized = any(map(_is_expected, workers, remembered))
     memory = replace(memory, workers=workers)
     if not resized:
         return memory, None
@@ -80,11 +78,14 @@ def _by_prediction(
         f"by the CPU limits that changed, {proposal.reason}",
         memory,
         decided=True,
-        predicted=tuple(
-            fed.step_time.cpu_limit != known.step_time.cpu_limit for fed, known in zip(workers, remembered, strict=True)
-        ),
+        predicted=tuple(map(_is_expected, workers, remembered)),
         events=found,
     )
+
+
+def _is_expected(fed: WorkerMemory, known: WorkerMemory) -> bool:
+    """Whether a new limit lets expect another speed."""
+    return fed.step_time.mean_seconds != known.step_time.mean_seconds or fed.batch_cost.speed != known.batch_cost.speed
 
 
 def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:
@@ -92,7 +93,7 @@ def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: Wor
     fed, ratio = feed_forward(known.step_time, limit, metrics, job.interval, predictor_of(job).factor_of_limits)
     if fed is known.step_time:
         return known
-    if known.step_time.cpu_limit <= 0:
+    if ratio == 1:
         return known._replace(step_time=fed)
     # A speed that changes with the limit says nothing about the batch.
     cap = known.throughput_cap.unwatched()

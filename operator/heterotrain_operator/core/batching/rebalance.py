@@ -17,6 +17,7 @@ from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu, listed
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.elasticity import after_window
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import uncounted, window_closed
 from heterotrain_operator.core.prediction.roughness import WINDOWS, history_of, persistence_after, roughness_after
@@ -160,10 +161,13 @@ def _measured(
             before = known.estimate
             estimate, differs = predictor.follow(known.before, window, job.smoothing, history)
             jumped = differs and before is not None
-            if before is not None and not jumped:
+            if before is not None and not jumped and not known.limit_change:
                 surprised.append((len(workers), surprise_of(before, window)))
                 if before.steps >= PINNED_WINDOWS * window.steps:
                     cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
+            if known.limit_change:
+                expected = known.before or predictor.expected(cost, member.batch_size, window.steps)
+                known = after_window(known, expected, window)
             use, why = window_closed(
                 remembered.resource_use,
                 counters,

@@ -61,6 +61,9 @@ LARGE = 0.25
 GREATEST_FEED_FORWARD = 16.0
 """Factor of a CPU limit's change that is believed at most before it is measured."""
 
+LEAST_EFFECT = 0.08
+"""Relative change of own time that a new limit must let expect to be acted on before it is measured."""
+
 SAME_LIMIT = 1e-5
 """Relative difference below which two CPU limits are the same: more than the digits that are remembered leave out."""
 
@@ -107,6 +110,13 @@ class StepTime(NamedTuple):
     roughness: Annotated[float, Column(47)] = 0.0
     surprise: Annotated[float, Column(48)] = 0.0
     expected: Annotated[int, Column(49)] = 0
+    unfelt: Annotated[int, Column(50)] = 0
+    limit_change: Annotated[float, Column(51)] = 0.0
+
+    @property
+    def elasticity(self) -> float:
+        """By how many per cent own time grows where the CPU limit falls by one: 1 where it binds, 0 where not."""
+        return 1 - min(self.unfelt, 100) / 100
 
     @property
     def estimate(self) -> Estimate | None:
@@ -138,7 +148,9 @@ class StepTime(NamedTuple):
         mean, spread = cut(self.mean_seconds, MEAN_DIGITS), cut(self.variance, VARIANCE_DIGITS)
         rough = float(round(self.roughness)), float(round(self.surprise))
         counted = cut_each(self[:3], BASELINE_DIGITS)
-        return StepTime._make([*counted, mean, spread, *cut_each(self[5:7]), *rough, self.expected])
+        return StepTime._make(
+            [*counted, mean, spread, *cut_each(self[5:7]), *rough, *self[9:11], float(round(self.limit_change))]
+        )
 
 
 def steps_since(known: StepTime, metrics: WorkerMetrics) -> float:
@@ -185,6 +197,8 @@ def counted(known: StepTime, metrics: WorkerMetrics, estimate: Estimate | None =
         known.roughness,
         known.surprise,
         known.expected if estimate is None else 0,
+        known.unfelt,
+        known.limit_change,
     )
 
 
@@ -240,9 +254,12 @@ def feed_forward(
         return known._replace(cpu_limit=cpu_limit), 1.0
     if cpu_limit == known.cpu_limit or same_limit(cpu_limit, known.cpu_limit):
         return known, 1.0
-    ratio = factor_of(known.cpu_limit, cpu_limit)
+    in_full = factor_of(known.cpu_limit, cpu_limit)
+    known = known._replace(cpu_limit=cpu_limit, limit_change=known.limit_change + 100 * math.log(in_full))
+    ratio = in_full**known.elasticity
+    if abs(ratio - 1) < LEAST_EFFECT:
+        return known, 1.0
     scaled = known._replace(
-        cpu_limit=cpu_limit,
         mean_seconds=known.mean_seconds * ratio,
         variance=known.variance * ratio**2,
         steps=min(known.steps, float(interval)),
