@@ -325,7 +325,9 @@ def _learned(evidence: Evidence, reading: Reading, window: Estimate, expected: f
     if known == 0 or expected <= 0:
         if _suspected(evidence):
             return evidence
-        spread = max(math.sqrt(INFLATION) * window.relative_error, LEAST_SPREAD)
+        # What windows vary by beyond what their steps say is assumed where it is not known yet.
+        unknown = max(INFLATION / window.inflation, 1.0)
+        spread = max(math.sqrt(unknown) * window.relative_error, LEAST_SPREAD)
         return evidence._replace(
             healthy_seconds=window.mean_seconds,
             healthy_batch=reading.batch,
