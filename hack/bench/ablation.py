@@ -98,7 +98,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
     "pinned cost": (Change("batching.rebalance", "PINNED_WINDOWS", math.inf),),
     "outliers": (Change("prediction.step_time", "OUTLIER_RATIO", 1e9),),
-    "prior of the fixed share": (Change("prediction.affine", "PRIOR_SHARE", 1e6),),
+    "prior of the fixed share": (Change("prediction.affine", "PRIOR_SHARE", 10.0),),
     "greatest fixed share": (Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),),
     "error of the model": (Change("prediction.affine", "MODEL_ERROR", 1e-9),),
     "least span": (Change("prediction.affine", "LEAST_SPAN", 1e-9),),
