@@ -176,13 +176,19 @@ def _unsound_plans(result: SimulationResult) -> list[str]:
 def is_calm(scenario: Scenario) -> bool:
     """Whether its times are lines with moderate noise, each step's own: batches can come to rest then. `Proportional`
     does not promise it: as in the papers, it moves single samples between workers none of which ends the step.
+    And workers without samples are tried again now and then.
     """
-    return scenario.job.policy != "Proportional" and all(
-        isinstance(model.law, Affine)
-        and isinstance(model.noise, NoNoise | Independent)
-        and getattr(model.noise, "variation", 0.0) <= CALM_VARIATION
-        and model.memory is None
-        for model in scenario.models.values()
+    fed = all(group.batch_min > 0 for group in scenario.job.groups)
+    return (
+        fed
+        and scenario.job.policy != "Proportional"
+        and all(
+            isinstance(model.law, Affine)
+            and isinstance(model.noise, NoNoise | Independent)
+            and getattr(model.noise, "variation", 0.0) <= CALM_VARIATION
+            and model.memory is None
+            for model in scenario.models.values()
+        )
     )
 
 

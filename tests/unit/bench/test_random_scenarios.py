@@ -16,4 +16,4 @@ def test_whatever_happens_plans_are_sound(seed: int, forgetful: bool) -> None:
 
 
 def test_some_scenarios_are_calm_enough_to_come_to_rest() -> None:
-    assert sum(is_calm(random_scenario(seed)) for seed in range(200)) >= 30
+    assert sum(is_calm(random_scenario(seed)) for seed in range(200)) >= 10
