@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import percent
@@ -37,22 +38,31 @@ class HeldByMemory:
     at_once: tuple[int, ...]
 
 
+class BestSplit(NamedTuple):
+    """The best split within the present bounds, the own seconds of the slowest now, and the share of the step that a
+    move must save.
+    """
+
+    batches: tuple[int, ...]
+    present_seconds: float
+    least_saving: float
+
+
 def held_by_memory(
     job: Job,
     seats: Sequence[Seat],
     lines: Sequence[Line],
     reachable: Sequence[Bounds],
-    *,
-    present_seconds: float,
-    least_saving: float,
+    best: BestSplit,
 ) -> HeldByMemory | None:
-    """What memory alone keeps from saving more than `least_saving`; None if it does not. `lines` and `reachable` are
-    the own times and the bounds, by rank, that the policy counts with, and `present_seconds` those of the slowest.
+    """What memory alone keeps from saving more than is worth a move; None if it does not. `lines` and `reachable` are
+    the own times and the bounds, by rank, that the policy counts with, and `best` is its split within them.
 
     Where some workers can find out more, it is what these hold back, with all others as they are bounded now.
     """
     every = [rank for rank, seat in enumerate(seats) if _is_bounded(seat)]
-    if not every:
+    # A bound that the best split does not touch keeps nothing back.
+    if not any(best.batches[rank] >= reachable[rank][1] for rank in every):
         return None
     moving = [rank for rank, (low, high) in enumerate(reachable) if low < high]
 
@@ -65,17 +75,17 @@ def held_by_memory(
         batches = waterfill(lines, job.global_batch, free, multiples_of_seats(seats))
         # Who keeps its batch is no part of the comparison: nothing is known of its time.
         seconds = iteration_seconds([lines[rank] for rank in moving], [batches[rank] for rank in moving])
-        return 1 - seconds / present_seconds, [rank for rank in lifted if batches[rank] > reachable[rank][1]]
+        return 1 - seconds / best.present_seconds, [rank for rank in lifted if batches[rank] > reachable[rank][1]]
 
     learning = [rank for rank in every if _can_be_halved(seats[rank])]
     saving, held = without(learning) if learning else (0.0, [])
-    if held and saving > least_saving:
+    if held and saving > best.least_saving:
         names = listed([seats[rank].name for rank in held])
         more = f"; what half a batch takes is measured in two passes of {names}"
         at_once = tuple(seat.batch - seat.batch // 2 if rank in held else 0 for rank, seat in enumerate(seats))
         return HeldByMemory(saving, _in_words(seats, held, saving) + more, at_once)
     saving, held = without(every)
-    if not held or saving <= least_saving:
+    if not held or saving <= best.least_saving:
         return None
     return HeldByMemory(saving, _in_words(seats, held, saving), ())
 

@@ -26,7 +26,9 @@ class BatchCost:
 
     def scaled(self, ratio: float) -> BatchCost:
         """Of a worker whose steps take so many times as long at every batch."""
-        return replace(self, speed=self.speed * ratio)
+        return BatchCost(
+            self.speed * ratio, self.sum_w, self.sum_wb, self.sum_wbb, self.sum_wy, self.sum_wby, self.predicted
+        )
 
     def with_predicted(self, predicted: int) -> BatchCost:
         """The same, predicted or not."""

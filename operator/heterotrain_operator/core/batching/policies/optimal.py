@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from heterotrain_operator.core.batching.expectation import noise_of
-from heterotrain_operator.core.batching.held_by_memory import held_by_memory
+from heterotrain_operator.core.batching.held_by_memory import BestSplit, held_by_memory
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.retries import due_retry
 from heterotrain_operator.core.batching.words import moved, percent, sizes, slowest
@@ -76,7 +76,8 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         if _is_sure(seats, lines, batches, seconds, noise):
             threshold = min(threshold, LEAST_SURE_SAVING)
     if saving <= threshold:
-        held = held_by_memory(job, seats, lines, bounds, present_seconds=worst.mean_seconds, least_saving=threshold)
+        best = BestSplit(batches, worst.mean_seconds, threshold)
+        held = held_by_memory(job, seats, lines, bounds, best)
         if held is not None:
             why = f"Optimal keeps the batches: {slowest(seats)}; {held.reason}"
             return Proposal(None, why, at_once=held.at_once)
@@ -96,6 +97,8 @@ def _tried_again(
     job: Job, seats: Sequence[Seat], lines: Sequence[Line], bounds: Sequence[Bounds], present_seconds: float
 ) -> Proposal | None:
     """A few samples for a worker that has none, and whose retry is due; it promises nothing."""
+    if all(seat.batch > 0 for seat in seats):
+        return None
     known = [None if seat.prediction is None else line for seat, line in zip(seats, lines, strict=True)]
     due = due_retry(job, seats, known, present_seconds)
     if due is None:
