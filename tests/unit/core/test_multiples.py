@@ -18,7 +18,7 @@ from heterotrain_operator.core.split.waterfill import Line, waterfill
 from unit.core.multiples import Problem, feasible, holds, multiples
 from unit.core.traces import World
 
-LINES = st.builds(Line, st.floats(0, 2), st.floats(1e-3, 1))
+LINES = st.builds(Line, st.floats(-2, 2), st.floats(1e-3, 1))
 POLICIES = ("Uniform", "Static", "Proportional", "Optimal")
 
 

@@ -39,6 +39,10 @@ latter, each plan made the next one likelier."""
 GREATEST_SHARE = 0.9
 """Alpha's greatest share of the time at the present batch: a plateau is followed in several plans, not in one."""
 
+LEAST_SHARE = -3.0
+"""Alpha's least share: times may grow as the fourth power of the batch. Tried: 0, -1, -2 and -3, on squares, cubes,
+cliffs and throttled workers; with 0, the step at squares stayed 5 % above the best, and with -1 that at cubes 15 %."""
+
 
 def learn(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
     """Take the estimate under a plan that has ended as one point of the fit.
@@ -78,7 +82,8 @@ def predict(known: BatchCost, batch: int, estimate: Estimate | None) -> Predicti
     w, wb, wbb, wy, wby = _sums_with(known, batch, estimate, 1.0)
     spans = _spans(w, wb, wbb)
     alpha, beta = _fit(w, wb, wbb, wy, wby, spans=spans)
-    overhead_samples = min(alpha / beta, GREATEST_SHARE / (1 - GREATEST_SHARE) * batch)
+    most, least = (share / (1 - share) * batch for share in (GREATEST_SHARE, LEAST_SHARE))
+    overhead_samples = max(min(alpha / beta, most), least)
     per_sample = estimate.mean_seconds / (overhead_samples + batch)
     return Prediction(Line(per_sample * overhead_samples, per_sample), spans)
 
@@ -93,7 +98,8 @@ def expect(known: BatchCost, batch: int, estimate: Estimate, next_batch: int) ->
     share = PRIOR_SHARE
     if known.sum_w > 0:
         determinant = (known.sum_w + 1 / PRIOR_SHARE**2) * known.sum_wbb - known.sum_wb**2
-        share = math.sqrt(known.sum_wbb / determinant) * known.speed / estimate.mean_seconds
+        if determinant > 0:  # but for sums that no measurements leave
+            share = math.sqrt(known.sum_wbb / determinant) * known.speed / estimate.mean_seconds
     distance = math.log(next_batch / batch)
     error = min(max(share, LEAST_SHARE_ERROR), PRIOR_SHARE) * distance
     variance = max(estimate.variance / estimate.mean_seconds**2, LEAST_VARIATION**2)
@@ -113,7 +119,7 @@ def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> Batc
     if known.speed <= 0 or not _spans(known.sum_w, known.sum_wb, known.sum_wbb):
         return BatchCost()
     alpha, beta = _fit(known.sum_w, known.sum_wb, known.sum_wbb, known.sum_wy, known.sum_wby, spans=True)
-    return replace(known, predicted=0, speed=estimate.mean_seconds / (alpha + beta * batch))
+    return replace(known, predicted=0, speed=estimate.mean_seconds / Line(alpha, beta).at(batch))
 
 
 def _with_point(known: BatchCost, batch: int, estimate: Estimate, keep: float) -> BatchCost:
@@ -144,16 +150,18 @@ def _spans(w: float, wb: float, wbb: float) -> bool:
 
 
 def _fit(w: float, wb: float, wbb: float, wy: float, wby: float, *, spans: bool) -> tuple[float, float]:
-    """Alpha >= 0 and beta > 0 of least squares, alpha held back by its prior; of one batch size alone, alpha
-    is 0.
+    """Alpha and beta > 0 of least squares, alpha held back by its prior and bounded as a share of the mean time; of one
+    batch size alone, alpha is 0. Where times grow faster than batches, alpha is below 0.
     """
-    if spans:
-        with_prior = w + 1 / PRIOR_SHARE**2
-        determinant = with_prior * wbb - wb**2
-        alpha = (wy * wbb - wb * wby) / determinant
-        beta = (with_prior * wby - wb * wy) / determinant
-        if alpha > 0:
-            mean_batch, mean_y = wb / w, wy / w
-            least = (1 - GREATEST_SHARE) * mean_y / mean_batch
-            return (alpha, beta) if beta >= least else (mean_y - least * mean_batch, least)
-    return 0.0, wby / wbb
+    if not spans:
+        return 0.0, wby / wbb
+    with_prior = w + 1 / PRIOR_SHARE**2
+    determinant = with_prior * wbb - wb**2
+    alpha = (wy * wbb - wb * wby) / determinant
+    beta = (with_prior * wby - wb * wy) / determinant
+    mean_batch, mean_y = wb / w, wy / w
+    least, most = (1 - GREATEST_SHARE) * mean_y / mean_batch, (1 - LEAST_SHARE) * mean_y / mean_batch
+    if least <= beta <= most:
+        return alpha, beta
+    bounded = least if beta < least else most
+    return mean_y - bounded * mean_batch, bounded

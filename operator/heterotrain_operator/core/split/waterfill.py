@@ -16,6 +16,10 @@ many.
 """
 
 
+LEAST_PART = 0.05
+"""Of the time in proportion to the batch, whatever the line says."""
+
+
 class Line(NamedTuple):
     """Own seconds of one worker: `fixed_seconds + seconds_per_sample * batch`, `s*alpha` and `s*beta`."""
 
@@ -23,8 +27,11 @@ class Line(NamedTuple):
     seconds_per_sample: float
 
     def at(self, batch: float) -> float:
-        """Own seconds at a batch of so many samples."""
-        return self.fixed_seconds + self.seconds_per_sample * batch
+        """Own seconds at a batch of so many samples; far below the batches that a falling start was fitted to, they are
+        at least `LEAST_PART` of what the samples alone would take.
+        """
+        proportional = self.seconds_per_sample * batch
+        return max(self.fixed_seconds + proportional, LEAST_PART * proportional)
 
 
 def waterfill(
@@ -38,7 +45,7 @@ def waterfill(
     `Optimal`.
     """
     for rank, (fixed, slope) in enumerate(lines):
-        if not (0 < slope < math.inf and 0 <= fixed < math.inf):
+        if not (0 < slope < math.inf and -math.inf < fixed < math.inf):
             line = lines[rank]
             raise ValueError(f"worker {rank}: {line} is not a rising time")
     why_not = feasibility(total, bounds)
