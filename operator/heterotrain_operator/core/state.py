@@ -42,7 +42,8 @@ class Memory:
     `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
     (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
     `start_seconds` is how long the present workers took from nothing to their first plan. So many `windows` were
-    compared with those before them, up to a bound, with this `persistence` (`prediction/roughness.py`).
+    compared with those before them, up to a bound, with this `persistence` (`prediction/roughness.py`). The estimates
+    that chose the batches `rested_on` so many steps, counted as independent ones (`patience.py`).
     """
 
     plan_version: int = 0
@@ -83,6 +84,7 @@ class Memory:
     missed_promises: int = 0
     gathered: bool = False
     kept_looks: int = 0
+    rested_on: float = 0.0
     expected_steps: bool = False
     judged: int = 0
     start_seconds: float = 0.0
@@ -138,6 +140,7 @@ class Memory:
             replaced_seconds=cut(self.replaced_seconds),
             retreated_seconds=cut(self.retreated_seconds),
             doubt=cut(self.doubt),
+            rested_on=cut(self.rested_on),
             start_seconds=cut(self.start_seconds),
             persistence=cut(self.persistence, COARSE_DIGITS),
             workers=tuple(
@@ -199,6 +202,7 @@ _MEASURED = frozenset(
         "replaced_seconds",
         "retreated_seconds",
         "kept_looks",
+        "rested_on",
         "expected_steps",
         "doubt",
         "gathered",
@@ -207,7 +211,14 @@ _MEASURED = frozenset(
         "persistence",
     }
 )
-_PROMISES = ("promised_seconds", "replaced_seconds", "retreated_seconds", "slow_step_seconds", "start_seconds")
+_PROMISES = (
+    "rested_on",
+    "promised_seconds",
+    "replaced_seconds",
+    "retreated_seconds",
+    "slow_step_seconds",
+    "start_seconds",
+)
 _MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
 _KEYS = "worker_keys"
 _JOB_FIELDS = tuple(each for each in fields(Memory) if each.name != "workers")

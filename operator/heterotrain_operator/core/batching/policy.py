@@ -66,6 +66,7 @@ class Proposal:
     `memories` (by rank; empty: unchanged) hold whether or not the batches are published, `stage` only if they
     are. `saving` is the share of the step's own time that the batches are expected to save; 0: not said. `at_once`
     (by rank; empty: nobody) are samples to compute at once for one plan of the same batches; 0: as many as fit.
+    `likely` is a split that is likely better than batches that stay, though noise might explain it (`patience.py`).
     """
 
     batches: tuple[int, ...] | None
@@ -75,6 +76,7 @@ class Proposal:
     saving: float = 0.0
     promise: Promise | None = None
     at_once: tuple[int, ...] = ()
+    likely: Proposal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.early import is_due, with_few_steps
+from heterotrain_operator.core.batching.patience import evidence_of, with_patience
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
@@ -78,7 +79,11 @@ def _decided(
     proposal = ask_policy(job, seats, memory.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
+    if not early:
+        proposal = with_patience(memory, seats, proposal)
     memory, proposal = reviewed(memory, seats, proposal)
+    if proposal.batches is not None:
+        memory = replace(memory, rested_on=evidence_of(seats))
     batches = proposal.batches if proposal.batches != plan.batch_sizes else None
     again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(

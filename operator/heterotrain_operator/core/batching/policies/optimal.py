@@ -84,10 +84,15 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         again = _tried_again(job, seats, lines, bounds, worst.mean_seconds)
         if again is not None:
             return again
+        likely = None
+        if saving > LEAST_SAVING and not differ:
+            promise = None if probing else Promise(seconds)
+            likely = Proposal(batches, moved(seats, batches, saving), saving=saving, promise=promise)
         return Proposal(
             None,
             f"Optimal keeps the batches: {slowest(seats)}; the best split saves {percent(max(saving, 0.0), 1)} "
             f"of the {step}, which must exceed {percent(threshold, 1)} to repay a move beyond noise",
+            likely=likely,
         )
     promise = None if probing else Promise(seconds, expected=differ)
     return Proposal(batches, moved(seats, batches, saving), saving=saving, promise=promise)

@@ -1,0 +1,69 @@
+"""Small gains are taken each time that the evidence has doubled."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from heterotrain_operator.core.batching.patience import with_patience
+from heterotrain_operator.core.batching.policy import Proposal, Seat
+from heterotrain_operator.core.model import Group
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.state import Memory
+from unit.core.traces import hetero_world
+
+BETTER = Proposal((60, 68), "moving 4 samples", saving=0.05)
+KEPT = Proposal(None, "batches stay", likely=BETTER)
+
+
+def seats(steps: float, inflation: float = 1.0) -> list[Seat]:
+    """Two workers whose steps vary by 20 %, measured for so long."""
+    estimate = Estimate(0.1, 0.02**2, steps, inflation)
+    return [Seat(name, Group(name, 1), 64, (1, 128), estimate) for name in ("a", "b")]
+
+
+@pytest.mark.parametrize(("steps", "rested_on", "taken"), [(100, 50, True), (100, 51, False), (30, 1, False)])
+def test_gain_that_noise_might_explain_is_taken_once_the_evidence_has_doubled(
+    steps: float, rested_on: float, taken: bool
+) -> None:
+    """5 % are 2.5 standard errors of 100 steps, and 1.4 of 30."""
+    proposal = with_patience(Memory(rested_on=rested_on), seats(steps), KEPT)
+    assert proposal is (BETTER if taken else KEPT)
+
+
+def test_batches_that_no_estimates_chose_leave_only_for_what_is_sure() -> None:
+    assert with_patience(Memory(), seats(1000), KEPT) is KEPT
+
+
+def test_steps_that_are_alike_count_as_fewer() -> None:
+    assert with_patience(Memory(rested_on=50), seats(100, inflation=1.1), KEPT) is KEPT
+
+
+def test_nothing_likely_and_what_is_decided_stay_as_they_are() -> None:
+    memory = Memory(rested_on=1)
+    decided = Proposal((1, 127), "moved")
+    assert with_patience(memory, seats(100), decided) is decided
+    nothing = Proposal(None, "batches stay")
+    assert with_patience(memory, seats(100), nothing) is nothing
+
+
+def test_noise_of_forty_per_cent_keeps_no_wrong_split_and_causes_few_plans() -> None:
+    plans, over = [], []
+    for seed in range(6):
+        world = hetero_world(scales=(1, 1.5, 2, 4), noise=0.4, seed=seed, global_batch=512)
+        world.run(30)
+        before = len([each for each in world.decisions if each.plan is not None])
+        steps = []
+        for _ in range(60):
+            world.run(1)
+            steps.append(max(world.true_seconds()))
+        plans.append(len([each for each in world.decisions if each.plan is not None]) - before)
+        over.append(fmean(steps) / best_seconds())
+    assert fmean(plans) <= 2
+    assert fmean(over) <= 1.05
+
+
+def best_seconds() -> float:
+    """The best step of that job: workers at 1, 1.5, 2 and 4 times 2 ms and 1 ms a sample."""
+    return (512 + 4 * 2) * 0.001 / (1 + 1 / 1.5 + 1 / 2 + 1 / 4)
