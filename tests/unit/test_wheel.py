@@ -12,13 +12,20 @@ pytestmark = pytest.mark.packages
 ROOT = Path(__file__).parents[2]
 QUIET = ["--quiet", "--disable-pip-version-check"]
 
-IMPORTS = """
+FOR_THE_COMMAND_LINE = (
+    "heterotrain_operator.cli",
+    "heterotrain_operator.experiments",
+    "heterotrain_operator.clusters.simulated",
+)
+"""Packages that need more than the operator's image has."""
+
+IMPORTS = f"""
 import importlib, importlib.util, pkgutil
 assert importlib.util.find_spec("torch") is None
 importlib.import_module("heterotrain.contract")
 operator = importlib.import_module("heterotrain_operator")
 for module in pkgutil.walk_packages(operator.__path__, operator.__name__ + "."):
-    if not module.name.startswith(("heterotrain_operator.cli", "heterotrain_operator.experiments")):
+    if not module.name.startswith({FOR_THE_COMMAND_LINE!r}):
         print(importlib.import_module(module.name).__name__)
 """
 

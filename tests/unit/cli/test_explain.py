@@ -73,7 +73,7 @@ def test_workers_are_shown_with_speed_cost_and_best_batch(api: ApiServer, explai
     heading, fast, _, slow, note = said["What is known of the workers"]
     cells = [cell.strip() for cell in heading.split("   ") if cell.strip()]
     assert cells == ["WORKER", "BATCH", "BOUNDS", "CPU", "OWN TIME", "SAMPLES/S", "FITTED OWN TIME", "BEST"]
-    assert fast.split()[:10] == ["digits-g0-0", "110", "1-192", "1", "110", "ms", "±", "8%", "1,000", "4.5"]
+    assert fast.split()[:10] == ["digits-g0-0", "110", "1-192", "1", "110", "ms", "±", "8%", "1,000", "4.1"]
     assert slow.startswith("digits-g2-0")
     assert note.startswith("Own times are those of the status")
     [reached] = said["How much of the possible is reached"]

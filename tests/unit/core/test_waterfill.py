@@ -52,7 +52,7 @@ def test_waterfilling_is_as_good_as_the_greedy_oracle_and_keeps_sum_and_bounds(
 @given(st.lists(LINES, min_size=1, max_size=8), st.integers(1, 10_000))
 def test_level_without_bounds_is_the_closed_form(lines: list[Line], extra: int) -> None:
     # Enough samples that every worker gets some: the level exceeds every worker's fixed time.
-    total = extra + math.ceil(sum(2 / line.seconds_per_sample for line in lines))
+    total = extra + math.ceil(sum(4 / line.seconds_per_sample for line in lines))
     level = fill_level(
         [line.fixed_seconds for line in lines],
         [line.seconds_per_sample for line in lines],

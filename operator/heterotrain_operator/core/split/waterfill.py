@@ -68,7 +68,8 @@ def _filled(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tupl
     )
     floors = []
     for (fixed, slope), (low, high) in zip(lines, bounds, strict=True):
-        share = (level - fixed) / slope
+        # Far below its batches a line that begins below 0 is replaced by the least time (`Line.at`).
+        share = (level - fixed) / slope if fixed >= 0 else min(level - fixed, level / LEAST_PART) / slope
         floors.append(min(max(math.floor(share - ROUNDING * (1 + abs(share))), low), high))
     return split_min_max([line.at for line in lines], total, bounds, floors)
 
