@@ -94,7 +94,7 @@ class Policy:
     `first(job, seats)` gives those of the first plan, None to leave that to the job's `initial`; it may raise
     ValueError if no split keeps the bounds. `propose(job, seats, stage)` is asked once per control interval,
     with an estimate of every worker that has samples. `internal` policies are not for manifests.
-    One that `watches_throughput` is told of each worker's throughput before its batch was last raised, one that
+    One that `watches_throughput` is given each worker's throughput before its batch was last raised, one that
     `weighs_noise` how much each worker's steps varied under earlier plans.
     One that decides by `whole_intervals` is never asked before these are over, however much the first steps show.
     """
