@@ -17,7 +17,7 @@ from heterotrain_operator.clusters.simulated.laws import Affine, Throttled, Time
 from heterotrain_operator.clusters.simulated.noise import Independent
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, MemoryUse, Scenario, WorkerModel
-from heterotrain_operator.clusters.simulated.training import mean_seconds
+from heterotrain_operator.clusters.simulated.steps import mean_seconds
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job, Seen
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE

@@ -9,7 +9,7 @@ import numpy as np
 from heterotrain_operator.clusters.simulated.draws import Matrix
 from heterotrain_operator.clusters.simulated.laws import TimeLaw
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
-from heterotrain_operator.clusters.simulated.training import Steps, mean_seconds
+from heterotrain_operator.clusters.simulated.steps import Steps, mean_seconds
 from heterotrain_operator.core.facts import bounds_of, group_of
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.least_batch import bounded_below

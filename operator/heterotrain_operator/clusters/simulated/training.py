@@ -7,124 +7,26 @@ begin with a plan's version, and the first steps under it are not measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from heterotrain.contract import PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Member, Plan
+from heterotrain_operator.clusters.simulated.counters import Counted, FollowedPlan
 from heterotrain_operator.clusters.simulated.draws import Draws, Matrix
 from heterotrain_operator.clusters.simulated.events import Death, EndOfWorker, Preemption
 from heterotrain_operator.clusters.simulated.influences import Influence, Influences, Trainee, concerns
-from heterotrain_operator.clusters.simulated.laws import Throttled
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import Scenario
+from heterotrain_operator.clusters.simulated.steps import Steps, mean_seconds
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.split.passes import at_once
 
 Pods = dict[str, SimulatedPod]
 
-_NAMES = [each.name for each in fields(WorkerMetrics)]
-_VALUES = attrgetter(*_NAMES)
-_STEP, _EPOCH, _STEPS, _SAMPLES, _OWN, _SQUARES, _WAIT, _SMOOTHED, _PEAK, _PEAK_BATCH, _LIMIT = map(
-    _NAMES.index,
-    (
-        "step",
-        "epoch",
-        "steps",
-        "samples",
-        "own_seconds",
-        "own_seconds_squared",
-        "wait_seconds",
-        "own_seconds_ewma",
-        "memory_peak_bytes",
-        "memory_batch_size",
-        "memory_limit_bytes",
-    ),
-)
-_USE = [_NAMES.index(name) for name in ("observed_seconds", "cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds")]
-"""Places of what steps change; to make metrics of a row takes half as long as `replace`, at ten thousand workers."""
-
 MOST_NUMBERS = 1_000_000
 """So many own times are computed at once at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Steps that were executed under one plan, by members in its order.
-
-    `first` is the number of the first, from 0; `began` when it began, on the simulation's clock. `seconds` are whole
-    steps, communication included, of shape (n,). `own_seconds` are of shape (n, K). `factors` are the noise and all
-    that events did, of shape (n, K), and `known_factors` what the oracle knows of the latter (None: nothing happened).
-    """
-
-    first: int
-    began: float
-    plan: Plan
-    pods: Sequence[SimulatedPod]
-    seconds: Matrix
-    own_seconds: Matrix
-    factors: Matrix
-    known_factors: Matrix | None
-    communication_seconds: float
-
-
-class _Counted:
-    """What was measured since it was last written into metrics, by rank; seconds, and squares of them."""
-
-    __slots__ = ("cpu", "observed", "own", "squares", "steps", "throttled", "wait", "waiting")
-
-    def __init__(self, members: int) -> None:
-        self.steps, self.observed = 0, 0.0
-        self.cpu, self.throttled, self.waiting = np.zeros(members), np.zeros(members), np.zeros(members)
-        self.own, self.squares, self.wait = np.zeros(members), np.zeros(members), np.zeros(members)
-
-    def add(self, own_seconds: Matrix, seconds: Matrix) -> None:
-        total = own_seconds.sum(axis=0)
-        self.steps += len(seconds)
-        self.own += total
-        self.squares += np.einsum("sk,sk->k", own_seconds, own_seconds)
-        self.wait += seconds.sum() - total
-
-    def add_use(self, steps: Steps, influence: Influence | None) -> None:
-        """What the steps' own times went to: work, the CPU limit, and waiting for a CPU."""
-        self.observed += float(steps.seconds.sum())
-        if influence is None:
-            self.cpu += steps.own_seconds.sum(axis=0)
-            return
-        done = len(steps.seconds)
-        throttled, waiting = influence.throttled[:done], influence.waiting[:done]
-        work = steps.own_seconds / (throttled * waiting)
-        self.cpu += work.sum(axis=0)
-        self.throttled += (work * np.maximum(throttled - 1, 0)).sum(axis=0)
-        self.waiting += (work * throttled * np.maximum(waiting - 1, 0)).sum(axis=0)
-
-
-@dataclass(slots=True)
-class _Version:
-    """A plan that is followed, with its members' pods by rank. `columns` are theirs in the draws, `unmeasured` the
-    steps that will not be measured; `random` draws the noise of memory. `smoothed` are moving averages of the members'
-    own seconds, once one step is measured.
-    """
-
-    plan: Plan
-    pods: list[SimulatedPod]
-    trainees: tuple[Trainee, ...]
-    columns: npt.NDArray[np.intp] | slice
-    unmeasured: int
-    random: np.random.Generator
-    counted: _Counted
-    smoothed: Matrix | None = None
-
-    def measure(self, own_seconds: Matrix, seconds: Matrix, weight: float) -> None:
-        """Take in measured steps; the newest has this weight in the moving averages."""
-        self.counted.add(own_seconds, seconds)
-        if self.smoothed is None:
-            self.smoothed, own_seconds = own_seconds[0], own_seconds[1:]
-        kept = (1 - weight) ** np.arange(len(own_seconds), -1, -1.0)
-        self.smoothed = kept[0] * self.smoothed + weight * (kept[1:] @ own_seconds)
 
 
 class Training:
@@ -138,7 +40,7 @@ class Training:
         self._scenario, self._draws, self._influences = scenario, draws, influences
         self.executed = self.step = 0
         self.on_steps: Callable[[Steps], None] | None = None
-        self._followed: _Version | None = None
+        self._followed: FollowedPlan | None = None
         self._next: Plan | None = None
         self._switch_at = 0
         self._meets_at: float | None = None
@@ -232,14 +134,14 @@ class Training:
         trainees = tuple(Trainee(pod.name, pod.group, pod.column, pod.begun_limit, pod.started_step) for pod in pods)
         if kept is not None and kept.trainees == trainees:
             trainees = kept.trainees  # the very same, which is quick to compare
-        self._followed = _Version(
+        self._followed = FollowedPlan(
             plan,
             pods,
             trainees,
             slice(0, len(columns)) if as_they_are else np.array(columns),
             self._scenario.timing.unmeasured_steps,
             np.random.default_rng([self._scenario.seed, 4, plan.version]),
-            _Counted(len(pods)),
+            Counted(len(pods)),
         )
         for pod, member in zip(pods, plan.members, strict=True):
             pod.metrics = self._first_metrics(plan, member)
@@ -351,7 +253,7 @@ class Training:
                 break
         return max(int(count), 1)
 
-    def _commit(self, followed: _Version, steps: Steps, influence: Influence | None) -> None:
+    def _commit(self, followed: FollowedPlan, steps: Steps, influence: Influence | None) -> None:
         done = len(steps.seconds)
         self._draws.skip(done)
         self.executed += done
@@ -364,49 +266,9 @@ class Training:
         followed.counted.add_use(steps, influence)
 
     def _report(self) -> None:
-        """Write what was counted into the members' metrics, on top of what these hold."""
-        followed = self._followed
-        if followed is None:
-            return
-        plan, counted = followed.plan, followed.counted
-        followed.counted = _Counted(len(followed.pods))
-        columns = zip(
-            followed.pods,
-            plan.members,
-            counted.own.tolist(),
-            counted.squares.tolist(),
-            counted.wait.tolist(),
-            (None,) * len(followed.pods) if followed.smoothed is None else followed.smoothed.tolist(),
-            followed.random.uniform(-1, 1, len(followed.pods)).tolist(),
-            counted.cpu.tolist(),
-            counted.throttled.tolist(),
-            counted.waiting.tolist(),
-            strict=True,
-        )
-        epoch = self._epoch
-        for pod, member, own, squares, wait, smoothed, noise, *used in columns:
-            metrics = pod.metrics
-            if metrics.plan_version != plan.version:
-                metrics = self._first_metrics(plan, member)
-            peak, use, samples = metrics.memory_peak_bytes, pod.memory, at_once(member)
-            if use is not None and counted.steps:
-                new = use.peak_bytes(samples) * (1 + use.variation * noise) if member.batch_size else None
-                peak = new if peak is None or new is None else max(peak, new)
-            row = list(_VALUES(metrics))
-            row[_STEP] = self.step
-            row[_EPOCH] = epoch
-            row[_STEPS] += counted.steps
-            row[_SAMPLES] += counted.steps * member.batch_size
-            row[_OWN] += own
-            row[_SQUARES] += squares
-            row[_WAIT] += wait
-            row[_SMOOTHED] = smoothed
-            if use is not None:
-                row[_PEAK], row[_PEAK_BATCH], row[_LIMIT] = peak, samples, use.limit_bytes
-            if pod.exports_use:
-                for place, more in zip(_USE, (counted.observed, *used), strict=True):
-                    row[place] = (row[place] or 0.0) + more
-            pod.metrics = WorkerMetrics(*row)
+        """Write what was counted into the members' metrics."""
+        if self._followed is not None:
+            self._followed.report(self.step, self._epoch, self._first_metrics)
 
     def _happen(self, pods: Pods) -> bool:
         """What is due at this step: workers die. Returns whether one did."""
@@ -435,15 +297,3 @@ def _end(pod: SimulatedPod, event: EndOfWorker, step: int) -> None:
         case Death(_, _, exit_code, out_of_memory, message):
             pod.end(exit_code, message=message)
             pod.out_of_memory = out_of_memory
-
-
-def mean_seconds(pods: Sequence[SimulatedPod], batches: Sequence[int]) -> Matrix:
-    """Mean own seconds of workers at these batches, without noise and events."""
-    means = np.array([pod.scale * pod.law.seconds(batch) for pod, batch in zip(pods, batches, strict=True)])
-    if any(isinstance(pod.law, Throttled) for pod in pods):
-        order = np.sort(means)
-        for rank, pod in enumerate(pods):
-            others = order[-2] if means[rank] == order[-1] and len(pods) > 1 else order[-1]
-            if isinstance(pod.law, Throttled) and (len(pods) == 1 or means[rank] >= others):
-                means[rank] *= pod.law.penalty
-    return means

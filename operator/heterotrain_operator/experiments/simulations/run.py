@@ -9,7 +9,7 @@ import numpy as np
 from heterotrain_operator.clusters.simulated.cluster import BEGIN, SimulatedCluster
 from heterotrain_operator.clusters.simulated.oracle import Oracle
 from heterotrain_operator.clusters.simulated.scenario import Scenario
-from heterotrain_operator.clusters.simulated.training import Steps
+from heterotrain_operator.clusters.simulated.steps import Steps
 from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.experiments.simulations.result import (
     Floats,

@@ -27,7 +27,7 @@ from heterotrain_operator.clusters.simulated.events import (
 from heterotrain_operator.clusters.simulated.laws import Affine, Throttled
 from heterotrain_operator.clusters.simulated.noise import AR1, HeavyTailed, Independent, Noise, NoNoise, Replayed
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, MemoryUse, Scenario, Timing, WorkerModel
-from heterotrain_operator.clusters.simulated.training import Steps
+from heterotrain_operator.clusters.simulated.steps import Steps
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.loop import Loop

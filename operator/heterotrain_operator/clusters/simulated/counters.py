@@ -1,0 +1,139 @@
+"""What trainers count under a plan, vectorised over its members, and the metrics that they export of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from heterotrain.contract import Member, Plan
+from heterotrain_operator.clusters.simulated.draws import Matrix
+from heterotrain_operator.clusters.simulated.influences import Influence, Trainee
+from heterotrain_operator.clusters.simulated.pod import SimulatedPod
+from heterotrain_operator.clusters.simulated.steps import Steps
+from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.core.split.passes import at_once
+
+_NAMES = [each.name for each in fields(WorkerMetrics)]
+_VALUES = attrgetter(*_NAMES)
+_STEP, _EPOCH, _STEPS, _SAMPLES, _OWN, _SQUARES, _WAIT, _SMOOTHED, _PEAK, _PEAK_BATCH, _LIMIT = map(
+    _NAMES.index,
+    (
+        "step",
+        "epoch",
+        "steps",
+        "samples",
+        "own_seconds",
+        "own_seconds_squared",
+        "wait_seconds",
+        "own_seconds_ewma",
+        "memory_peak_bytes",
+        "memory_batch_size",
+        "memory_limit_bytes",
+    ),
+)
+_USE = [_NAMES.index(name) for name in ("observed_seconds", "cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds")]
+"""Places of what steps change; to make metrics of a row takes half as long as `replace`, at ten thousand workers."""
+
+
+class Counted:
+    """What was measured since it was last written into metrics, by rank; seconds, and squares of them."""
+
+    __slots__ = ("cpu", "observed", "own", "squares", "steps", "throttled", "wait", "waiting")
+
+    def __init__(self, members: int) -> None:
+        self.steps, self.observed = 0, 0.0
+        self.cpu, self.throttled, self.waiting = np.zeros(members), np.zeros(members), np.zeros(members)
+        self.own, self.squares, self.wait = np.zeros(members), np.zeros(members), np.zeros(members)
+
+    def add(self, own_seconds: Matrix, seconds: Matrix) -> None:
+        """Measured steps: the members' own seconds, and whole steps."""
+        total = own_seconds.sum(axis=0)
+        self.steps += len(seconds)
+        self.own += total
+        self.squares += np.einsum("sk,sk->k", own_seconds, own_seconds)
+        self.wait += seconds.sum() - total
+
+    def add_use(self, steps: Steps, influence: Influence | None) -> None:
+        """What the steps' own times went to: work, the CPU limit, and waiting for a CPU."""
+        self.observed += float(steps.seconds.sum())
+        if influence is None:
+            self.cpu += steps.own_seconds.sum(axis=0)
+            return
+        done = len(steps.seconds)
+        throttled, waiting = influence.throttled[:done], influence.waiting[:done]
+        work = steps.own_seconds / (throttled * waiting)
+        self.cpu += work.sum(axis=0)
+        self.throttled += (work * np.maximum(throttled - 1, 0)).sum(axis=0)
+        self.waiting += (work * throttled * np.maximum(waiting - 1, 0)).sum(axis=0)
+
+
+@dataclass(slots=True)
+class FollowedPlan:
+    """A plan that is followed, with its members' pods by rank. `columns` are theirs in the draws, `unmeasured` the
+    steps that will not be measured; `random` draws the noise of memory. `smoothed` are moving averages of the members'
+    own seconds, once one step is measured.
+    """
+
+    plan: Plan
+    pods: list[SimulatedPod]
+    trainees: tuple[Trainee, ...]
+    columns: npt.NDArray[np.intp] | slice
+    unmeasured: int
+    random: np.random.Generator
+    counted: Counted
+    smoothed: Matrix | None = None
+
+    def measure(self, own_seconds: Matrix, seconds: Matrix, weight: float) -> None:
+        """Take in measured steps; the newest has this weight in the moving averages."""
+        self.counted.add(own_seconds, seconds)
+        if self.smoothed is None:
+            self.smoothed, own_seconds = own_seconds[0], own_seconds[1:]
+        kept = (1 - weight) ** np.arange(len(own_seconds), -1, -1.0)
+        self.smoothed = kept[0] * self.smoothed + weight * (kept[1:] @ own_seconds)
+
+    def report(self, step: int, epoch: int, first_metrics: Callable[[Plan, Member], WorkerMetrics]) -> None:
+        """Write what was counted into the members' metrics, on top of what these hold; `first_metrics` are those of a
+        member that has none of this version.
+        """
+        plan, counted = self.plan, self.counted
+        self.counted = Counted(len(self.pods))
+        columns = zip(
+            self.pods,
+            plan.members,
+            counted.own.tolist(),
+            counted.squares.tolist(),
+            counted.wait.tolist(),
+            (None,) * len(self.pods) if self.smoothed is None else self.smoothed.tolist(),
+            self.random.uniform(-1, 1, len(self.pods)).tolist(),
+            counted.cpu.tolist(),
+            counted.throttled.tolist(),
+            counted.waiting.tolist(),
+            strict=True,
+        )
+        for pod, member, own, squares, wait, smoothed, noise, *used in columns:
+            metrics = pod.metrics
+            if metrics.plan_version != plan.version:
+                metrics = first_metrics(plan, member)
+            peak, use, samples = metrics.memory_peak_bytes, pod.memory, at_once(member)
+            if use is not None and counted.steps:
+                new = use.peak_bytes(samples) * (1 + use.variation * noise) if member.batch_size else None
+                peak = new if peak is None or new is None else max(peak, new)
+            row = list(_VALUES(metrics))
+            row[_STEP] = step
+            row[_EPOCH] = epoch
+            row[_STEPS] += counted.steps
+            row[_SAMPLES] += counted.steps * member.batch_size
+            row[_OWN] += own
+            row[_SQUARES] += squares
+            row[_WAIT] += wait
+            row[_SMOOTHED] = smoothed
+            if use is not None:
+                row[_PEAK], row[_PEAK_BATCH], row[_LIMIT] = peak, samples, use.limit_bytes
+            if pod.exports_use:
+                for place, more in zip(_USE, (counted.observed, *used), strict=True):
+                    row[place] = (row[place] or 0.0) + more
+            pod.metrics = WorkerMetrics(*row)
