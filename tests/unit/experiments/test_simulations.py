@@ -83,6 +83,13 @@ def test_oracle_keeps_what_memory_holds() -> None:
     assert result.oracle_seconds == pytest.approx(2 * (0.002 + 75 * 0.001), rel=0.02)
 
 
+def test_oracle_gives_batches_in_the_multiples_of_their_groups() -> None:
+    groups = tuple(replace(group, multiple_of=16) for group in JOB.groups)
+    result = simulate(scenario(job=replace(JOB, groups=groups), models=models(noise=Independent(0.0))))
+    # 128, 48 and 16 samples; 112, 64 and 16 or 112, 48 and 32 take longer, and 114, 54 and 24 are no multiples.
+    assert result.oracle_seconds == pytest.approx(0.002 + 128 * 0.001)
+
+
 def test_figures_follow_from_steps_and_plans() -> None:
     result = simulate(scenario())
     assert result.steps == 400

@@ -50,7 +50,10 @@ class RingAllReduce:
 
 @dataclass(frozen=True, slots=True)
 class ParameterServer:
-    """Every worker sends its gradients to the servers and gets parameters back; the servers' links are shared."""
+    """Every worker sends its gradients to the servers and gets parameters back; the servers' links are shared.
+
+    Where servers outnumber workers, a worker's own link, of the same bandwidth, is what holds it up.
+    """
 
     size_bytes: float
     bandwidth_bytes_per_second: float
@@ -64,5 +67,5 @@ class ParameterServer:
 
     def seconds(self, workers: int, /) -> float:
         """Seconds of a step after the slowest worker."""
-        sent = workers * self.size_bytes / self.servers / self.bandwidth_bytes_per_second
+        sent = max(workers / self.servers, 1) * self.size_bytes / self.bandwidth_bytes_per_second
         return 2 * (sent + self.latency_seconds)

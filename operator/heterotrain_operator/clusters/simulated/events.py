@@ -7,6 +7,7 @@ named, everybody.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,9 +73,14 @@ class Interference:
         not_before(self.begin, self.until)
 
     @property
+    def busy_steps(self) -> int:
+        """In how many steps of a period it is busy: the nearest whole number, the greater one of two as near."""
+        return math.floor(self.busy * self.period + 0.5)
+
+    @property
     def mean_factor(self) -> float:
         """Of a whole period."""
-        return 1 + self.busy * (self.factor - 1)
+        return 1 + self.busy_steps / self.period * (self.factor - 1)
 
 
 @dataclass(frozen=True, slots=True)

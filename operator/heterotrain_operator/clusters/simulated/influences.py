@@ -103,7 +103,7 @@ class Influences:
             case Interference():
                 lasting = _lasting(step, event.begin, event.until)
                 busy = (step - event.begin + self._phases(number, event, trainees)) % event.period
-                found = np.where(lasting & (busy < event.busy * event.period), event.factor, 1.0)
+                found = np.where(lasting & (busy < event.busy_steps), event.factor, 1.0)
                 if not event.followed:
                     return found, np.where(lasting, event.mean_factor, 1.0)
             case LimitChange():

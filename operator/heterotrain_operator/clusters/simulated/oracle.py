@@ -10,7 +10,7 @@ from heterotrain_operator.clusters.simulated.draws import Matrix
 from heterotrain_operator.clusters.simulated.laws import TimeLaw
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.steps import Steps, mean_seconds
-from heterotrain_operator.core.facts import bounds_of, group_of
+from heterotrain_operator.core.facts import bounds_of, group_of, multiples_of
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.least_batch import bounded_below
 from heterotrain_operator.core.split.allocation import split_min_max
@@ -57,7 +57,8 @@ class Oracle:
         if not self.batches or np.abs(speeds / self._speeds - 1).max() > STALE:
             bounds = bounds_of_pods(self._job, pods, self._total)
             times = [_time_of(pod.law, float(speed)) for pod, speed in zip(pods, speeds, strict=True)]
-            self.batches = split_min_max(times, self._total, bounds)
+            multiples = multiples_of([group_of(self._job, pod.group) for pod in pods])
+            self.batches = split_min_max(times, self._total, bounds, multiples=multiples)
             scales = np.array([pod.scale for pod in pods])
             self._speeds, self._means = speeds, mean_seconds(pods, self.batches) / scales
         return self._means

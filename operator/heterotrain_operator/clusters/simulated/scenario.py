@@ -16,7 +16,7 @@ from heterotrain_operator.core.model import Job
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """`fixed_bytes + per_sample_bytes * b` at a batch of b samples at once, give or take a hundredth (`variation`).
+    """`fixed_bytes + per_sample_bytes * b` at a batch of b samples at once, give or take a part (`variation`).
 
     Beyond the limit the worker is killed; without one it never is, and exports none.
     """

@@ -37,7 +37,7 @@ class Interference(Model):
 
     factor: Factor = Field(description="Steps take this many times as long while it is busy.")
     period: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(description="Steps from one coming to the next.")
-    busy: Fraction = Field(default=0.5, description="Part of the period in which it is busy.")
+    busy: Fraction = Field(default=0.5, description="Part of the period in which it is busy, to the nearest step.")
     scattered: bool = Field(default=False, description="Whether each worker's neighbour comes at moments of its own.")
     followed: bool = Field(
         default=False,

@@ -29,7 +29,7 @@ class Memory(Model):
         default=None, description="The limit of the worker's container. Absent: none."
     )
     variation: Annotated[float, Field(ge=0, le=0.5)] = Field(
-        default=0.01, description="Coefficient of variation of the peaks."
+        default=0.01, description="By which part of them peaks vary at most, up and down."
     )
 
     def use(self) -> MemoryUse:

@@ -8,6 +8,7 @@ import pytest
 
 from heterotrain_operator.clusters.simulated.communication import NoCommunication, ParameterServer, RingAllReduce
 from heterotrain_operator.clusters.simulated.events import Drift, Interference, Jump, LimitChange, Unreadable
+from heterotrain_operator.clusters.simulated.influences import Influences, Trainee
 from heterotrain_operator.clusters.simulated.laws import Affine, MemoryCliff, Padded, Plateau, Power, Throttled, TimeLaw
 from heterotrain_operator.clusters.simulated.noise import AR1, HeavyTailed, Independent, Replayed
 from heterotrain_operator.clusters.simulated.scenario import MemoryUse, Scenario, WorkerModel
@@ -53,6 +54,22 @@ def test_ring_sends_two_parts_for_each_neighbour_and_a_server_all_for_each_worke
     assert RingAllReduce(1e9, 1e9).seconds(1) == 0
     assert ParameterServer(1e9, 1e10, servers=2).seconds(4) == pytest.approx(2 * 4 * 0.05)
     assert NoCommunication().seconds(1000) == 0
+
+
+def test_more_servers_than_workers_do_not_outrun_the_workers_own_links() -> None:
+    alone = ParameterServer(1e9, 1e10).seconds(1)
+    assert alone == pytest.approx(2 * 0.1)
+    assert ParameterServer(1e9, 1e10, servers=8).seconds(1) == pytest.approx(alone)
+    assert ParameterServer(1e9, 1e10, servers=8).seconds(4) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("period", "busy"), [(100, 0.07), (3, 0.5), (1, 0.5), (10, 0.04), (7, 0.3)])
+def test_oracle_knows_the_mean_that_a_neighbour_really_has(period: int, busy: float) -> None:
+    scenario = Scenario(JOB, events=(Interference((), 3.0, period, busy=busy),))
+    found = Influences(scenario).of(0, 20 * period, [Trainee("job-gpu-0", "gpu", 0, None, 0)])
+    assert found is not None
+    assert found.true.mean() == pytest.approx(found.known.mean())
+    assert abs((found.true > 1).mean() - busy) <= 0.5 / period
 
 
 @pytest.mark.parametrize(
