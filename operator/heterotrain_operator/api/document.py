@@ -12,6 +12,8 @@ import yaml
 from heterotrain_operator.api.problems import ManifestError, Problem
 
 STANDARD_INPUT = Path("-")
+MAX_CHARACTERS = 8 * 2**20
+"""Characters of a file at most: far more than a manifest may hold, and a scenario with all its values."""
 LONGEST_LINE = 100
 """Characters of a faulty line that are shown."""
 
@@ -61,7 +63,32 @@ def read_document(path: Path) -> object:
 
     Raises ManifestError if the file cannot be read, is not YAML, repeats a key, or holds not one document.
     """
-    documents = read_documents(path)
+    return document_in(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """What is in a file, or in standard input (`-`). Raises ManifestError if it cannot be read or is too large."""
+    try:
+        # A device or a pipe may never end, so no more is read than may be there.
+        if path == STANDARD_INPUT:
+            text = sys.stdin.read(MAX_CHARACTERS + 1)
+        else:
+            with path.open(encoding="utf-8") as file:
+                text = file.read(MAX_CHARACTERS + 1)
+    except OSError as error:
+        raise ManifestError([Problem(str(path), f"cannot be read: {error.strerror or error}")]) from error
+    except UnicodeDecodeError as error:
+        raise ManifestError([Problem(str(path), f"is not UTF-8 text: {error.reason} at byte {error.start}")]) from error
+    except ValueError as error:  # of a path with a null character
+        raise ManifestError([Problem(str(path), f"cannot be read: {error}")]) from error
+    if len(text) > MAX_CHARACTERS:
+        raise ManifestError([Problem(str(path), f"has more than {MAX_CHARACTERS} characters")])
+    return text
+
+
+def document_in(text: str, path: Path) -> object:
+    """As `read_document`, of a file that was read."""
+    documents = documents_in(text, path)
     if len(documents) != 1:
         raise ManifestError([Problem(str(path), f"must hold exactly one document, found {len(documents)}")])
     if not isinstance(documents[0], dict):
@@ -75,12 +102,11 @@ def read_documents(path: Path) -> list[Any]:
 
     Raises ManifestError if it cannot be read, is not YAML, or repeats a key.
     """
-    try:
-        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ManifestError([Problem(str(path), f"cannot be read: {error.strerror or error}")]) from error
-    except UnicodeDecodeError as error:
-        raise ManifestError([Problem(str(path), f"is not UTF-8 text: {error.reason} at byte {error.start}")]) from error
+    return documents_in(read_text(path), path)
+
+
+def documents_in(text: str, path: Path) -> list[Any]:
+    """As `read_documents`, of a file that was read."""
     try:
         loader = _Loader(text)
         documents: list[Any] = []

@@ -14,6 +14,7 @@ import yaml
 
 from heterotrain.contract import StepRecord
 from heterotrain_operator.api import ManifestError, Problem
+from heterotrain_operator.api.document import MAX_CHARACTERS
 from heterotrain_operator.clusters.simulated import communication, events, laws, noise
 from heterotrain_operator.experiments.scenarios import reference
 from heterotrain_operator.experiments.scenarios.communication import Communication
@@ -235,6 +236,29 @@ def test_one_batch_size_makes_times_proportional_to_it(tmp_path: Path):
     model = load_simulation(run_folder(tmp_path, (100, 100, 100))).scenario.model_of("digits-small-0", "small")
     assert isinstance(model.law, laws.Affine)
     assert model.law.fixed == 0
+
+
+def test_times_too_short_to_be_squared_are_refused_by_their_field(tmp_path: Path):
+    lines = (run_folder(tmp_path, (100, 100, 100)) / "optimal-0-series.jsonl").read_text("utf-8")
+    shorter = re.sub(r'"own": [^,]+', '"own": 1e-200', lines)
+    (tmp_path / "optimal-0-series.jsonl").write_text(shorter, "utf-8")
+    with pytest.raises(
+        ManifestError, match=r"workers\.large-0\.time\.affine\.secondsPerSample: must be at least 1e-09"
+    ):
+        load_simulation(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "long.yaml"])
+def test_file_without_an_end_is_refused_by_its_size(path: str, tmp_path: Path):
+    (tmp_path / "long.yaml").write_text("#" * (MAX_CHARACTERS + 1), "utf-8")
+    with pytest.raises(ManifestError, match=f"has more than {MAX_CHARACTERS} characters"):
+        load_simulation(tmp_path / path)
+
+
+def test_manifest_whose_path_no_file_can_have_is_refused():
+    document = {"name": "x", "manifest": "a\0b"}
+    with pytest.raises(ManifestError, match=r"manifest: .*cannot be read"):
+        parse_simulation(document, HERE)
 
 
 def test_folder_of_no_run_or_a_short_one_is_refused_by_its_name(tmp_path: Path):

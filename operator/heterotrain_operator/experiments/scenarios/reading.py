@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, to_core
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.api.document import read_document
+from heterotrain_operator.api.document import document_in, read_text
 from heterotrain_operator.api.field_problems import field_problem, in_json, plain_mapping
 from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.clusters.simulated.communication import NoCommunication
@@ -47,17 +47,16 @@ def load_simulation(path: Path, changes: Changes | None = None) -> Simulation:
 
     Raises ManifestError with all that is wrong with it.
     """
-    return parse_simulation(scenario_of(path) if path.is_dir() else read_document(path), path.parent, changes)
+    # A pipe can be read but once, and a file may be another one by the time that it is kept.
+    text = scenario_text(path)
+    return replace(parse_simulation(document_in(text, path), path.parent, changes), text=text)
 
 
 def scenario_text(path: Path) -> str:
     """The text of a scenario's file, or of the scenario that the run in a folder becomes. Raises ManifestError."""
     if path.is_dir():
         return yaml.safe_dump(scenario_of(path), sort_keys=False, width=110, default_flow_style=None)
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError([Problem(str(path), f"cannot be read: {error}")]) from error
+    return read_text(path)
 
 
 def parse_simulation(document: object, folder: Path, changes: Changes | None = None) -> Simulation:

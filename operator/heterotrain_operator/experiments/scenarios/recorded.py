@@ -27,6 +27,9 @@ LONGEST_NAME = 40
 LEAST_STEPS = 10
 """With fewer steps of a worker, its times say nothing."""
 
+SHORTEST = 1e-12
+"""Seconds; shorter steps weigh no more."""
+
 DIGITS = 4
 """Significant digits that are kept of the recorded figures."""
 
@@ -62,7 +65,7 @@ def scenario_of(folder: Path) -> dict[str, Any]:
         raise ManifestError(problems)
     return {
         "name": job.metadata.name[:LONGEST_NAME].rstrip("-"),
-        "description": f"The run in {folder.name}: its job, the times of its workers, and their recorded noise.",
+        "description": f"The run in {folder.absolute().name}: its job, and the times and recorded noise of its workers.",
         "job": _spec(job),
         "workers": workers,
     }
@@ -96,7 +99,8 @@ def _means(records: Sequence[StepRecord]) -> Means:
 
 def _line(means: Means) -> dict[str, float]:
     """The line by least squares, relative to the times, through all sizes; through 0 if it would begin below."""
-    weights = {batch: 1 / seconds**2 for batch, seconds in means.items()}
+    # Times too short to be squared are refused afterwards, as all are that a scenario may not have.
+    weights = {batch: 1 / max(seconds, SHORTEST) ** 2 for batch, seconds in means.items()}
     total = sum(weights.values())
     centre = sum(weight * batch for batch, weight in weights.items()) / total
     height = sum(weight * means[batch] for batch, weight in weights.items()) / total

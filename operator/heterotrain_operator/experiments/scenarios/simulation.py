@@ -10,13 +10,17 @@ from heterotrain_operator.clusters.simulated.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """`scenario` has the job's own policy and the first seed; each of `policies` runs with each of `seeds` in turn."""
+    """`scenario` has the job's own policy and the first seed; each of `policies` runs with each of `seeds` in turn.
+
+    `text` is the file's as it was read, empty if it was none.
+    """
 
     name: str
     description: str
     scenario: Scenario
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
+    text: str = ""
 
     def runs(self) -> Iterator[tuple[str, Scenario]]:
         """Each policy and its scenario; those of one seed have the same noise."""
