@@ -7,6 +7,7 @@ by Ctrl-C or SIGTERM.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -111,6 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(_subject(asked), error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader has left, as `head` does. What is still buffered goes nowhere, or Python would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":

@@ -34,15 +34,15 @@ def write_manifest(folder: Path, job: dict[str, Any]) -> Path:
     return path
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """`heterotrain` with these arguments in a folder; its output can be read."""
+def start(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    """`heterotrain` with these arguments in a folder; its output can be read, and its input be written to a pipe."""
     # The packages may be on a relative path.
     packages = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
     return subprocess.Popen(
         [sys.executable, "-m", "heterotrain_operator.cli.main", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": packages},
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -180,6 +180,47 @@ def test_folder_holds_figures_pictures_scenario_and_page(tmp_path: Path, capsys:
     assert not (out / "optimal.png").exists()
 
 
+def test_figures_are_printed_although_the_report_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("heterotrain_operator.cli.simulated.simulate.cleared", full)
+    asked = ["simulate", str(write_scenario(tmp_path)), *FEW, "--out", str(tmp_path / "out"), "--json"]
+    assert main(asked) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["simulated"] is True
+    assert "the report cannot be written: [Errno 28] No space left on device" in said.err
+
+
+def test_scenario_of_a_pipe_is_kept(tmp_path: Path):
+    path, out = write_scenario(tmp_path), tmp_path / "out"
+    with start(tmp_path, "simulate", "/dev/stdin", *FEW, "--out", str(out), stdin=subprocess.PIPE) as running:
+        running.communicate(path.read_text("utf-8"), timeout=120)
+        assert running.returncode == 0
+    assert (out / "scenario.yaml").read_text("utf-8") == path.read_text("utf-8")
+
+
+def test_a_run_is_not_replaced_by_its_own_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = run_folder(tmp_path, (100, 100, 100))
+    (folder / MARKER).touch()
+    before = sorted(folder.iterdir())
+    assert main(["simulate", str(folder), *FEW, "--out", f"{folder}/../{folder.name}", "--fresh"]) == 2
+    assert "--out: is the run that is simulated" in capsys.readouterr().err
+    assert sorted(folder.iterdir()) == before
+
+
+def test_reader_that_has_left_ends_it_without_a_traceback(tmp_path: Path):
+    path = write_scenario(tmp_path)
+    with start(tmp_path, "simulate", str(path), *FEW, "--json") as running:
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.close()
+        said = running.stderr.read()
+        assert running.wait(120) == 141
+        assert "Traceback" not in said and "Exception ignored" not in said
+
+
 def test_ctrl_c_ends_it_in_order_with_what_is_complete(tmp_path: Path):
     path = write_scenario(tmp_path, policies=["Uniform", "Static"])
     with start(tmp_path, "simulate", str(path), "--intervals", "100000", "--seeds", "1000", "--json") as running:

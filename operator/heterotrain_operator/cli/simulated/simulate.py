@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 
@@ -17,7 +18,7 @@ from heterotrain_operator.cli.simulated.tables import print_comparison
 from heterotrain_operator.cli.simulated.view import SimulationView
 from heterotrain_operator.cli.version import package_version
 from heterotrain_operator.experiments.folder import cleared
-from heterotrain_operator.experiments.scenarios.reading import load_simulation, scenario_text
+from heterotrain_operator.experiments.scenarios.reading import load_simulation
 from heterotrain_operator.experiments.scenarios.simulation import Simulation
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 from heterotrain_operator.experiments.simulations.comparison import Comparison, RunFigures, compared, figures_of
@@ -49,7 +50,7 @@ def run_simulation(options: SimulateOptions) -> int:
     """
     simulation = _checked(options)
     if options.only_print:
-        sys.stdout.write(scenario_text(options.scenario))
+        sys.stdout.write(simulation.text)
         return SUCCEEDED
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -59,25 +60,28 @@ def run_simulation(options: SimulateOptions) -> int:
     if outcome.stopped_by is not None:
         done, asked = len(outcome.runs), len(simulation.policies) * len(simulation.seeds)
         _say(console, f"{outcome.stopped_by}: {done} of {asked} simulations are complete", "yellow")
+    kept = True
     if outcome.runs:
         like = next(iter(outcome.shown.values()))
         found = compared(simulation.name, simulation.description, outcome.runs, like)
         print_comparison(console, found)
         try:
-            _keep(options, found, outcome, console)
+            _keep(options.out, simulation, found, outcome, console)
         except OSError as error:
             _say(console, f"the report cannot be written: {error}", "red")
-            return FAILED
+            kept = False
         if options.as_json:
             sys.stdout.write(json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n")
             sys.stdout.flush()
     if outcome.stopped_by is not None:
         return outcome.stopped_by.exit_code
-    return FAILED if any(run.failed for run in outcome.runs) else SUCCEEDED
+    return FAILED if not kept or any(run.failed for run in outcome.runs) else SUCCEEDED
 
 
 def _checked(options: SimulateOptions) -> Simulation:
     problems = [] if options.out is None else list(out_problems(options.out, fresh=options.fresh))
+    if options.out is not None and options.scenario.is_dir() and options.out.resolve() == options.scenario.resolve():
+        problems = [Problem("--out", "is the run that is simulated, which would be lost; name another folder")]
     if options.fresh and options.out is None:
         problems.append(Problem("--fresh", "replaces an earlier run in --out, which is not given"))
     try:
@@ -120,15 +124,15 @@ def _run_all(simulation: Simulation, console: Console, stop: StopSignals, *, kee
     return outcome
 
 
-def _keep(options: SimulateOptions, found: Comparison, outcome: Outcome, console: Console) -> None:
+def _keep(out: Path | None, simulation: Simulation, found: Comparison, outcome: Outcome, console: Console) -> None:
     """Write the report, if one is asked for. Raises OSError."""
-    if options.out is None:
+    if out is None:
         return
     # Drawing costs a second of imports that a simulation without a report does not need.
     from heterotrain_operator.experiments.report import simulated  # noqa: PLC0415
 
-    report = simulated.SimulationReport(found, outcome.shown, scenario_text(options.scenario), package_version())
-    _say(console, f"Report: {simulated.write(cleared(options.out), report)}")
+    report = simulated.SimulationReport(found, outcome.shown, simulation.text, package_version())
+    _say(console, f"Report: {simulated.write(cleared(out), report)}")
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
