@@ -8,10 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.simulated.events import Death, Drift, Interference, Jump, Preemption
 from heterotrain_operator.clusters.simulated.laws import Affine, Padded, Throttled, TimeLaw
 from heterotrain_operator.clusters.simulated.noise import Independent
+from heterotrain_operator.clusters.simulated.oracle import Oracle
+from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import MemoryUse, Scenario, Timing, WorkerModel
+from heterotrain_operator.clusters.simulated.steps import Steps
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 
@@ -88,6 +92,16 @@ def test_oracle_gives_batches_in_the_multiples_of_their_groups() -> None:
     result = simulate(scenario(job=replace(JOB, groups=groups), models=models(noise=Independent(0.0))))
     # 128, 48 and 16 samples; 112, 64 and 16 or 112, 48 and 32 take longer, and 114, 54 and 24 are no multiples.
     assert result.oracle_seconds == pytest.approx(0.002 + 128 * 0.001)
+
+
+def test_oracle_leaves_multiples_that_memory_does_not_allow() -> None:
+    pods = [SimulatedPod(f"w{rank}", "g", rank, f"u{rank}", Affine(), memory=MemoryUse(0, 1, 7)) for rank in range(2)]
+    plan = Plan(1, 1, "step", tuple(Member(pod.name, pod.uid, "10.0.0.1:1", "g", 6) for pod in pods))
+    ones = np.ones((1, 2))
+    steps = Steps(0, 0.0, plan, pods, ones[:, 0], ones, ones, None, 0.0)
+    oracle = Oracle(Job("job", (Group("g", 2, multiple_of=4),), 12))
+    oracle.seconds(steps)
+    assert oracle.batches == (6, 6)
 
 
 def test_figures_follow_from_steps_and_plans() -> None:

@@ -15,6 +15,7 @@ from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.least_batch import bounded_below
 from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.split.passes import in_passes
 
 STALE = 0.01
@@ -58,6 +59,8 @@ class Oracle:
             bounds = bounds_of_pods(self._job, pods, self._total)
             times = [_time_of(pod.law, float(speed)) for pod, speed in zip(pods, speeds, strict=True)]
             multiples = multiples_of([group_of(self._job, pod.group) for pod in pods])
+            if infeasible(self._total, bounds, multiples):
+                multiples = ()  # memory or the models' least batches allow none
             self.batches = split_min_max(times, self._total, bounds, multiples=multiples)
             scales = np.array([pod.scale for pod in pods])
             self._speeds, self._means = speeds, mean_seconds(pods, self.batches) / scales

@@ -65,7 +65,7 @@ def scenario_of(folder: Path) -> dict[str, Any]:
         raise ManifestError(problems)
     return {
         "name": job.metadata.name[:LONGEST_NAME].rstrip("-"),
-        "description": f"The run in {folder.absolute().name}: its job, and the times and recorded noise of its workers.",
+        "description": f"The run in {folder.absolute().name}: its job, and its workers' times and recorded noise.",
         "job": _spec(job),
         "workers": workers,
     }
