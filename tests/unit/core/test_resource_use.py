@@ -200,6 +200,17 @@ def test_what_figures_do_not_tell_is_not_explained(spent: Spent) -> None:
     assert explained(Spent(0.1, 0.0, 0.0), spent, 0.1, 0.2, on_cpu=True) is None
 
 
+@pytest.mark.parametrize(
+    ("earlier", "spent"),
+    [
+        (Spent(0.1, 0.0, 0.0), Spent(0.4, 0.0, 0.1)),  # a neighbour came in the window of the first evaluation
+        (Spent(0.4, 0.0, 0.0), Spent(0.1, 0.1, 0.0)),  # the limit held it back in the first window without one
+    ],
+)
+def test_cpu_time_that_steps_cannot_have_used_explains_nothing(earlier: Spent, spent: Spent) -> None:
+    assert explained(earlier, spent, 0.1, 0.2, on_cpu=True) is None
+
+
 def test_gpu_may_wait_for_something_without_the_script_being_at_fault() -> None:
     for cpu in (0.1, 0.2):  # asleep, or in a loop
         assert explained(Spent(0.1, 0.0, 0.0), Spent(cpu, 0.0, 0.0), 0.1, 0.2, on_cpu=False) is None

@@ -19,6 +19,10 @@ EXPLAINS = 0.5
 """Part of a change that a figure must account for to be its explanation: two cannot be more than half of it each.
 Recorded runs with a neighbour on the same CPU had 0.8 to 1.1, and those of a script that sleeps 0.9 to 1.0."""
 
+GREATEST_PART = 2.0
+"""Part of a change that CPU time is believed to account for; chosen, not measured. A change that is all CPU time gives 1,
+and somewhat more where a limit binds."""
+
 LEAST_SHARE = 0.1
 """Of its own time that a worker must still be held back, or wait, for this to go on slowing it."""
 
@@ -144,6 +148,8 @@ def explained(
     the figures do not tell.
 
     More CPU time per step counts first: where a limit binds, it alone makes the limit hold the worker back for longer.
+    Counters go on between measured steps, too: CPU time that the change of own time contradicts was used by something
+    else, such as an evaluation, and then no figure tells of the steps alone.
     It counts nothing of a worker on a GPU, for which the host may wait in a loop. For what several threads are held
     back is taken as if all that compute were so at once. A limit that binds holds a healthy worker back, too, so it is
     not blamed where nothing is known of before; of waiting for a CPU a healthy worker has little.
@@ -154,7 +160,10 @@ def explained(
     slower = change > 0
     if on_cpu and spent.cpu is not None and earlier.cpu:
         more = spent.cpu / earlier.cpu - 1
-        if more * earlier_seconds / change >= EXPLAINS:
+        part = more * earlier_seconds / change
+        if not -EXPLAINS < part < GREATEST_PART:
+            return None
+        if part >= EXPLAINS:
             words = f"it used {abs(100 * more):.0f} % {'more' if slower else 'less'} CPU time per step"
             cause = ": the script does more, or its CPU is slower" if slower else ""
             return Explanation(Cause.COMPUTATION, words + cause)
