@@ -20,8 +20,8 @@ EXPLAINS = 0.5
 Recorded runs with a neighbour on the same CPU had 0.8 to 1.1, and those of a script that sleeps 0.9 to 1.0."""
 
 GREATEST_PART = 2.0
-"""Part of a change that CPU time is believed to account for; chosen, not measured. A change that is all CPU time gives 1,
-and somewhat more where a limit binds."""
+"""Part of a change that CPU time is believed to account for; chosen, not measured. A change that is all CPU time gives
+1, and somewhat more where a limit binds."""
 
 LEAST_SHARE = 0.1
 """Of its own time that a worker must still be held back, or wait, for this to go on slowing it."""
