@@ -102,12 +102,21 @@ def test_threads_may_begin_end_and_use_a_number_again(kernel: Kernel) -> None:
     assert rounded(meter.read())[2:4] == (None, 0.5)
     kernel.now, kernel.threads = 1002.0, {"10": (40.0, 30.0), "12": (0.5, 0.25)}
     assert meter.read().wait_seconds == pytest.approx(0.75)
-    kernel.now, kernel.threads = 1003.0, None  # too many of them
-    assert meter.read().wait_seconds == pytest.approx(0.75)
-    kernel.now, kernel.threads = 1004.0, {"10": (70.0, 90.0)}
-    assert meter.read().wait_seconds == pytest.approx(0.75), "from when, is not known"
-    kernel.now, kernel.threads = 1005.0, {"10": (70.5, 90.5)}
-    assert meter.read().wait_seconds == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize(
+    ("lost", "figures"), [("throttled", (None, None, 0)), ("threads", (0, None, 0)), ("pressure", (0, 0, None))]
+)
+def test_figure_that_was_lost_meanwhile_is_not_known_until_the_next_plan(
+    kernel: Kernel, lost: str, figures: tuple[float | None, ...]
+) -> None:
+    meter = CpuMeter(lambda: kernel.now)
+    known = getattr(kernel, lost)
+    for now, value in ((1001.0, None), (1002.0, known)):
+        kernel.now = now
+        setattr(kernel, lost, value)
+        assert meter.read()[2:] == figures
+    assert None not in CpuMeter(lambda: kernel.now).read()
 
 
 def test_kernel_without_figures_leaves_them_unknown(kernel: Kernel) -> None:

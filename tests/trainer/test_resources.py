@@ -25,6 +25,22 @@ STAT_V1 = "nr_periods 4120\nnr_throttled 1033\nthrottled_time 12500000000\nnr_bu
 PRESSURE = "some avg10=3.26 avg60=1.65 avg300=2.76 total=18250000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0"
 PRESSURE_OF_NODE = PRESSURE.replace("18250000", "44000000")
 
+FIGURES = st.sampled_from(
+    [
+        "some ",
+        "total=",
+        "throttled_usec ",
+        "throttled_time ",
+        "max ",
+        "1e308 ",
+        "9" * 400 + " ",
+        "-1 ",
+        "nan ",
+        "0 ",
+        "\n",
+    ]
+)
+
 Machine = Callable[..., None]
 
 
@@ -146,7 +162,49 @@ def test_kernel_that_tells_nothing_gives_nothing(machine: Machine) -> None:
     assert resources.thread_times() is None
 
 
-@given(text=st.text(max_size=200), version=st.sampled_from([1, 2]), table=st.text(max_size=200))
+@pytest.mark.parametrize("empty", ["\n\n", " \n", "\x85"])
+def test_lines_without_words_are_passed_over(machine: Machine, empty: str) -> None:
+    full, some = reversed(PRESSURE.splitlines())
+    machine(*container(2, {"cpu.pressure": f"{full}\n{empty}{some}"}))
+    assert resources.cpu_pressure_seconds() == 18.25
+
+
+def test_cgroup_that_may_not_be_looked_into_has_no_figures(machine: Machine) -> None:
+    machine("0::/" + "nested/" * 1000 + "\n", *container(2, {"cpu.max": "50000 100000"})[1:])
+    assert resources.cpu_limit_cores() == 0.5, "of the cgroup that the mount shows"
+    machine(f"0::{'/'}\n", "678 667 0:26 / {root}" + "/nested" * 1000 + " ro - cgroup2 cgroup rw\n", {})
+    assert resources.cpu_limit_cores() is None
+
+
+def test_scheduler_that_counts_nothing_says_nothing_of_waiting(machine: Machine, tmp_path: Path) -> None:
+    machine(*container(2, {}))
+    for thread, text in (("7", "0 0 0"), ("8", "0 0 0")):
+        (tmp_path / "proc" / "self" / "task" / thread).mkdir(parents=True)
+        (tmp_path / "proc" / "self" / "task" / thread / "schedstat").write_text(f"{text}\n")
+    assert resources.thread_times() is None
+    (tmp_path / "proc" / "self" / "task" / "7" / "schedstat").write_text("5000000000 0 9\n")
+    assert resources.thread_times() == {"7": (5.0, 0.0), "8": (0.0, 0.0)}
+
+
+def test_process_without_descriptors_left_has_no_figures_of_its_children() -> None:
+    script = """
+import resource
+from heterotrain.reporting import resources
+from heterotrain.reporting.cpu_use import CpuMeter
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+assert resources.cpu_seconds() > 0
+assert resources.children_memory_bytes() == 0
+assert resources.thread_times() is None
+assert CpuMeter().read().wait_seconds is None
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@given(
+    text=st.text(max_size=200) | st.lists(FIGURES | st.text(max_size=9)).map("".join),
+    version=st.sampled_from([1, 2]),
+    table=st.text(max_size=200),
+)
 def test_no_file_of_any_content_makes_reading_fail(
     tmp_path_factory: pytest.TempPathFactory, text: str, version: int, table: str
 ) -> None:
@@ -165,9 +223,11 @@ def test_no_file_of_any_content_makes_reading_fail(
         (root / "proc" / "self" / "mountinfo").write_text(mounts.format(root=root))
         for folder in ("cg", "cpu", "memory"):
             (root / folder).mkdir()
+            (root / folder / "cgroup.procs").touch()
             for file in ("cpu.max", "cpu.stat", "cpu.pressure", "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.max"):
                 (root / folder / file).write_text(text, **surrogates)
         cgroups.own_cgroup.cache_clear()
+        assert cgroups.own_cgroup() != cgroups.Version1(None, None), "its files are read"
         figures = [
             resources.memory_bytes(),
             resources.memory_limit_bytes(),

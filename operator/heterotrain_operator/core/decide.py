@@ -26,7 +26,7 @@ from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import batch_limit
-from heterotrain_operator.core.prediction.resource_use import NAMES, Cause
+from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers import watch as stragglers
@@ -72,8 +72,10 @@ def _worker_states(job: Job, facts: Facts, memory: Memory) -> tuple[tuple[str, W
 def _slowed_by(plan: Plan | None, memory: Memory) -> tuple[tuple[str, str], ...]:
     if not _is_of_members(plan, memory):
         return ()
-    causes = ((m.name, worker.resource_use.cause) for m, worker in zip(plan.members, memory.workers, strict=True))
-    return tuple((name, NAMES[Cause(cause)]) for name, cause in causes if cause in NAMES)
+    causes = (
+        (m.name, name_of(worker.resource_use.cause)) for m, worker in zip(plan.members, memory.workers, strict=True)
+    )
+    return tuple((worker, cause) for worker, cause in causes if cause)
 
 
 def _is_of_members(plan: Plan | None, memory: Memory) -> TypeGuard[Plan]:

@@ -17,6 +17,7 @@ from heterotrain_operator.core.prediction.resource_use import (
     ResourceUse,
     Spent,
     explained,
+    name_of,
     window_closed,
 )
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -199,6 +200,17 @@ def test_what_figures_do_not_tell_is_not_explained(spent: Spent) -> None:
     assert explained(Spent(0.1, 0.0, 0.0), spent, 0.1, 0.2, on_cpu=True) is None
 
 
+@pytest.mark.parametrize(
+    ("earlier", "spent"),
+    [
+        (Spent(0.1, 0.0, 0.0), Spent(0.4, 0.0, 0.1)),  # a neighbour came in the window of the first evaluation
+        (Spent(0.4, 0.0, 0.0), Spent(0.1, 0.1, 0.0)),  # the limit held it back in the first window without one
+    ],
+)
+def test_cpu_time_that_steps_cannot_have_used_explains_nothing(earlier: Spent, spent: Spent) -> None:
+    assert explained(earlier, spent, 0.1, 0.2, on_cpu=True) is None
+
+
 def test_gpu_may_wait_for_something_without_the_script_being_at_fault() -> None:
     for cpu in (0.1, 0.2):  # asleep, or in a loop
         assert explained(Spent(0.1, 0.0, 0.0), Spent(cpu, 0.0, 0.0), 0.1, 0.2, on_cpu=False) is None
@@ -234,7 +246,7 @@ def test_jump_is_explained_however_long_the_plan_is_active() -> None:
         known, _ = window_closed(
             known, metrics(steps, 0.0), Estimate(0.1, 0.0, 9), before=before, jumped=False, on_cpu=True
         )
-        assert all(0 <= each < WRAP for each in known)
+        assert all(0 <= each <= WRAP for each in known)
     now = metrics(steps + 10, 1.0)
     _, words = window_closed(known, now, Estimate(0.2, 0.0, 10), before=before, jumped=True, on_cpu=True)
     assert words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
@@ -247,6 +259,71 @@ def test_counters_that_began_again_count_from_there() -> None:
         known, now, Estimate(0.2, 0.0, 10), before=Estimate(0.1, 0.0, 10), jumped=True, on_cpu=True
     )
     assert words == "it waited for a CPU 50 % of the time: a neighbour"
+
+
+BEFORE, SLOWER, FASTER = Estimate(0.1, 0.0, 200), Estimate(0.2, 0.0, 10), Estimate(0.05, 0.0, 10)
+
+
+def counted(steps: int, **totals: float | None) -> WorkerMetrics:
+    """Counters after so many steps of 0.1 s; those of the CPU in seconds in all, by default 0.05 each of computing and
+    throttling for each step.
+    """
+    usual = WorkerMetrics(
+        1,
+        steps=float(steps),
+        own_seconds=0.1 * steps,
+        observed_seconds=0.1 * steps,
+        cpu_seconds=0.05 * steps,
+        cpu_throttled_seconds=0.05 * steps,
+        cpu_wait_seconds=0.0,
+    )
+    return replace(usual, **totals)  # type: ignore[arg-type]  # all are floats, or None
+
+
+def after(*seen: WorkerMetrics) -> ResourceUse:
+    """What is remembered after undisturbed windows that ended with these counters."""
+    use = ResourceUse()
+    for metrics in seen:
+        use, _ = window_closed(use, metrics, Estimate(0.1, 0.0, 10), before=BEFORE, jumped=False, on_cpu=True)
+    return use
+
+
+@pytest.mark.parametrize("figure", ["cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds", "observed_seconds"])
+def test_counter_that_was_missing_when_the_window_began_or_ended_explains_nothing(figure: str) -> None:
+    usual = counted(90), counted(100, **{figure: None})
+    totals = {"cpu_seconds": 5.5, "cpu_throttled_seconds": 5.5, "cpu_wait_seconds": 9.0, "observed_seconds": 12.0}
+    now = counted(110, **{figure: totals[figure]})
+    for began, ended in ((usual[1], now), (usual[0], usual[1])):
+        use, words = window_closed(after(began), ended, SLOWER, before=BEFORE, jumped=True, on_cpu=True)
+        assert (use.cause, words) == (Cause.NONE, "")
+    assert after(*usual, now) == after(now), "the next window is counted again"
+
+
+def test_limit_that_was_lost_from_sight_is_not_said_to_hold_nobody_back() -> None:
+    for began, said in ((counted(90), ""), (counted(90, cpu_throttled_seconds=None), "what slowed it is over")):
+        known = after(began)._replace(cause=int(Cause.CPU_LIMIT))
+        now = counted(100, cpu_throttled_seconds=None)
+        _, words = window_closed(known, now, FASTER, before=BEFORE, jumped=True, on_cpu=True)
+        assert words == said
+
+
+def test_limit_that_always_holds_a_worker_back_is_not_to_blame_for_the_first_window_of_a_plan() -> None:
+    now = WorkerMetrics(
+        1,
+        steps=10.0,
+        own_seconds=2.0,
+        observed_seconds=2.0,
+        cpu_seconds=0.5,
+        cpu_throttled_seconds=0.5,  # as before, and the script sleeps for the other second
+        cpu_wait_seconds=0.0,
+    )
+    use, words = window_closed(ResourceUse(), now, SLOWER, before=BEFORE, jumped=True, on_cpu=True)
+    assert (use.cause, words) == (Cause.NONE, "")
+
+
+def test_cause_that_a_newer_version_knows_is_no_cause_here() -> None:
+    assert name_of(99) == ""
+    assert name_of(Cause.SCRIPT) == "Script"
 
 
 ANY = st.none() | st.floats() | st.floats(0, MAX_NUMBER)

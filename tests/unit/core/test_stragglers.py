@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
+from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory
@@ -152,6 +153,18 @@ def test_verdict_outlives_the_operator_and_is_not_reported_again() -> None:
     decisions = made.run(3)
     assert named(decisions[-1]) == [SLOW]
     assert reasons(decisions) == []
+
+
+def test_cause_that_only_a_newer_version_knows_leaves_the_verdict_without_one() -> None:
+    made = world()
+    made.workers[SLOW].scale *= 2
+    made.run(10)
+    made.memory = replace(
+        made.memory,
+        workers=tuple(each._replace(resource_use=ResourceUse(cause=99)) for each in made.memory.workers),
+    )
+    [verdict] = made.run(1)[-1].stragglers
+    assert (verdict.worker, verdict.cause) == (SLOW, "")
 
 
 def test_memory_of_a_version_that_did_not_know_of_stragglers_is_read_and_learned_from() -> None:

@@ -95,9 +95,9 @@ def own_cgroup() -> Cgroup:
 def pressure_seconds(text: str) -> float | None:
     """For how long at least one task waited, of a file of pressure stall information; None if it does not say."""
     for line in text.splitlines():
-        kind, *figures = line.split()
-        if kind == "some":
-            return _scaled(dict(_pairs(figures)).get("total"), 1e6)
+        words = line.split()
+        if words[:1] == ["some"]:
+            return _scaled(dict(_pairs(words[1:])).get("total"), 1e6)
     return None
 
 
@@ -140,9 +140,17 @@ def _folder_of(controller: str, memberships: list[list[str]], mounts: list[list[
             path = membership[2].removeprefix(root) if root != "/" else membership[2]
             # In a container the path may be that of the host, and the mount shows this cgroup alone.
             for folder in (mount_point / path.lstrip("/"), mount_point):
-                if (folder / "cgroup.procs").exists():
+                if _is_cgroup(folder):
                     return folder
     return None
+
+
+def _is_cgroup(folder: Path) -> bool:
+    """Whether it is there, and may be looked into."""
+    try:
+        return (folder / "cgroup.procs").exists()
+    except OSError:
+        return False
 
 
 def _holds(controller: str, mount: list[str]) -> bool:

@@ -21,7 +21,7 @@ LONGEST_LAG_SECONDS = 0.2
 
 
 class CpuUse(NamedTuple):
-    """Over `observed_seconds` of wall time. None: the kernel has no such figure.
+    """Over `observed_seconds` of wall time. None: the kernel has no such figure, or has not had it all the time.
 
     CPU seconds used; seconds for which the CPU limit held the worker back, summed over CPUs; seconds for which those
     who compute could run but waited for a CPU that others used; and seconds under pressure.
@@ -82,7 +82,9 @@ class CpuMeter:
         last, use = self._last, self._use
         throttled = _grown(use.throttled_seconds, last.throttled_seconds, now.throttled_seconds)
         waited = use.wait_seconds
-        if waited is not None and last.threads is not None and now.threads is not None:
+        if now.threads is None or (throttled is None and use.throttled_seconds is not None):
+            waited = None  # or what the limit held back would count as waiting
+        elif waited is not None and last.threads is not None:
             delayed, side_by_side = _delayed(last.threads, now.threads)
             # The kernel counts a thread that the limit holds back as one that waits.
             held = self._unheld + ((throttled or 0.0) - (use.throttled_seconds or 0.0)) / side_by_side
@@ -99,9 +101,11 @@ class CpuMeter:
 
 
 def _grown(total: float | None, last: float | None, now: float | None) -> float | None:
-    """A total that is not known, or that fell, adds nothing."""
+    """A total that fell adds nothing. One that was not known at some moment is not known any more: a total that lacks
+    what happened then would say that nothing did.
+    """
     if total is None or last is None or now is None:
-        return total
+        return None
     return total + max(now - last, 0.0)
 
 

@@ -10,6 +10,7 @@ import os
 import resource
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from heterotrain.reporting.cgroups import PROC, number, own_cgroup, pressure_seconds, read_figures
@@ -87,21 +88,19 @@ def thread_times() -> dict[str, ThreadTime] | None:
     """The times of each thread of this process and its children, by thread.
 
     A process's own figure is that of its first thread alone, so each thread is asked. Time for which the CPU limit held
-    a thread back counts as delay, too. None where the kernel does not say, and of more than MAX_THREADS threads.
+    a thread back counts as delay, too. None where the kernel does not say, and of more than MAX_THREADS threads. One
+    that does not count says that no thread has ever run.
     """
     times: dict[str, ThreadTime] = {}
     for process in ("self", *islice(_children(), MAX_CHILDREN)):
-        try:
-            threads = list((PROC / process / "task").iterdir())
-        except OSError:
-            continue  # a child that has ended
+        threads = _threads(process)
         if len(times) + len(threads) > MAX_THREADS:
             return None
         for thread in threads:
             ran, delayed = ([number(each) for each in read_figures(thread / "schedstat").split()] + [None] * 2)[:2]
             if ran is not None and delayed is not None:
                 times[thread.name] = ThreadTime(ran / 1e9, delayed / 1e9)
-    return times or None
+    return times if any(each.ran for each in times.values()) else None
 
 
 def _of_status(key: str) -> float | None:
@@ -112,8 +111,16 @@ def _of_status(key: str) -> float | None:
 
 def _children() -> Iterator[str]:
     """Processes that this one started, of all its threads."""
-    for listed in (PROC / "self" / "task").glob("*/children"):
-        yield from filter(str.isdecimal, read_figures(listed, _CHILDREN_BYTES).split())
+    for thread in _threads("self"):
+        yield from filter(str.isdecimal, read_figures(thread / "children", _CHILDREN_BYTES).split())
+
+
+def _threads(process: str) -> list[Path]:
+    """The folders of a process's threads; none if it has ended, or this one may open no more files."""
+    try:
+        return list((PROC / process / "task").iterdir())
+    except OSError:
+        return []
 
 
 def _private_bytes(process: str) -> float:

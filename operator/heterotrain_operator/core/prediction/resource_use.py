@@ -19,14 +19,22 @@ EXPLAINS = 0.5
 """Part of a change that a figure must account for to be its explanation: two cannot be more than half of it each.
 Recorded runs with a neighbour on the same CPU had 0.8 to 1.1, and those of a script that sleeps 0.9 to 1.0."""
 
+GREATEST_PART = 2.0
+"""Part of a change that CPU time is believed to account for; chosen, not measured. A change that is all CPU time gives
+1, and somewhat more where a limit binds."""
+
 LEAST_SHARE = 0.1
 """Of its own time that a worker must still be held back, or wait, for this to go on slowing it."""
 
 UNITS = 100.0
 """Of a baseline, per second."""
 
-WRAP = 100_000
-"""Baselines are remainders of this, so that five digits hold them at full resolution however long the plan is."""
+WRAP = 99_999
+"""Baselines are remainders of this, and one more, so that five digits hold them at full resolution however long the
+plan is."""
+
+AT_0 = 1
+"""The baseline of a counter that was 0."""
 
 LONGEST_WINDOW_SECONDS = 0.5 * WRAP / UNITS
 """Of own time: a longer window's counters may have passed their baselines again."""
@@ -52,9 +60,14 @@ NAMES = {
 """As a job's status has them; the others slow nobody."""
 
 
+def name_of(cause: int) -> str:
+    """What slows a worker, as a job's status has it; empty if nothing is known to, or a newer version stored it."""
+    return NAMES[Cause(cause)] if cause in NAMES else ""
+
+
 class ResourceUse(NamedTuple):
     """What is remembered of a worker's use of the CPU: its counters as they were when the last window ended, in
-    hundredths of a second modulo `WRAP`, and what slowed it last.
+    hundredths of a second modulo `WRAP`, and one more (0: not known), and what slowed it last.
     """
 
     cpu: Annotated[int, Column(34)] = 0
@@ -88,7 +101,7 @@ class Explanation(NamedTuple):
 
 def uncounted(known: ResourceUse, metrics: WorkerMetrics) -> ResourceUse:
     """The memory where the next window begins here, and nothing is known of the last one."""
-    return known if metrics.observed_seconds is None else _baseline(metrics, known.cause)
+    return _baseline(metrics, known.cause)
 
 
 def window_closed(
@@ -108,7 +121,7 @@ def window_closed(
     if known.cause == Cause.LIMIT_CHANGED:
         return _baseline(metrics), "its CPU limit changed" if jumped else ""
     if metrics.observed_seconds is None:
-        return known, ""
+        return _baseline(metrics, known.cause), ""
     if not known.cause and not jumped:
         return _baseline(metrics), ""
     spent = _of_window(known, metrics, window)
@@ -135,8 +148,11 @@ def explained(
     the figures do not tell.
 
     More CPU time per step counts first: where a limit binds, it alone makes the limit hold the worker back for longer.
+    Counters go on between measured steps, too: CPU time that the change of own time contradicts was used by something
+    else, such as an evaluation, and then no figure tells of the steps alone.
     It counts nothing of a worker on a GPU, for which the host may wait in a loop. For what several threads are held
-    back is taken as if all that compute were so at once.
+    back is taken as if all that compute were so at once. A limit that binds holds a healthy worker back, too, so it is
+    not blamed where nothing is known of before; of waiting for a CPU a healthy worker has little.
     """
     change = seconds - earlier_seconds
     if change == 0:
@@ -144,7 +160,10 @@ def explained(
     slower = change > 0
     if on_cpu and spent.cpu is not None and earlier.cpu:
         more = spent.cpu / earlier.cpu - 1
-        if more * earlier_seconds / change >= EXPLAINS:
+        part = more * earlier_seconds / change
+        if not -EXPLAINS < part < GREATEST_PART:
+            return None
+        if part >= EXPLAINS:
             words = f"it used {abs(100 * more):.0f} % {'more' if slower else 'less'} CPU time per step"
             cause = ": the script does more, or its CPU is slower" if slower else ""
             return Explanation(Cause.COMPUTATION, words + cause)
@@ -153,7 +172,7 @@ def explained(
         (now - (was or 0.0)) / count / change if now is not None else 0.0
         for now, was, count in zip(spent, earlier, (threads, threads, 1.0), strict=True)
     )
-    if throttled >= max(EXPLAINS, waited):
+    if earlier.throttled is not None and throttled >= max(EXPLAINS, waited):
         shares = _shares(spent.throttled, earlier.throttled, seconds * threads, earlier_seconds * threads)
         end = ": a fault, or a neighbour under the same limit" if slower else ""
         return Explanation(Cause.CPU_LIMIT, f"its unchanged CPU limit held it back {shares}{end}")
@@ -183,9 +202,9 @@ def _shares(now: float | None, was: float | None, seconds: float, earlier_second
 
 def _over(cause: int, spent: Spent, window: Estimate) -> str:
     """How a worker got faster that something had slowed, in words."""
-    if cause == Cause.CPU_LIMIT:
+    if cause == Cause.CPU_LIMIT and spent is not None and spent.throttled is not None:
         return f"its CPU limit holds it back {_shares(spent.throttled, None, window.mean_seconds, 1)} now"
-    if cause == Cause.NEIGHBOUR:
+    if cause == Cause.NEIGHBOUR and spent is not None and spent.waited is not None:
         return f"it waits for a CPU {_shares(spent.waited, None, window.mean_seconds, 1)} now"
     return "what slowed it is over"
 
@@ -203,6 +222,8 @@ def _totals(metrics: WorkerMetrics) -> tuple[float | None, float | None, float |
 
 
 def _baseline(metrics: WorkerMetrics, cause: int = Cause.NONE) -> ResourceUse:
+    if metrics.observed_seconds is None:
+        return ResourceUse(cause=int(cause))
     return ResourceUse(
         _remainder(metrics.cpu_seconds),
         _remainder(metrics.cpu_throttled_seconds),
@@ -212,24 +233,31 @@ def _baseline(metrics: WorkerMetrics, cause: int = Cause.NONE) -> ResourceUse:
 
 
 def _remainder(seconds: float | None) -> int:
-    return int(seconds * UNITS) % WRAP if seconds is not None and 0 <= seconds <= MAX_WHOLE else 0
+    return int(seconds * UNITS) % WRAP + AT_0 if seconds is not None and 0 <= seconds <= MAX_WHOLE else 0
 
 
 def _since(total: float | None, baseline: int) -> float | None:
-    """Seconds since a baseline; None if the counter is not known, or has counted less."""
-    if total is None or not 0 <= total <= MAX_WHOLE:
+    """Seconds since a baseline; None if the counter is not known, now or then, or has counted less."""
+    if total is None or not 0 <= total <= MAX_WHOLE or baseline < AT_0:
         return None
-    since = (int(total * UNITS) - baseline) % WRAP / UNITS
+    since = (int(total * UNITS) - (baseline - AT_0)) % WRAP / UNITS
     return since if since <= total else None
 
 
 def _of_window(known: ResourceUse, metrics: WorkerMetrics, window: Estimate) -> Spent | None:
-    """Per step of the window; None if it is too long for its baselines."""
+    """Per step of the window; None if it is too long for its baselines, or if a counter is known at one end only: what
+    that counted is missing in the others' sum, or held to be waiting.
+    """
     if window.steps * window.mean_seconds > LONGEST_WINDOW_SECONDS:
         return None
     # The first window of a plan, or after counters that began again, holds all that was counted.
-    baselines = known[:3] if metrics.steps > window.steps else (0, 0, 0)
-    since = (_since(total, base) for total, base in zip(_totals(metrics), baselines, strict=True))
+    totals = _totals(metrics)
+    begun = known[:3] if metrics.steps > window.steps else [0 if total is None else AT_0 for total in totals]
+    since = [_since(total, baseline) for total, baseline in zip(totals, begun, strict=True)]
+    if any(
+        each is None and (total is not None or base) for each, total, base in zip(since, totals, begun, strict=True)
+    ):
+        return None
     return Spent(*(None if each is None else each / window.steps for each in since))
 
 

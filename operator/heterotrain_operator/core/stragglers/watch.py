@@ -12,7 +12,7 @@ from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Condition, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
-from heterotrain_operator.core.prediction.resource_use import NAMES, Cause
+from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory, is_of
@@ -98,7 +98,7 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
                 grounds=finding.grounds,
                 slowdown=finding.slowdown,
                 since_step=max(seat.memory.evidence.since_step - 1, 0),
-                cause=NAMES.get(Cause(seat.memory.resource_use.cause), ""),
+                cause=name_of(seat.memory.resource_use.cause),
                 throttled=_per_step(metrics.cpu_throttled_seconds if metrics else None, metrics),
                 waiting=_per_step(metrics.cpu_wait_seconds if metrics else None, metrics),
                 remedy=best_remedy(ahead, _steps_left(metrics)),

@@ -34,7 +34,7 @@ _CAUSES = {
     NAMES[Cause.CPU_LIMIT]: "its CPU limit holds it back for longer, though the limit has not changed",
     NAMES[Cause.NEIGHBOUR]: "it waits for a CPU that others use",
     NAMES[Cause.COMPUTATION]: "its steps take more CPU time",
-    NAMES[Cause.SCRIPT]: "it is neither throttled nor waiting for a CPU, so it waits for something of its own",
+    NAMES[Cause.SCRIPT]: "it computes no more and waits no longer for a CPU, so it waits for something of its own",
 }
 
 
