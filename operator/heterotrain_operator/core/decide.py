@@ -26,7 +26,7 @@ from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import batch_limit
-from heterotrain_operator.core.prediction.resource_use import NAMES, Cause
+from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers import watch as stragglers
@@ -73,7 +73,7 @@ def _slowed_by(plan: Plan | None, memory: Memory) -> tuple[tuple[str, str], ...]
     if not _is_of_members(plan, memory):
         return ()
     causes = ((m.name, worker.resource_use.cause) for m, worker in zip(plan.members, memory.workers, strict=True))
-    return tuple((name, NAMES[Cause(cause)]) for name, cause in causes if cause in NAMES)
+    return tuple((name, name_of(cause)) for name, cause in causes if cause and name_of(cause))
 
 
 def _is_of_members(plan: Plan | None, memory: Memory) -> TypeGuard[Plan]:

@@ -52,6 +52,11 @@ NAMES = {
 """As a job's status has them; the others slow nobody."""
 
 
+def name_of(cause: int) -> str:
+    """The name of a cause as it is stored; empty where nothing slows the worker, or only a newer operator knows it."""
+    return NAMES[Cause(cause)] if cause in NAMES else ""
+
+
 class ResourceUse(NamedTuple):
     """What is remembered of a worker's use of the CPU: its counters as they were when the last window ended, in
     hundredths of a second modulo `WRAP`, and what slowed it last.
