@@ -215,3 +215,22 @@ def test_number_that_no_plan_can_hold_is_not_taken_over_from_a_worker(field: str
     liar.metrics = told
     plan = world.tick().plan or world.plan
     assert plan is None or parse_plan(plan.to_json()).version <= before.version + 2
+
+
+@pytest.mark.parametrize("version", [2**53 - 2, 2**53 - 1, 2**52 + 1, 2**52])
+def test_one_report_of_a_plan_that_cannot_be_does_not_use_up_the_versions(version: int) -> None:
+    """Else the next plan had the last version of all, and the job's batches stayed for ever."""
+    world = hetero_world()
+    world.run(3)
+    liar = world.workers["job-g1-0"]
+    told = liar.metrics
+    liar.metrics = replace(told, plan_version=version)
+    for _ in range(3):
+        world.tick()
+    liar.metrics = told
+    for scale in (3.0, 1.0, 3.0):
+        before = world.plan
+        world.workers["job-g0-0"].scale = scale
+        world.run(6)
+        assert world.plan != before
+        assert Memory.from_json(world.memory.to_json()) == world.memory
