@@ -18,6 +18,9 @@ from heterotrain_operator.core.split.multiples import last_multiple, next_multip
 SETTLE_SECONDS = 10.0
 """For so long what was just asked for may still be under way: a plan that is not followed yet, a pod not yet seen."""
 
+GREATEST_CLAIM = MAX_WHOLE // 2
+"""Beyond this a worker may only say that it follows the active plan, so that one report cannot use the versions up."""
+
 NAMED = 8
 """Workers that a message names before it only counts them."""
 
@@ -62,8 +65,9 @@ def survey(job: Job, seen: Seen) -> Facts:
     """Sort an observation out."""
     order = {group.name: position for position, group in enumerate(job.groups)}
     by_name: dict[str, WorkerSeen] = {}
+    newest = max(seen.plan.version if seen.plan is not None else 0, GREATEST_CLAIM)
     for worker in seen.workers:
-        by_name.setdefault(worker.name, _with_sound_metrics(worker))
+        by_name.setdefault(worker.name, _with_sound_metrics(worker, newest))
     workers = sorted(
         (worker for worker in by_name.values() if worker.group in order),
         key=lambda worker: (order[worker.group], worker.index, worker.name),
@@ -92,8 +96,10 @@ def survey(job: Job, seen: Seen) -> Facts:
     )
 
 
-def _with_sound_metrics(worker: WorkerSeen) -> WorkerSeen:
-    """A worker that reports a number which no plan and no memory can hold counts as one that reports nothing."""
+def _with_sound_metrics(worker: WorkerSeen, newest: int) -> WorkerSeen:
+    """A worker that reports a number which no plan and no memory can hold, or a plan beyond the `newest` that there can
+    be, counts as one that reports nothing.
+    """
     metrics = worker.metrics
     if metrics is None:
         return worker
@@ -107,7 +113,7 @@ def _with_sound_metrics(worker: WorkerSeen) -> WorkerSeen:
         metrics.memory_batch_size,
         metrics.least_batch_size,
     )
-    sound = max(numbers) < MAX_WHOLE and min(numbers) > -MAX_WHOLE
+    sound = max(numbers) < MAX_WHOLE and min(numbers) > -MAX_WHOLE and metrics.plan_version <= newest
     return worker if sound else replace(worker, metrics=None)
 
 

@@ -12,12 +12,15 @@ from itertools import repeat
 from typing import Any
 
 from heterotrain.contract import Plan
-from heterotrain.foreign import is_text, is_whole, parse_object, shown
+from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core.columns import COARSE_DIGITS, checked, cut
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of
 
 SCHEMA = 1
 """Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
+
+MAX_COUNT = MAX_WHOLE // 2
+"""The greatest number that a counter is read as, so that it can still count."""
 
 MAX_BYTES = 2**23
 """The longest value that is read: far above what any job's workers take."""
@@ -220,6 +223,7 @@ _PROMISES = (
     "start_seconds",
 )
 _MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
+_VERSIONS = ("plan_version", "generation")
 _KEYS = "worker_keys"
 _JOB_FIELDS = tuple(each for each in fields(Memory) if each.name != "workers")
 
@@ -228,7 +232,8 @@ def _bound(values: dict[str, Any]) -> None:
     """Bring numbers that nothing can have left within what decisions can do arithmetic with."""
     for each in _JOB_FIELDS:
         if isinstance(each.default, int) and each.name in values:
-            values[each.name] = max(values[each.name], min(each.default, 0))
+            greatest = MAX_WHOLE if each.name in _VERSIONS else MAX_COUNT
+            values[each.name] = min(max(values[each.name], min(each.default, 0)), greatest)
     for name in _PROMISES:
         if name in values:
             values[name] = max(values[name], 0.0)

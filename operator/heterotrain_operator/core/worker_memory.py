@@ -149,7 +149,7 @@ class WorkerMemory(NamedTuple):
                 row[number] = getattr(owner, name)
         while row and not row[-1]:
             row.pop()
-        return [int(value) if isinstance(value, float) and value.is_integer() else value for value in row]
+        return [int(value) if type(value) is float and _is_short(value) else value for value in row]
 
     @classmethod
     def from_row(cls, row: Any, key: str = "") -> WorkerMemory:
@@ -169,8 +169,15 @@ class WorkerMemory(NamedTuple):
             return cls(key=key)
 
 
-LEAST_NUMBER, LEAST_SUM = 1e-15, 1e-60
-"""Below what measurements leave of seconds and steps, and of the sums of a fit, if it is not 0."""
+LEAST_NUMBER = 1e-15
+"""Below what measurements leave of seconds and steps, if it is not 0."""
+
+MOST_DIGITS = 1e15
+"""Whole numbers below this are written without an exponent; greater ones would only take more bytes."""
+
+
+def _is_short(value: float) -> bool:
+    return -MOST_DIGITS < value < MOST_DIGITS and value.is_integer()
 
 
 def _plausible(worker: WorkerMemory) -> WorkerMemory:
@@ -181,16 +188,13 @@ def _plausible(worker: WorkerMemory) -> WorkerMemory:
     time, cost = worker.step_time, worker.batch_cost
     throughput = worker.throughput_cap.raised_throughput
     healthy = worker.evidence.healthy_seconds
-    numbers = (time.mean_seconds, time.steps, cost.speed, throughput, healthy)
+    numbers = (time.mean_seconds, time.steps, throughput, healthy)
     if any(number and number < LEAST_NUMBER for number in numbers):
         raise ValueError("a number is negative or of no possible size")
-    sums = [cost.sum_w, cost.sum_wb, cost.sum_wbb, cost.sum_wy, cost.sum_wby]
-    if any(each and each < LEAST_SUM for each in sums):
-        raise ValueError("a sum of the fit is negative or of no possible size")
+    if not cost.is_possible:
+        raise ValueError("the speed or a sum of the fit is negative or of no possible size")
     if time.variance < 0 or worker.silent_since < 0:
         raise ValueError("the variance or a moment is negative")
-    if any(sums) and not all(sums):
-        raise ValueError("the sums of the fit contradict each other")
     if any(getattr(worker if part == "" else getattr(worker, part), name) < 0 for part, name in _WHOLE):
         raise ValueError("a whole number is negative")
     return worker

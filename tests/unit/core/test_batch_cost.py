@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.prediction.affine import GREATEST_SHARE, learn, predict
+from heterotrain_operator.core.prediction.affine import GREATEST_SHARE, expect, learn, predict
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import hetero_world
 
 
@@ -90,6 +91,17 @@ def test_worker_without_samples_keeps_what_was_known() -> None:
     assert prediction is not None
     line = prediction.line
     assert line.at(64) == pytest.approx(0.114, rel=0.05)
+
+
+@pytest.mark.parametrize("ratio", [1e-12, 1e12])
+def test_speed_that_no_step_can_have_makes_the_cost_be_learned_again(ratio: float) -> None:
+    """As of a worker that reports steps of a day and of a millisecond in turn, under each plan again."""
+    known = learned(0.01, 0.001, 32, 64)
+    for _ in range(30):
+        known = known.scaled(ratio).rounded()
+        known = learn(known, 64, at(0.01, 0.001, 64))
+        assert expect(known, 64, at(0.01, 0.001, 64), 32) is not None
+        assert WorkerMemory.from_row(WorkerMemory(batch_cost=known.rounded()).row()).batch_cost == known.rounded()
 
 
 def test_worker_never_measured_has_no_line() -> None:

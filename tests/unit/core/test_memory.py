@@ -24,7 +24,7 @@ from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, WorkerMemory, key_of
 from hostile import spoilt_text
-from unit.core.traces import MemoryWorld, World, hetero_job
+from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
 BYTES_PER_WORKER = 240
 
@@ -137,6 +137,23 @@ def test_worker_of_an_operator_that_did_not_know_least_batches_is_read() -> None
     [least_batch] = [number for number, name, _ in columns_of(WorkerMemory) if name == "least_batch"]
     assert len(row) == least_batch, "what it knows nothing of is left out"
     assert Memory.from_json(text).workers == (FAST,)
+
+
+@pytest.mark.parametrize("number", [MAX_WHOLE, MAX_WHOLE - 1])
+def test_counters_of_a_job_at_the_greatest_number_can_still_count(number: int) -> None:
+    """Else the next decision would leave a memory that is not read again, and forget the job's restarts with it."""
+    world = hetero_world("Optimal")
+    counters = dict.fromkeys(("judged", "adjustments", "missed_promises", "kept_looks", "windows", "stage"), number)
+    world.memory = Memory.from_json(json.dumps({**json.loads(world.memory.to_json()), **counters}))
+    for _ in range(3):
+        world.run(1)
+        assert Memory.from_json(world.memory.to_json()).workers == world.memory.workers
+
+
+def test_worker_that_reports_huge_counters_takes_no_more_bytes() -> None:
+    worker = WorkerMemory(StepTime(1e30, 1e30, 1e30), BatchCost(1e29, *[1.23456e29] * 5))
+    assert len(json.dumps(worker.row(), separators=(",", ":"))) <= BYTES_PER_WORKER
+    assert WorkerMemory.from_row(worker.row()) == worker
 
 
 def test_initial_memory_is_empty() -> None:

@@ -94,6 +94,13 @@ def test_proportional_hands_out_within_bounds_after_rescaling() -> None:
     assert proposal.batches == (70, 81, 41)
 
 
+@pytest.mark.parametrize("seconds", [0.8, 8.0, 86_400.0])
+def test_proportional_leaves_the_shares_of_the_others_however_long_one_worker_takes(seconds: float) -> None:
+    batches = propose("Proportional", [seat(0.1, 64), seat(0.2, 64), seat(seconds, 64)]).batches
+    assert batches is not None
+    assert batches[0] / batches[1] == pytest.approx(2, rel=0.05)
+
+
 def test_proportional_waits_where_noise_could_explain_the_change() -> None:
     noisy = [seat(0.1, 64, variation=0.15), seat(0.12, 64, variation=0.15)]
     assert propose("Proportional", noisy).batches is None

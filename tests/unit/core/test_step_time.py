@@ -10,7 +10,9 @@ import pytest
 
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.step_time import (
+    ABSURD_SECONDS,
     ASSUMED_VARIATION,
+    LEAST_SECONDS,
     Estimate,
     StepTime,
     counted,
@@ -61,7 +63,7 @@ def test_counters_that_began_again_count_from_zero() -> None:
     assert window.mean_seconds == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("squares", [0.0, -1.0])
+@pytest.mark.parametrize("squares", [0.0, -1.0, 2.0, 1e30])
 def test_impossible_squares_give_the_assumed_noise(squares: float) -> None:
     window = window_of(StepTime(), metrics(10, 1.0, squares))
     assert isinstance(window, Estimate)
@@ -153,6 +155,15 @@ def test_limit_that_does_not_bind_is_corrected_by_the_next_window() -> None:
 def test_limit_that_is_none_changes_nothing(limit: float | None) -> None:
     known = StepTime(cpu_limit=1.0, mean_seconds=0.1, steps=10)
     assert feed_forward(known, limit, metrics(1, 1.0), 10, factor_of_limits) == (known, 1.0)
+
+
+def test_limits_that_slide_on_and_on_let_expect_no_step_that_cannot_be() -> None:
+    known, _ = followed(StepTime(cpu_limit=1.0), *[Estimate(0.1, 1e-4, 10)] * 5)
+    for ratio in (0.1, 10.0):
+        limit = 1.0
+        for _ in range(60):
+            known, _ = feed_forward(known, limit := limit * ratio, metrics(50, 5.0), 10, factor_of_limits)
+            assert LEAST_SECONDS <= known.mean_seconds <= ABSURD_SECONDS
 
 
 def test_nothing_measured_is_no_estimate() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
-from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, Estimate
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
@@ -165,6 +165,42 @@ def test_cause_that_only_a_newer_version_knows_leaves_the_verdict_without_one() 
     )
     [verdict] = made.run(1)[-1].stragglers
     assert (verdict.worker, verdict.cause) == (SLOW, "")
+
+
+COST = dict.fromkeys(range(7, 13), 0)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [{37: 99}, {5: 0, 43: 2**53}, {**COST, 40: 0}, {41: 2**53}, {42: 2**53}],
+    ids=["cause of a newer operator", "level", "batch", "windows", "spread"],
+)
+def test_verdict_in_a_memory_that_nobody_understands_has_an_answer(stored: dict[int, int]) -> None:
+    made = world()
+    made.workers[SLOW].scale *= 2
+    made.run(10)
+    document = json.loads(made.memory.to_json())
+    for row in document["workers"]:
+        row[:] = [stored.get(column, number) for column, number in enumerate(row)]
+    made.memory = Memory.from_json(json.dumps(document))
+    made.tick()
+    made.run(2)
+    assert Memory.from_json(made.memory.to_json()) == made.memory
+
+
+def test_limits_that_flap_for_ever_leave_a_healthy_time_that_can_be() -> None:
+    evidence = HEALTHY
+    for _ in range(30):
+        evidence = resized(resized(evidence, 16.0), 1 / 16)
+    assert evidence.healthy_seconds <= ABSURD_SECONDS
+
+
+def test_job_that_loses_the_group_of_a_straggler_has_an_answer() -> None:
+    made = world()
+    made.workers[SLOW].scale *= 2
+    made.run(10)
+    made.job = replace(made.job, groups=made.job.groups[:1])
+    assert made.tick().stragglers == ()
 
 
 def test_memory_of_a_version_that_did_not_know_of_stragglers_is_read_and_learned_from() -> None:

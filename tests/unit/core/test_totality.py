@@ -12,10 +12,19 @@ from hypothesis import strategies as st
 from heterotrain.contract import PHASES, Member, Plan, parse_plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.policies import POLICIES
+from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import bounds_of, group_of
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.resource_use import ResourceUse
+from heterotrain_operator.core.prediction.step_time import StepTime
+from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.stragglers.evidence import Evidence
+from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import hetero_world
 
 ANY_FLOAT = st.floats()
@@ -159,14 +168,23 @@ def test_any_metrics_of_a_training_job_have_an_answer(
 
 ANY_NUMBER = st.sampled_from([0, 0, 1, 5, 30, 0.5]) | st.floats(-MAX_NUMBER, MAX_NUMBER)
 ANY_WHOLE = st.sampled_from([0, 0, 1, 20, 300]) | st.integers(-MAX_WHOLE, MAX_WHOLE)
-WHOLE_COLUMNS = {13, *range(15, 19), *range(20, 38)}
+DEFAULTS = {
+    number: default
+    for kind in (BatchCost, Evidence, MemoryUse, ResourceUse, StepTime, ThroughputCap, Variation, WorkerMemory)
+    for number, _, default in columns_of(kind)
+}
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["Proportional", "Optimal", "Profile"]),
     st.lists(
-        st.tuples(*(ANY_WHOLE if column in WHOLE_COLUMNS else ANY_NUMBER for column in range(38))),
+        st.tuples(
+            *(
+                ANY_NUMBER if isinstance(DEFAULTS.get(column), float) else ANY_WHOLE
+                for column in range(max(DEFAULTS) + 1)
+            )
+        ),
         min_size=3,
         max_size=3,
     ),
@@ -179,6 +197,12 @@ WHOLE_COLUMNS = {13, *range(15, 19), *range(20, 38)}
             "promised_seconds": ANY_NUMBER,
             "replaced_seconds": ANY_NUMBER,
             "retreated_seconds": ANY_NUMBER,
+            "rested_on": ANY_NUMBER,
+            "start_seconds": ANY_NUMBER,
+            "persistence": ANY_NUMBER,
+            "windows": ANY_WHOLE,
+            "kept_looks": ANY_WHOLE,
+            "expected_steps": st.booleans(),
         },
     ),
 )
@@ -215,3 +239,22 @@ def test_number_that_no_plan_can_hold_is_not_taken_over_from_a_worker(field: str
     liar.metrics = told
     plan = world.tick().plan or world.plan
     assert plan is None or parse_plan(plan.to_json()).version <= before.version + 2
+
+
+@pytest.mark.parametrize("version", [2**53 - 2, 2**53 - 1, 2**52 + 1, 2**52])
+def test_one_report_of_a_plan_that_cannot_be_does_not_use_up_the_versions(version: int) -> None:
+    """Else the next plan had the last version of all, and the job's batches stayed for ever."""
+    world = hetero_world()
+    world.run(3)
+    liar = world.workers["job-g1-0"]
+    told = liar.metrics
+    liar.metrics = replace(told, plan_version=version)
+    for _ in range(3):
+        world.tick()
+    liar.metrics = told
+    for scale in (3.0, 1.0, 3.0):
+        before = world.plan
+        world.workers["job-g0-0"].scale = scale
+        world.run(6)
+        assert world.plan != before
+        assert Memory.from_json(world.memory.to_json()) == world.memory

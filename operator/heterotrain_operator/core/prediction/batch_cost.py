@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from heterotrain.foreign import MAX_NUMBER
 from heterotrain_operator.core.columns import Column, cut
+
+LEAST_SPEED, LEAST_SUM = 1e-15, 1e-60
+"""Below what measurements leave of a speed, and of the sums of a fit, if it is not 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,14 @@ class BatchCost:
     sum_wby: Annotated[float, Column(12)] = 0.0
     predicted: Annotated[int, Column(28)] = 0
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether measurements can leave it; with anything else decisions could not do arithmetic."""
+        if self.speed and not LEAST_SPEED <= self.speed <= MAX_NUMBER:
+            return False
+        sums = (self.sum_w, self.sum_wb, self.sum_wbb, self.sum_wy, self.sum_wby)
+        return not any(sums) or all(LEAST_SUM <= each <= MAX_NUMBER for each in sums)
+
     def scaled(self, ratio: float) -> BatchCost:
         """Of a worker whose steps take so many times as long at every batch."""
         return BatchCost(
@@ -35,7 +47,11 @@ class BatchCost:
         return self if predicted == self.predicted else replace(self, predicted=predicted)
 
     def rounded(self) -> BatchCost:
-        """With its numbers cut to the digits that are kept."""
+        """With its numbers cut to the digits that are kept; nothing where a worker's speeds, scaled again and again,
+        have left what numbers can hold.
+        """
+        if not self.is_possible:
+            return BatchCost()
         return BatchCost(
             cut(self.speed),
             cut(self.sum_w),

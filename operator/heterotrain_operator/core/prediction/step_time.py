@@ -133,7 +133,7 @@ class StepTime(NamedTuple):
     def unmeasured(self, expected: Estimate | None = None) -> StepTime:
         """At the start of another plan, whose counters begin at 0; the limit stays, and what is known of windows."""
         known = self._replace(counted_steps=0.0, counted_seconds=0.0, counted_squares=0.0)
-        if expected is None:
+        if expected is None or not LEAST_SECONDS <= expected.mean_seconds <= ABSURD_SECONDS:
             return known._replace(mean_seconds=0.0, variance=0.0, steps=0.0, expected=0)
         return known.with_estimate(expected)._replace(expected=1)
 
@@ -175,7 +175,8 @@ def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     rounding = 1e-6 * steps * mean**2
     excess = squares - steps * mean**2
     inflation = inflation_of(known.roughness / 100)
-    if steps < 2 or excess < -rounding:
+    # Squares of times exceed neither way what their sum allows.
+    if steps < 2 or not -rounding <= excess <= seconds**2:
         return Estimate(mean, (ASSUMED_VARIATION * mean) ** 2, steps, inflation)
     # What rounding of the counters can explain is no noise of the worker's.
     return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps, inflation)
@@ -246,7 +247,8 @@ def feed_forward(
 
     The second value is the factor by which a step is expected to take longer; 1 where the limit is the known one. The
     expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
-    jump. See docs/design.md, "A changed CPU limit is followed before it is measured".
+    jump. A step that no window may show is not expected either. See docs/design.md, "A changed CPU limit is followed
+    before it is measured".
     """
     if cpu_limit is None or not 0 < cpu_limit < math.inf:
         return known, 1.0
@@ -257,10 +259,11 @@ def feed_forward(
     in_full = factor_of(known.cpu_limit, cpu_limit)
     known = known._replace(cpu_limit=cpu_limit, limit_change=known.limit_change + 100 * math.log(in_full))
     ratio = in_full**known.elasticity
-    if abs(ratio - 1) < LEAST_EFFECT:
+    expected = known.mean_seconds * ratio
+    if abs(ratio - 1) < LEAST_EFFECT or (expected and not LEAST_SECONDS <= expected <= ABSURD_SECONDS):
         return known, 1.0
     scaled = known._replace(
-        mean_seconds=known.mean_seconds * ratio,
+        mean_seconds=expected,
         variance=known.variance * ratio**2,
         steps=min(known.steps, float(interval)),
     )

@@ -18,7 +18,7 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from heterotrain_operator.core.model import Stragglers
-from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, Estimate
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.rule import Finding, Interval, Reading, Rule
 from heterotrain_operator.core.stragglers.verdict import Grounds
@@ -45,6 +45,9 @@ LEAST_WINDOWS = 3
 
 GREATEST_SHIFT = math.log(2)
 """What one window can say at most, for the same reason."""
+
+GREATEST_LEVEL = 2 * GREATEST_SHIFT
+"""As much of a window is averaged at most, so the moving average never exceeds it."""
 
 HEALTHY_WINDOWS = 30
 """Windows that the healthy time is averaged over; it is kept then, so that a creeping slowdown shows."""
@@ -144,7 +147,7 @@ def resized(evidence: Evidence, factor: float) -> Evidence:
         return evidence
     windows = evidence.healthy_windows if _suspected(evidence) else 1
     return evidence._replace(
-        healthy_seconds=evidence.healthy_seconds * max(factor, 1.0), healthy_windows=windows
+        healthy_seconds=min(evidence.healthy_seconds * max(factor, 1.0), ABSURD_SECONDS), healthy_windows=windows
     ).rounded()
 
 
@@ -175,7 +178,7 @@ def _rebased(reading: Reading, overhead: float | None) -> tuple[float, Evidence]
         return 0.0, evidence
     if evidence.healthy_batch == reading.batch:
         return evidence.healthy_seconds, evidence
-    if overhead is None or reading.batch <= 0 or reading.window is None:
+    if overhead is None or min(reading.batch, evidence.healthy_batch) <= 0 or reading.window is None:
         return 0.0, evidence
     ratio = (overhead + reading.batch) / (overhead + evidence.healthy_batch)
     expected = evidence.healthy_seconds * ratio
@@ -296,9 +299,9 @@ def _summed(settings: Stragglers, evidence: Evidence, said: _Said, *, alarms: fl
     raw = max(pinned, -math.inf if own is None else own)
     if raw == -math.inf:
         return evidence
-    level = evidence.level / 1000
+    level = min(evidence.level / 1000, GREATEST_LEVEL)
     newest = 1 - (1 - settings.smoothing) ** weight
-    level += newest * (min(max(raw, 0.0), 2 * GREATEST_SHIFT) - level)
+    level += newest * (min(max(raw, 0.0), GREATEST_LEVEL) - level)
     if evidence.named:
         middle = max(middle, level / 2)
         recovery = max(evidence.evidence / 1000 + weight * (middle - raw), 0.0)

@@ -16,7 +16,7 @@ from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory, is_of
-from heterotrain_operator.core.stragglers.expected_time import resized
+from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL, resized
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Finding, Interval, Reading
 from heterotrain_operator.core.stragglers.rules import RULES
@@ -79,6 +79,8 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
     ranks = [rank for rank, known in enumerate(memory.workers) if known.evidence.named]
     if not ranks or len(members) != len(plan.members):
         return ()
+    if not {member.group for member in plan.members} <= {group.name for group in job.groups}:
+        return ()  # the job was edited, and these members are about to go
     seats = seats_of(job, plan, memory.workers, [None] * len(plan.members))
     readings = [_reading(seat, seat.estimate) for seat in seats]
     found = RULES[job.stragglers.rule].find(readings)
@@ -88,7 +90,9 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
     for rank in ranks:
         seat, seen = seats[rank], members[rank]
         # Until it is measured under a new plan, it is as slow as it was on average.
-        finding = found[rank] or Finding(math.exp(seat.memory.evidence.level / 1000), Grounds.ITSELF)
+        finding = found[rank] or Finding(
+            math.exp(min(seat.memory.evidence.level / 1000, GREATEST_LEVEL)), Grounds.ITSELF
+        )
         ahead = outlooks(seats, rank, max(finding.slowdown, 1.0), _replacement_seconds(memory))
         metrics = seen.metrics if seen is not None else None
         said.append(

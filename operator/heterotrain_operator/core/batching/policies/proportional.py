@@ -20,12 +20,12 @@ LEAST_SAVING = 1e-6
 
 
 def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
-    """`b_k <- b_k * mean(t) / t_k` on smoothed own times, then bounds, dead-band, the global batch and bounds
-    again.
+    """`b_k <- b_k * mean(t) / t_k` on smoothed own times, then the dead-band, and the global batch within bounds.
 
-    The dead-band applies to the clipped change, less what noise could explain of it; and once more to the
-    change that would be published, since rescaling can undo nearly all of it. A worker at 0 samples, which
-    the rule could never raise again, is given one if its bounds allow.
+    The dead-band applies to the change as bounds clip it, less what noise could explain of it; and once more to the
+    change that would be published, since rescaling can undo nearly all of it. What is rescaled is not clipped before:
+    one worker with a very long time would raise all others beyond their bounds, and make unequal ones equal. A worker
+    at 0 samples, which the rule could never raise again, is given one if its bounds allow.
 
     Each move promises a step no slower than the one before it, for the rule alone diverges where own time grows faster
     than the square of the batch. So where a worker's time is seen to grow faster than its batch, it changes by as much
@@ -46,7 +46,7 @@ def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
             wanted.append(float(min(max(low, 1), high)))
             continue
         ratio = mean / seat.estimate.mean_seconds
-        wanted.append(min(max(seat.batch * ratio ** (1 / max(_elasticity(seat), 1.0)), low), high))
+        wanted.append(seat.batch * ratio ** (1 / max(_elasticity(seat), 1.0)))
         change = abs(min(max(seat.batch * ratio, low), high) - seat.batch) / seat.batch
         surest = max(surest, change - noise.explains(seat.estimate))
     kept = f"Proportional keeps the batches: {slowest(seats)}"
