@@ -168,7 +168,7 @@ def _running(
         return decision(job, "Running", "Finishing", reason, health=health, delete=unplanned), memory
     adjustment = adjust(job, plan, members, memory, now)
     watched, reports = stragglers.watched(
-        job, plan, members, adjustment.windows, adjustment.memory, before=memory.workers
+        job, plan, members, adjustment.seats, adjustment.memory, before=memory.workers
     )
     adjustment = replace(adjustment, memory=watched, events=(*adjustment.events, *reports))
     useless = unusable(plan, adjustment.memory)

@@ -1,32 +1,65 @@
 """The benchmark of verdicts, in short: no healthy worker is named, and one that is slowed is named soon."""
 
+from __future__ import annotations
+
 import json
 
 import pytest
 import stragglers
+from stragglers import CASES, Run, Setting, counted, play, prepared
+
+
+def setting(
+    case: str,
+    *,
+    workers: int = 8,
+    rule: str = "ExpectedTime",
+    noise: str = "independent",
+    steps: int = 300,
+    seed: int = 0,
+) -> Setting:
+    return Setting(case, workers, rule, noise, 0.10, steps, seed)
 
 
 @pytest.mark.parametrize("noise", stragglers.NOISES)
 def test_no_healthy_worker_is_named_on_clusters_that_are_unequal_by_design(noise: str) -> None:
-    [healthy] = [scenario for scenario in stragglers.SCENARIOS if scenario.name == "healthy"]
-    counts = stragglers.Counts()
-    for seed in range(5):
-        stragglers.play(healthy, stragglers.World(8, "ExpectedTime", noise, 0.10, seed), 300, counts)
-    assert (counts.runs, counts.wrong) == (5, 0)
+    assert not any(play(setting("healthy", noise=noise, seed=seed)).wrong for seed in range(2))
 
 
-def test_slowed_worker_is_named_within_ten_intervals_and_a_resized_one_is_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    only = ["slowed 2x", "halved, binding", "doubled, binding"]
-    options = ["--runs", "3", "--steps", "400", "--only", *only, "--rule", "ExpectedTime", "--json"]
-    stragglers.main(options)
+@pytest.mark.parametrize("workers", [3, 8])
+def test_slowed_worker_is_named_within_ten_intervals_and_nobody_else(workers: int) -> None:
+    for seed in range(2):
+        run = play(setting("slowed 2x", workers=workers, steps=500, seed=seed))
+        assert run.named_after is not None
+        assert (run.wrong, run.named_after <= 10) == (False, True)
+
+
+@pytest.mark.parametrize("case", [case.name for case in CASES if "binding" in case.name])
+def test_resized_worker_is_not_named(case: str) -> None:
+    assert not play(setting(case)).wrong
+
+
+def test_paper_s_rule_names_healthy_workers() -> None:
+    assert play(setting("healthy", rule="MedianThroughput")).wrong
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_is_a_scenario_that_its_seed_settles(case: stragglers.Case) -> None:
+    for workers in (3, 32):
+        scenario, victim = prepared(setting(case.name, workers=workers))
+        assert (scenario, victim) == prepared(setting(case.name, workers=workers))
+        assert len(scenario.workers()) == workers
+        assert victim.name in dict(scenario.workers())
+
+
+def test_faults_are_late_after_ten_intervals_or_if_they_are_never_named() -> None:
+    counts = counted([Run(False, 10.0), Run(True, 10.1), Run(False, None)], fault=True)
+    assert (counts.runs, counts.wrong, counts.late, counts.never) == (3, 1, 2, 1)
+
+
+def test_rows_are_the_same_however_many_processes_play(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--runs", "2", "--steps", "260", "--only", "healthy", "--rule", "ExpectedTime", "--json"]
+    assert [stragglers.main([*options, "--jobs", jobs]) for jobs in ("1", "2")] == [0, 0]
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    independent = [row for row in rows if "independent" in row["title"] and "together" not in row["scenario"]]
-    assert len(independent) == 3
-    assert all((row["wrong"], row["late"]) == (0, 0) for row in independent)
-
-
-def test_paper_s_rule_names_healthy_workers(capsys: pytest.CaptureFixture[str]) -> None:
-    stragglers.main(["--runs", "2", "--steps", "300", "--only", "healthy", "--rule", "MedianThroughput", "--json"])
-    assert all(json.loads(line)["wrong"] == 2 for line in capsys.readouterr().out.splitlines())
+    assert rows[:2] == rows[2:]
+    assert [row["noise"] for row in rows[:2]] == list(stragglers.NOISES)

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.stragglers.words import summary
 from heterotrain_operator.core.worker_memory import UNREADABLE, UNUSABLE
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
-from unit.cli.cluster_jobs import Trained, job_document, recorded, trained
+from unit.cli.cluster_jobs import Trained, job_document, recorded, trained, with_status
 
 Explain = Callable[[], dict[str, list[str]]]
 
@@ -134,6 +136,46 @@ def test_what_slows_a_worker_is_said_with_its_figures(api: ApiServer, explain: E
         "under the same limit",
         "digits-g2-0: Gravity",
     ]
+
+
+def slowed(*names: str) -> Trained:
+    """A job in which these workers have become twice as slow by fault some intervals ago."""
+    job = trained(12)
+    for name in names:
+        job.world.workers[name].scale *= 2
+    job.world.run(10)
+    job.document["status"] = with_status(parse_manifest(job.document), job.world, job.world.decisions[-1])
+    return job
+
+
+def test_straggler_is_explained_by_its_evidence_and_what_would_help(api: ApiServer, explain: Explain) -> None:
+    slowed("digits-g1-0").put(api)
+    [said] = explain()["Stragglers"]
+    slow, cause, remedy = said.split("; ")
+    assert slow == (
+        "digits-g1-0 takes 2 times as long as when it was healthy, at its present batch and CPU limit, since step 130"
+    )
+    assert cause == "what slows it is not known", "this world exports no use of resources"
+    assert remedy.startswith("a replacement would help, of which 3 are left: a step takes ")
+    assert remedy.endswith(" of standstill")
+
+
+def test_several_stragglers_are_named_with_the_evidence_of_the_slowest(api: ApiServer, explain: Explain) -> None:
+    job = slowed("digits-g1-0")
+    verdict = job.world.decisions[-1].stragglers[0]
+    conditions = job.document["status"]["conditions"]
+    [condition] = [each for each in conditions if each["type"] == "StragglersDetected"]
+    condition["message"] = summary([replace(verdict, worker="digits-g2-0", slowdown=1.5), verdict])
+    job.put(api)
+    [said] = explain()["Stragglers"]
+    assert said.startswith("digits-g2-0, digits-g1-0; the slowest: digits-g1-0 takes 2 times as long ")
+
+
+def test_nothing_is_said_of_stragglers_where_there_are_none(api: ApiServer, explain: Explain) -> None:
+    job = slowed()
+    assert "StragglersDetected" in [each["type"] for each in job.document["status"]["conditions"]]
+    job.put(api)
+    assert "Stragglers" not in explain()
 
 
 def test_dry_run_says_what_it_would_do(api: ApiServer, explain: Explain) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heterotrain_operator.core.batching.policy import Promise
+from heterotrain_operator.core.batching.policy import Promise, Seat
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.state import Memory
 
 
@@ -18,8 +18,8 @@ class Adjustment:
     `decided`: a policy was asked, so an observe-only job has something new to report. `promise` is what the batches are
     to be held to, and `predicted` (by rank; empty: nobody) says whose own time they rest on is predicted for a new CPU
     limit, not measured. `at_once` (by rank; empty: nobody) are samples to compute at once, where these are fewer than
-    memory holds. `events` are worth reporting whatever becomes of the batches. `windows` are the steps of the interval
-    that has ended, by rank; empty: none has.
+    memory holds. `events` are worth reporting whatever becomes of the batches. `seats` are the members with the
+    windows of the interval that has ended, by rank; empty: none has.
     """
 
     batches: tuple[int, ...] | None
@@ -32,4 +32,4 @@ class Adjustment:
     predicted: tuple[bool, ...] = ()
     at_once: tuple[int, ...] = ()
     events: tuple[Event, ...] = ()
-    windows: tuple[Estimate | None, ...] = ()
+    seats: Sequence[Seat] = ()

@@ -11,6 +11,7 @@ from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
@@ -39,6 +40,11 @@ class Seat(NamedTuple):
     def prediction(self) -> Prediction | None:
         """Its own time by batch; None if nothing is known of it."""
         return self.predictor.predict(self.memory.batch_cost, self.batch, self.estimate)
+
+    def line(self) -> Line | None:
+        """The line of its prediction."""
+        prediction = self.prediction
+        return None if prediction is None else prediction.line
 
 
 def multiples_of_seats(seats: Sequence[Seat]) -> tuple[int, ...]:

@@ -69,13 +69,14 @@ def _decided(
     if unread:
         waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"
         memory = replace(memory, gathered=True)
-        return Adjustment(None, waiting, memory, events=found, windows=tuple(windows))
+        seats = seats_of(job, plan, memory.workers, windows, metrics)
+        return Adjustment(None, waiting, memory, events=found, seats=seats)
     memory = with_idle(plan, metrics, replace(memory, gathered=False))
+    seats = seats_of(job, plan, memory.workers, windows, metrics)
     taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
     if too_few := no_quorum(plan, taking_part):
         reason = "; ".join([f"batches stay: {too_few}", *remarks])
-        return Adjustment(None, reason, memory, events=found, windows=tuple(windows))
-    seats = seats_of(job, plan, memory.workers, windows, metrics)
+        return Adjustment(None, reason, memory, events=found, seats=seats)
     proposal = ask_policy(job, seats, memory.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
@@ -99,7 +100,7 @@ def _decided(
             seat.batch == 0 < batch for seat, batch in zip(seats, batches or plan.batch_sizes, strict=True)
         ),
         events=found,
-        windows=tuple(windows),
+        seats=seats,
     )
 
 

@@ -19,7 +19,7 @@ class Evidence(NamedTuple):
     logarithms of the time over the expected one, in thousandths: `spread` is their standard deviation while it was
     healthy, `level` their moving average (not below 0), and `evidence` the sum that is above what a healthy worker
     explains; while it is `named` a straggler, the sum of what speaks for its recovery. `since_step` is one more than
-    the committed step at which the sum began.
+    the committed step at which the sum began. Its CPU limit was found not to bind at `unbound_limit` cores.
     """
 
     healthy_seconds: Annotated[float, Column(39)] = 0.0
@@ -30,12 +30,15 @@ class Evidence(NamedTuple):
     evidence: Annotated[int, Column(44)] = 0
     since_step: Annotated[int, Column(45)] = 0
     named: Annotated[int, Column(46)] = 0
+    unbound_limit: Annotated[float, Column(52)] = 0.0
 
     def restarted(self) -> Evidence:
         """Of a worker that starts again at the same place: what is healthy stays known, and nothing speaks against
         it."""
-        return Evidence(self.healthy_seconds, self.healthy_batch, self.healthy_windows, self.spread)
+        known = Evidence(self.healthy_seconds, self.healthy_batch, self.healthy_windows, self.spread)
+        return known._replace(unbound_limit=self.unbound_limit)
 
     def rounded(self) -> Evidence:
         """With its numbers cut to the digits that are kept."""
-        return self._replace(healthy_seconds=cut(self.healthy_seconds, HEALTHY_DIGITS))
+        seconds, limit = cut(self.healthy_seconds, HEALTHY_DIGITS), cut(self.unbound_limit, HEALTHY_DIGITS)
+        return self._replace(healthy_seconds=seconds, unbound_limit=limit)

@@ -18,7 +18,7 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from heterotrain_operator.core.model import Stragglers
-from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, Estimate
+from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, SAME_LIMIT, Estimate
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.rule import Finding, Interval, Reading, Rule
 from heterotrain_operator.core.stragglers.verdict import Grounds
@@ -43,11 +43,8 @@ LEAST_SPREAD = 0.02
 LEAST_WINDOWS = 3
 """More windows than these must speak against a worker: a single stall of any length names nobody."""
 
-GREATEST_SHIFT = math.log(2)
-"""What one window can say at most, for the same reason."""
-
-GREATEST_LEVEL = 2 * GREATEST_SHIFT
-"""As much of a window is averaged at most, so the moving average never exceeds it."""
+GREATEST_LEVEL = math.log(100)
+"""No average of slowdowns is greater, whatever a memory holds."""
 
 HEALTHY_WINDOWS = 30
 """Windows that the healthy time is averaged over; it is kept then, so that a creeping slowdown shows."""
@@ -58,9 +55,6 @@ LEARNING_WINDOWS = 2
 LEARNING_RATIO = 2.5
 """What a changed CPU limit or another batch can do to a time beyond its prediction; steps under a quota took up to 1.8
 times as long as predicted by the limits' ratio."""
-
-SUSPICION = 0.2
-"""Evidence above which a worker is not taken for healthy, so that nothing is learned from it."""
 
 MOVED = math.log(1.25)
 """A change of the batch by which the time changes so much makes the healthy time another one, to be learned again."""
@@ -83,76 +77,112 @@ CAUTION = 2.0
 SHAPE_ERROR = 0.1
 """Error of the exponent by which a time grows with the batch, where it is carried from one batch to another."""
 
-FARTHEST = math.log(4)
-"""Logarithm of the greatest ratio of batches for which that error grows."""
+FARTHEST = 4
+"""Times fewer samples at most for which that holds: with nearly none a step is mostly overhead, which is known badly.
+With fewer still it takes at most as long."""
 
 FEW = 3
 """Up to so many workers the others' median is taken without the worker itself."""
 
+HARDLY = 0.5
+"""Elasticity below which a limit was rather without effect when it was changed last."""
+
+
+class Limits(NamedTuple):
+    """A CPU limit that has changed, in cores, by which steps are expected to take `factor` times as long where it
+    binds; `elasticity` is what former changes had of such an effect.
+    """
+
+    old: float
+    new: float
+    factor: float
+    elasticity: float
+
 
 def judge(settings: Stragglers, interval: Interval, readings: Sequence[Reading]) -> list[Evidence]:
     """Take the interval's windows into the evidence of all workers."""
-    tolerance = _tolerance(settings)
+    tolerance, smoothing = _tolerance(settings), settings.smoothing
     expected = _all_rebased(readings)
-    shifts = [_shift(reading.window, at) for reading, at in zip(readings, expected, strict=True)]
-    common = _common(readings, shifts)
+    shifts = [_shift(reading.window, seconds) for reading, (seconds, _) in zip(readings, expected, strict=True)]
+    in_group, in_job = _common(readings, shifts)
     times = _others_times(readings)
     alarms = math.log(max(len(readings), 1) * (interval.judged + 1) * (interval.judged + 2) / FALSE_ALARM_CHANCE)
+    steps = max(interval.steps, 1)
     after = []
-    for rank, reading in enumerate(readings):
-        evidence, window = expected[rank][1], reading.window
+    for rank, (reading, (seconds, known), shift) in enumerate(zip(readings, expected, shifts, strict=True)):
+        window, evidence = reading.window, known
         if window is None:
-            after.append(evidence)
+            after.append(known)
             continue
-        own, pinned = shifts[rank], -math.inf
-        if own is not None:
-            own -= common[rank].excuse + _shape_error(reading, evidence)
+        # Who does not show what slows the whole job is not slowed by it; one of two workers does not speak for both.
+        own, joined = -math.inf, in_job[rank] if len(readings) > 2 else 0.0
+        if shift is not None:
+            joined = min(in_job[rank], max(shift, 0.0))
+            if known.healthy_windows:
+                own = shift - max(in_group[rank], in_job[rank])
+        pinned = -math.inf
         if reading.pinned and times is not None:
             pinned = math.log(window.mean_seconds / times[rank])
-        weight = min(window.steps / max(interval.steps, 1), 1.0)
-        evidence = _summed(settings, evidence, _Said(own, pinned, weight, interval.step), alarms=alarms)
-        usual = window._replace(mean_seconds=window.mean_seconds * math.exp(-common[rank].job))
-        after.append(_learned(evidence, reading, usual, expected[rank][0], tolerance))
+        weight = min(window.steps / steps, 1.0)
+        # With the fewest samples it is fast beside others even if it is slow by fault, which excuses nothing.
+        if own > -math.inf or pinned > (0.0 if known.healthy_windows else -math.inf):
+            said = _Said(own, _own_error(reading, known), pinned, weight, interval.step)
+            evidence = _summed(known, said, tolerance, smoothing, alarms)
+        after.append(_learned(evidence, reading.batch, window, _Usual(seconds, shift, joined, weight), tolerance))
     return after
 
 
 def find(readings: Sequence[Reading]) -> list[Finding | None]:
     """How slow each worker is now; `window` of a reading is its whole estimate then."""
     expected = _all_rebased(readings)
-    shifts = [_shift(reading.window, at) for reading, at in zip(readings, expected, strict=True)]
-    common = _common(readings, shifts)
+    shifts = [_shift(reading.window, seconds) for reading, (seconds, _) in zip(readings, expected, strict=True)]
+    in_group, in_job = _common(readings, shifts)
     times = _others_times(readings)
     found: list[Finding | None] = []
-    for rank, reading in enumerate(readings):
-        own = shifts[rank]
-        own = -math.inf if own is None else own - common[rank].excuse
-        pinned = -math.inf
+    for rank, (reading, (_, evidence), shift) in enumerate(zip(readings, expected, shifts, strict=True)):
+        own = pinned = -math.inf
+        if shift is not None and evidence.healthy_windows:
+            own = shift - max(in_group[rank], in_job[rank])
         if reading.pinned and times is not None and reading.window is not None:
             pinned = math.log(reading.window.mean_seconds / times[rank])
-        if max(own, pinned) == -math.inf:
-            found.append(None)
-        else:
-            grounds = Grounds.LEAST_BATCH if pinned > own else Grounds.ITSELF
-            found.append(Finding(math.exp(max(own, pinned)), grounds))
+        grounds = Grounds.LEAST_BATCH if pinned > own else Grounds.ITSELF
+        slowdown = max(own, pinned)
+        found.append(None if slowdown == -math.inf else Finding(math.exp(slowdown), grounds))
     return found
 
 
-def resized(evidence: Evidence, factor: float) -> Evidence:
-    """Once the worker's CPU limit has changed, by which its steps are expected to take `factor` times as long.
+def resized(settings: Stragglers, evidence: Evidence, limits: Limits) -> Evidence:
+    """Once the worker's CPU limit has changed.
 
     A change of the limit is by design: what is healthy is what no effect and the whole of it explain, and is learned
-    again, unless the worker was suspected before.
+    again, unless the worker was suspected before. A limit that was found not to bind does not when it comes back, nor
+    does a greater one, so what is healthy stays known then; and no greater limit makes a worker slower.
     """
     if evidence.healthy_windows == 0:
         return evidence
-    windows = evidence.healthy_windows if _suspected(evidence) else 1
-    return evidence._replace(
-        healthy_seconds=min(evidence.healthy_seconds * max(factor, 1.0), ABSURD_SECONDS), healthy_windows=windows
-    ).rounded()
+    if limits.elasticity < HARDLY:
+        unbound = evidence.unbound_limit
+        evidence = evidence._replace(unbound_limit=min(unbound, limits.old) if unbound else limits.old)
+    factor, windows = max(limits.factor, 1.0), evidence.healthy_windows
+    if 0 < evidence.unbound_limit <= limits.new * (1 + SAME_LIMIT):
+        factor **= limits.elasticity
+    elif not _suspected(evidence, _tolerance(settings)):
+        windows = min(windows, LEARNING_WINDOWS) if factor == 1 else 1
+    seconds = min(evidence.healthy_seconds * factor, ABSURD_SECONDS)
+    return evidence._replace(healthy_seconds=seconds, healthy_windows=windows).rounded()
 
 
-def _suspected(evidence: Evidence) -> bool:
-    return evidence.named > 0 or evidence.evidence > 1000 * SUSPICION
+def _suspected(evidence: Evidence, tolerance: float) -> bool:
+    """Whether more speaks against a worker than its noise explains."""
+    if evidence.named or not evidence.evidence:
+        return evidence.named > 0
+    noise = -math.log(RECOVERY_CHANCE) * _variance(evidence) / tolerance
+    return evidence.evidence > 1000 * min(noise, tolerance / 2)
+
+
+def _variance(evidence: Evidence) -> float:
+    """Of a window's shift, as long sums of windows show it."""
+    return INFLATION * max(evidence.spread / 1000, LEAST_SPREAD) ** 2
 
 
 def _all_rebased(readings: Sequence[Reading]) -> list[tuple[float, Evidence]]:
@@ -161,29 +191,30 @@ def _all_rebased(readings: Sequence[Reading]) -> list[tuple[float, Evidence]]:
 
     A time is carried from one batch to another by the overhead of a step, in samples, that most like workers have: the
     fit of a single one is bent by the very change of speed that is to be judged. It is carried the worse, the more the
-    batches differ, so what was healthy counts for fewer windows then. Of a suspect it is left as it was.
+    batches differ, so what was healthy counts for fewer windows then, or for none: such a time only tells whether the
+    worker has become slower with all others. Where anything speaks against a worker it is left as it was.
     """
-    if all(each.evidence.healthy_windows == 0 or each.evidence.healthy_batch == each.batch for each in readings):
-        return [
-            (each.evidence.healthy_seconds if each.evidence.healthy_windows else 0.0, each.evidence)
-            for each in readings
-        ]
+    if all(each.evidence.healthy_batch in (0, each.batch) for each in readings):
+        return [(each.evidence.healthy_seconds, each.evidence) for each in readings]
     overheads = _overheads(readings)
-    return [_rebased(reading, overheads(reading)) for reading in readings]
+    return [_rebased(reading, overheads) for reading in readings]
 
 
-def _rebased(reading: Reading, overhead: float | None) -> tuple[float, Evidence]:
+def _rebased(reading: Reading, overheads: Callable[[Reading], float | None]) -> tuple[float, Evidence]:
     evidence = reading.evidence
-    if evidence.healthy_windows == 0:
-        return 0.0, evidence
     if evidence.healthy_batch == reading.batch:
         return evidence.healthy_seconds, evidence
+    if evidence.healthy_windows == 0:
+        return 0.0, evidence
+    overhead = overheads(reading)
     if overhead is None or min(reading.batch, evidence.healthy_batch) <= 0 or reading.window is None:
         return 0.0, evidence
-    ratio = (overhead + reading.batch) / (overhead + evidence.healthy_batch)
+    ratio = (overhead + _judged_batch(reading, evidence)) / (overhead + evidence.healthy_batch)
     expected = evidence.healthy_seconds * ratio
-    if _suspected(evidence):
-        return expected, evidence
+    if evidence.evidence > 0 or evidence.named:
+        # With very few samples a time that is short says nothing: it is known only how long it may be at most.
+        few = reading.batch < _judged_batch(reading, evidence) and reading.window.mean_seconds < expected
+        return 0.0 if few else expected, evidence
     share = 1 - abs(math.log(ratio)) / MOVED
     kept = (
         min(max(int(evidence.healthy_windows * share), LEARNING_WINDOWS), evidence.healthy_windows) if share > 0 else 0
@@ -208,61 +239,57 @@ def _overheads(readings: Sequence[Reading]) -> Callable[[Reading], float | None]
     return lambda reading: groups.get(reading.group, devices.get(reading.device))
 
 
-def _shift(window: Estimate | None, expected: tuple[float, Evidence]) -> float | None:
+def _shift(window: Estimate | None, seconds: float) -> float | None:
     """The logarithm of a window's time over the expected one; None where there is none, or no window."""
-    seconds, evidence = expected
-    if window is None or seconds <= 0 or evidence.healthy_windows == 0:
-        return None
-    return math.log(window.mean_seconds / seconds)
+    return None if window is None or seconds <= 0 else math.log(window.mean_seconds / seconds)
 
 
-def _shape_error(reading: Reading, evidence: Evidence) -> float:
-    """What the fitted shape may be wrong by, between the batch where a worker was healthy and the present one."""
-    if evidence.healthy_batch == reading.batch or min(evidence.healthy_batch, reading.batch) <= 0:
+def _own_error(reading: Reading, evidence: Evidence) -> float:
+    """What the healthy time that is expected may be too short by, as a logarithm: it is known by a mean of few windows,
+    whose error is one of all windows that follow, and it may be carried from another batch.
+    """
+    if evidence.healthy_windows == 0:
         return 0.0
-    return SHAPE_ERROR * min(abs(math.log(reading.batch / evidence.healthy_batch)), FARTHEST)
+    error = CAUTION * math.sqrt(_variance(evidence) / evidence.healthy_windows)
+    if evidence.healthy_batch == reading.batch or min(evidence.healthy_batch, reading.batch) <= 0:
+        return error
+    return error + SHAPE_ERROR * abs(math.log(_judged_batch(reading, evidence) / evidence.healthy_batch))
 
 
-class _Common(NamedTuple):
-    """By how much a worker's group, and the whole job, have become slower together, as logarithms not below 0."""
-
-    group: float
-    job: float
-
-    @property
-    def excuse(self) -> float:
-        return max(self.group, self.job)
+def _judged_batch(reading: Reading, evidence: Evidence) -> float:
+    """The batch for which a time is expected: the present one, or one of more samples, where it has very few now."""
+    return max(reading.batch, evidence.healthy_batch / FARTHEST)
 
 
-def _common(readings: Sequence[Reading], shifts: Sequence[float | None]) -> list[_Common]:
-    """By how much each worker's group and job have become slower together, as its others say.
+def _common(readings: Sequence[Reading], shifts: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """By how much each worker's group, and the whole job, have become slower together, as its others say: logarithms
+    not below 0, by rank.
 
-    It excuses and never accuses: who was left behind by others that became faster is no straggler.
+    They excuse and never accuse: who was left behind by others that became faster is no straggler. Who is measured at a
+    batch of which nothing is known yet says that nothing has changed, so that one worker never speaks for many.
     """
     groups: dict[str, list[int]] = {}
+    measured: list[int] = []
     for rank, reading in enumerate(readings):
-        if shifts[rank] is not None:
+        if reading.window is not None:
             groups.setdefault(reading.group, []).append(rank)
-    everybody = [rank for ranks in groups.values() for rank in ranks]
-    in_group = {name: _others(ranks, shifts) for name, ranks in groups.items()}
-    in_job = _others(everybody, shifts)
-    return [
-        _Common(in_group[reading.group](rank) if reading.group in in_group else 0.0, in_job(rank))
-        for rank, reading in enumerate(readings)
-    ]
+            measured.append(rank)
+    in_group, in_job = [0.0] * len(readings), [0.0] * len(readings)
+    for ranks in groups.values():
+        _set_medians(in_group, ranks, shifts)
+    _set_medians(in_job, measured, shifts)
+    return in_group, in_job
 
 
-def _others(ranks: Sequence[int], shifts: Sequence[float | None]) -> Callable[[int], float]:
-    """The median of the others among these ranks, as a function of the rank."""
-    if len(ranks) > FEW:
-        known = _median(ranks, shifts)
-        return lambda rank: known
-    return lambda rank: _median([other for other in ranks if other != rank], shifts)
-
-
-def _median(ranks: Sequence[int], shifts: Sequence[float | None]) -> float:
-    known = [shift for shift in (shifts[rank] for rank in ranks) if shift is not None]
-    return max(median_low(known), 0.0) if known else 0.0
+def _set_medians(medians: list[float], ranks: Sequence[int], shifts: Sequence[float | None]) -> None:
+    """The median of the others among these ranks, where they are few; of all, where one more changes nothing."""
+    known = [shifts[rank] or 0.0 for rank in ranks]
+    of_all = max(median_low(known), 0.0) if len(ranks) > FEW else 0.0
+    for place, rank in enumerate(ranks):
+        if 1 < len(ranks) <= FEW:
+            medians[rank] = max(median_low(known[:place] + known[place + 1 :]), 0.0)
+        else:
+            medians[rank] = of_all
 
 
 def _others_times(readings: Sequence[Reading]) -> list[float] | None:
@@ -280,79 +307,80 @@ def _others_times(readings: Sequence[Reading]) -> list[float] | None:
 
 
 class _Said(NamedTuple):
-    """What a window says: logarithms of its time over the healthy one (None: not known) and, of a pinned worker, over
-    the others' (else minus infinity); its weight, and the committed step at its end.
+    """What a window says: logarithms of its time over the healthy one, with what that may err by, and of a pinned
+    worker over the others' (minus infinity: not known); its weight, and the committed step at its end.
     """
 
-    own: float | None
+    own: float
+    own_error: float
     pinned: float
     weight: float
     step: int
 
 
-def _summed(settings: Stragglers, evidence: Evidence, said: _Said, *, alarms: float) -> Evidence:
+def _summed(evidence: Evidence, said: _Said, tolerance: float, smoothing: float, alarms: float) -> Evidence:
     """The evidence with what one window says, and named or not by that."""
-    own, pinned, weight = said.own, said.pinned, said.weight
-    tolerance = _tolerance(settings)
-    middle = tolerance / 2
-    variance = INFLATION * max(evidence.spread / 1000, LEAST_SPREAD) ** 2
-    raw = max(pinned, -math.inf if own is None else own)
-    if raw == -math.inf:
-        return evidence
+    middle, greatest = tolerance / 2, 2 * tolerance
+    raw = max(said.pinned, said.own)
     level = min(evidence.level / 1000, GREATEST_LEVEL)
-    newest = 1 - (1 - settings.smoothing) ** weight
-    level += newest * (min(max(raw, 0.0), GREATEST_LEVEL) - level)
+    level += (1 - (1 - smoothing) ** said.weight) * (min(max(raw, 0.0), 2 * greatest) - level)
+    if raw <= middle and not (evidence.named or evidence.evidence):
+        rounded = _thousandths(level)
+        return evidence if rounded == evidence.level else Evidence(*evidence[:4], rounded, 0, 0, *evidence[7:])
+    variance = _variance(evidence)
     if evidence.named:
         middle = max(middle, level / 2)
-        recovery = max(evidence.evidence / 1000 + weight * (middle - raw), 0.0)
+        recovery = max(evidence.evidence / 1000 + said.weight * (middle - raw), 0.0)
         enough = max(-math.log(RECOVERY_CHANCE) * variance / (2 * middle), (RECOVERY_WINDOWS - 0.5) * middle)
         if recovery >= enough:
             return evidence._replace(level=0, evidence=0, since_step=0, named=0)
         return evidence._replace(level=_thousandths(level), evidence=_thousandths(recovery))
-    greatest = max(GREATEST_SHIFT, 2 * tolerance)
-    if own is not None:
-        # What is healthy is known by a mean of few windows; its error is one of all windows that follow.
-        own -= CAUTION * math.sqrt(variance / evidence.healthy_windows)
-    shift = min(max(pinned, -math.inf if own is None else own), greatest)
-    total = max(evidence.evidence / 1000 + weight * (shift - middle), 0.0)
+    shift = min(max(said.pinned, said.own - said.own_error), greatest)
+    total = max(evidence.evidence / 1000 + said.weight * (shift - middle), 0.0)
     since = 0 if total <= 0 else evidence.since_step or said.step + 1
     enough = max(alarms * variance / (2 * middle), LEAST_WINDOWS * (greatest - middle))
-    if total > enough and level >= tolerance:
-        return evidence._replace(level=_thousandths(level), evidence=0, since_step=since, named=1)
-    return evidence._replace(level=_thousandths(level), evidence=_thousandths(total), since_step=since)
+    named = total > enough and level >= tolerance
+    return evidence._replace(
+        level=_thousandths(level), evidence=0 if named else _thousandths(total), since_step=since, named=int(named)
+    )
 
 
-def _learned(evidence: Evidence, reading: Reading, window: Estimate, expected: float, tolerance: float) -> Evidence:
+class _Usual(NamedTuple):
+    """What a worker's healthy time and noise are learned from: the time that was expected (0: none), the window's
+    logarithm over it, how much of that slows the whole job, and the window's weight.
+    """
+
+    expected: float
+    shift: float | None
+    joined: float
+    weight: float
+
+
+def _learned(evidence: Evidence, batch: int, window: Estimate, usual: _Usual, tolerance: float) -> Evidence:
     """The evidence with what a window of a healthy worker teaches of its healthy time and of its noise."""
-    known = evidence.healthy_windows
-    if known == 0 or expected <= 0:
-        if _suspected(evidence):
+    known, suspected = evidence.healthy_windows, _suspected(evidence, tolerance)
+    seconds = window.mean_seconds * math.exp(-usual.joined) if usual.joined else window.mean_seconds
+    if known == 0 or usual.shift is None:
+        if suspected or usual.weight < 1:  # of few steps, neither mean nor variation says much
             return evidence
         # What windows vary by beyond what their steps say is assumed where it is not known yet.
         unknown = max(INFLATION / window.inflation, 1.0)
-        spread = max(math.sqrt(unknown) * window.relative_error, LEAST_SPREAD)
-        return evidence._replace(
-            healthy_seconds=window.mean_seconds,
-            healthy_batch=reading.batch,
-            healthy_windows=1,
-            spread=evidence.spread or _thousandths(spread),
-        )
-    shift = math.log(window.mean_seconds / expected)
+        spread = evidence.spread or _thousandths(max(math.sqrt(unknown) * window.relative_error, LEAST_SPREAD))
+        return evidence._replace(healthy_seconds=seconds, healthy_batch=batch, healthy_windows=1, spread=spread)
+    shift, spread = usual.shift - usual.joined, evidence.spread
     if shift < 0:
         # Only fast windows: slow ones may be a fault, which must not excuse itself as noise.
-        variance = (evidence.spread / 1000) ** 2
-        seen = min(shift**2 * known / (known + 1), OUTLIER * variance)
+        variance = (spread / 1000) ** 2
+        seen = min(usual.weight * shift**2 * known / (known + 1), OUTLIER * variance)
         variance += (seen - variance) / (known + PRIOR_WINDOWS)
-        evidence = evidence._replace(spread=max(_thousandths(math.sqrt(variance)), _thousandths(LEAST_SPREAD)))
+        spread = _thousandths(max(math.sqrt(variance), LEAST_SPREAD))
     accepted = math.log(LEARNING_RATIO) if known < LEARNING_WINDOWS else tolerance
-    if _suspected(evidence) or shift > accepted:
-        return evidence
+    if suspected or shift > accepted or (known >= HEALTHY_WINDOWS and shift >= -MOVED):
+        return evidence if spread == evidence.spread else evidence._replace(spread=spread)
     if shift < -MOVED:
         known //= 2  # it has never been so fast: what was taken for healthy may not have been
-    elif known >= HEALTHY_WINDOWS:
-        return evidence
-    seconds = (known * evidence.healthy_seconds + window.mean_seconds) / (known + 1)
-    return evidence._replace(healthy_seconds=seconds, healthy_windows=min(known + 1, HEALTHY_WINDOWS))
+    seconds = (known * evidence.healthy_seconds + seconds) / (known + 1)
+    return Evidence(seconds, evidence.healthy_batch, min(known + 1, HEALTHY_WINDOWS), spread, *evidence[4:])
 
 
 def _tolerance(settings: Stragglers) -> float:

@@ -50,7 +50,7 @@ class Rule:
     """A way to tell stragglers.
 
     `judge(settings, interval, readings)` gives the workers' evidence after an interval, by rank, with `named` set for
-    stragglers. `find(settings, readings)` says how slow each is now, by rank, None where it is not known.
+    stragglers. `find(readings)` says how slow each is now, by rank, None where it is not known.
     """
 
     summary: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Plan
@@ -14,9 +14,9 @@ from heterotrain_operator.core.model import Condition, Event, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
-from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory, is_of
-from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL, resized
+from heterotrain_operator.core.stragglers.evidence import Evidence
+from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL, Limits, resized
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Finding, Interval, Reading
 from heterotrain_operator.core.stragglers.rules import RULES
@@ -36,31 +36,33 @@ def watched(
     job: Job,
     plan: Plan,
     members: Sequence[WorkerSeen],
-    windows: Sequence[Estimate | None],
+    seats: Sequence[Seat],
     memory: Memory,
     *,
     before: Sequence[WorkerMemory],
 ) -> tuple[Memory, tuple[Event, ...]]:
-    """The memory with the evidence of an interval (`windows` by rank; empty: none has ended), and events about verdicts
-    that begin or end. `before` is what was remembered of the members before this look, with their former CPU limits.
+    """The memory with the evidence of an interval (`seats` with its windows, by rank; empty: none has ended), and
+    events about verdicts that begin or end. `before` is what was remembered of the members before this look, with their
+    former CPU limits.
     """
     if job.stragglers.action == "Ignore":
         return memory, ()
     memory = _at_new_limits(job, before, memory)
-    if not windows:
+    if not seats:
         return memory, ()
     rule = RULES[job.stragglers.rule]
-    seats = seats_of(job, plan, memory.workers, windows)
-    readings = [_reading(seat, seat.window) for seat in seats]
+    readings = [_reading(seat, seat.window, known.evidence) for seat, known in zip(seats, memory.workers, strict=True)]
     step = max((seen.metrics.step for seen in members if seen.metrics is not None), default=0)
     judged = rule.judge(job.stragglers, Interval(max(job.interval, 1), step, memory.judged), readings)
     workers = tuple(
         known if evidence is known.evidence else known._replace(evidence=evidence)
         for known, evidence in zip(memory.workers, judged, strict=True)
     )
-    was = {seat.name for seat in seats if seat.memory.evidence.named}
+    was, now = (
+        {member.name for member, known in zip(plan.members, each, strict=True) if known.evidence.named}
+        for each in (memory.workers, workers)
+    )
     memory = replace(memory, workers=workers, judged=memory.judged + 1)
-    now = {member.name for member, known in zip(plan.members, workers, strict=True) if known.evidence.named}
     if was == now:
         return memory, ()
     begun = [verdict for verdict in verdicts(job, plan, members, memory) if verdict.worker not in was]
@@ -82,7 +84,7 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
     if not {member.group for member in plan.members} <= {group.name for group in job.groups}:
         return ()  # the job was edited, and these members are about to go
     seats = seats_of(job, plan, memory.workers, [None] * len(plan.members))
-    readings = [_reading(seat, seat.estimate) for seat in seats]
+    readings = [_reading(seat, seat.estimate, seat.memory.evidence) for seat in seats]
     found = RULES[job.stragglers.rule].find(readings)
     settings = job.stragglers
     budget = Budget(settings.max_replacements, settings.cooldown_seconds)
@@ -124,34 +126,25 @@ def condition(job: Job, standing: Sequence[Verdict], *, steered: bool) -> tuple[
     return (Condition("StragglersDetected", False, "AsFastAsExpected", "every worker is as fast as expected of it"),)
 
 
-def _reading(seat: Seat, window: Estimate | None) -> Reading:
+def _reading(seat: Seat, window: Estimate | None, evidence: Evidence) -> Reading:
     low, high = seat.bounds
     pinned = 0 < seat.batch <= low < high
-    return Reading(seat.group.name, seat.group.device, seat.batch, window, _line(seat), pinned, seat.memory.evidence)
-
-
-def _line(seat: Seat) -> Callable[[], Line | None]:
-    def line() -> Line | None:
-        prediction = seat.prediction
-        return None if prediction is None else prediction.line
-
-    return line
+    return Reading(seat.group.name, seat.group.device, seat.batch, window, seat.line, pinned, evidence)
 
 
 def _at_new_limits(job: Job, before: Sequence[WorkerMemory], memory: Memory) -> Memory:
-    """What is healthy, scaled by CPU limits that have changed."""
+    """What is healthy, at CPU limits that have changed."""
     factor_of = predictor_of(job).factor_of_limits
-    changed = [
-        (rank, old.step_time.cpu_limit, new.step_time.cpu_limit)
-        for rank, (old, new) in enumerate(zip(before, memory.workers, strict=True))
-        if old.step_time.cpu_limit > 0 and not same_limit(old.step_time.cpu_limit, new.step_time.cpu_limit)
-    ]
-    if not changed:
-        return memory
-    workers = list(memory.workers)
-    for rank, old, new in changed:
-        workers[rank] = workers[rank]._replace(evidence=resized(workers[rank].evidence, factor_of(old, new)))
-    return replace(memory, workers=tuple(workers))
+    workers: list[WorkerMemory] | None = None
+    for rank, (known, now) in enumerate(zip(before, memory.workers, strict=True)):
+        old, new = known.step_time.cpu_limit, now.step_time.cpu_limit
+        if old == new or old <= 0 or same_limit(old, new):
+            continue
+        elasticity = 1.0 if known.step_time.limit_change else known.step_time.elasticity
+        limits = Limits(old, new, factor_of(old, new), elasticity)
+        workers = list(memory.workers) if workers is None else workers
+        workers[rank] = now._replace(evidence=resized(job.stragglers, now.evidence, limits))
+    return memory if workers is None else replace(memory, workers=tuple(workers))
 
 
 def _replacement_seconds(memory: Memory) -> float:
