@@ -9,7 +9,6 @@ values.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictor import Prediction
@@ -55,7 +54,7 @@ def learn(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
         return known
     known = _at_measured_speed(known, batch, estimate)
     if known.speed <= 0:
-        known = replace(known, speed=estimate.mean_seconds)
+        known = known._replace(speed=estimate.mean_seconds)
     elif (
         _spans(known.sum_w, known.sum_wb, known.sum_wbb)
         and abs(batch - known.sum_wb / known.sum_w) < LEAST_SPAN * batch
@@ -119,7 +118,7 @@ def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> Batc
     if known.speed <= 0 or not _spans(known.sum_w, known.sum_wb, known.sum_wbb):
         return BatchCost()
     alpha, beta = _fit(known.sum_w, known.sum_wb, known.sum_wbb, known.sum_wy, known.sum_wby, spans=True)
-    return replace(known, predicted=0, speed=estimate.mean_seconds / Line(alpha, beta).at(batch))
+    return known._replace(predicted=0, speed=estimate.mean_seconds / Line(alpha, beta).at(batch))
 
 
 def _with_point(known: BatchCost, batch: int, estimate: Estimate, keep: float) -> BatchCost:

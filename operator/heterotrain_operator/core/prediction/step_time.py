@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut, cut_each
+from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.roughness import LONGEST_HISTORY, ROUGHEST, inflation_of
 
@@ -145,11 +145,19 @@ class StepTime(NamedTuple):
 
     def rounded(self) -> StepTime:
         """With its numbers cut to the digits that are kept."""
-        mean, spread = cut(self.mean_seconds, MEAN_DIGITS), cut(self.variance, VARIANCE_DIGITS)
-        rough = float(round(self.roughness)), float(round(self.surprise))
-        counted = cut_each(self[:3], BASELINE_DIGITS)
-        return StepTime._make(
-            [*counted, mean, spread, *cut_each(self[5:7]), *rough, *self[9:11], float(round(self.limit_change))]
+        return StepTime(
+            cut(self.counted_steps, BASELINE_DIGITS),
+            cut(self.counted_seconds, BASELINE_DIGITS),
+            cut(self.counted_squares, BASELINE_DIGITS),
+            cut(self.mean_seconds, MEAN_DIGITS),
+            cut(self.variance, VARIANCE_DIGITS),
+            cut(self.steps),
+            cut(self.cpu_limit),
+            float(round(self.roughness)),
+            float(round(self.surprise)),
+            self.expected,
+            self.unfelt,
+            float(round(self.limit_change)),
         )
 
 
