@@ -189,9 +189,14 @@ def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps, inflation)
 
 
-def counted(known: StepTime, metrics: WorkerMetrics, estimate: Estimate | None = None) -> StepTime:
-    """The next window begins here, with a new estimate if there is one; counters that are no numbers leave the baseline
-    as it is.
+def counted(
+    known: StepTime,
+    metrics: WorkerMetrics,
+    estimate: Estimate | None = None,
+    rough: tuple[float, float] | None = None,
+) -> StepTime:
+    """The next window begins here, with a new estimate if there is one, and a new roughness and surprise if they are
+    known; counters that are no numbers leave the baseline as it is.
     """
     if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
         return known if estimate is None else known.with_estimate(estimate)
@@ -202,8 +207,7 @@ def counted(known: StepTime, metrics: WorkerMetrics, estimate: Estimate | None =
         squares if math.isfinite(squares) else 0.0,
         *(estimate[:3] if estimate is not None else known[3:6]),
         known.cpu_limit,
-        known.roughness,
-        known.surprise,
+        *(rough if rough is not None else known[7:9]),
         known.expected if estimate is None else 0,
         known.unfelt,
         known.limit_change,
