@@ -123,7 +123,7 @@ def awaited(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory)
     return [
         member.name
         for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
-        if counters is None and member.batch_size > 0 and known.step_time.estimate is None and known.left_out < LEFT_OUT
+        if counters is None and member.batch_size > 0 and not known.step_time.is_measured and known.left_out < LEFT_OUT
     ]
 
 

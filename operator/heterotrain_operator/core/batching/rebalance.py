@@ -45,7 +45,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     """
     # Those that a decision waits for were measured already, but for the ones that were not read then.
     read = [
-        None if memory.gathered and known.step_time.estimate is not None else counters
+        None if memory.gathered and known.step_time.is_measured else counters
         for counters, known in zip(metrics, memory.workers, strict=True)
     ]
     waiting = _too_few_steps(job, plan, read, memory)

@@ -119,6 +119,11 @@ class StepTime(NamedTuple):
         return 1 - min(self.unfelt, 100) / 100
 
     @property
+    def is_measured(self) -> bool:
+        """Whether there is an estimate under the active plan."""
+        return self.steps > 0 and self.mean_seconds > 0 and not self.expected
+
+    @property
     def estimate(self) -> Estimate | None:
         """The estimate under the active plan; None before the first window."""
         return None if self.expected else self.before
@@ -331,9 +336,6 @@ def _pooled(before: Estimate, window: Estimate, ratio: float, history: float) ->
     new = window.steps * min(1.0, OUTLIER_RATIO / ratio)
     share = new / (old + new)
     difference = window.mean_seconds - before.mean_seconds
-    return Estimate(
-        mean_seconds=before.mean_seconds + share * difference,
-        variance=(1 - share) * (before.variance + share * difference**2) + share * window.variance,
-        steps=old + new,
-        inflation=window.inflation,
-    )
+    mean = before.mean_seconds + share * difference
+    variance = (1 - share) * (before.variance + share * difference**2) + share * window.variance
+    return Estimate(mean, variance, old + new, window.inflation)
