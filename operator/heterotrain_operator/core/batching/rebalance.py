@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.early import is_due, with_few_steps
 from heterotrain_operator.core.batching.patience import evidence_of, with_patience
-from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
+from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
@@ -27,7 +28,6 @@ from heterotrain_operator.core.prediction.step_time import (
     Estimate,
     StepTime,
     counted,
-    steps_since,
     surprise_of,
     window_of,
 )
@@ -48,13 +48,14 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
         None if memory.gathered and known.step_time.is_measured else counters
         for counters, known in zip(metrics, memory.workers, strict=True)
     ]
-    waiting = _too_few_steps(job, plan, read, memory)
+    counts = steps_by_rank(plan, read, memory)
+    waiting = _too_few_steps(job, plan, counts)
     if waiting:
         if is_due(job, plan, read, memory):
             adjustment = _decided(job, plan, metrics, read, memory, early=True)
             if adjustment.batches is not None:
                 return adjustment
-        memory, late = with_late(job, plan, read, memory)
+        memory, late = with_late(job, plan, counts, memory)
         return Adjustment(None, waiting, memory, events=late)
     return _decided(job, plan, metrics, read, memory, early=False)
 
@@ -122,20 +123,12 @@ def _fit_at_once(job: Job, plan: Plan, memory: Memory) -> bool:
     )
 
 
-def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> str:
-    """Whose steps are too few for a decision, in words; empty if enough. Workers without samples need none, and who is
-    not read or left out is not waited for here.
-    """
-    counts = [
-        (steps_since(known.step_time, counters), member.name)
-        for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
-        if member.batch_size > 0 and counters is not None and known.left_out < LEFT_OUT
-    ]
-    if not counts:
-        return ""
-    steps, name = min(counts)
+def _too_few_steps(job: Job, plan: Plan, counts: Mapping[int, float]) -> str:
+    """Whose steps are too few for a decision, in words; empty if enough. `counts` are `steps_by_rank`."""
+    steps = min(counts.values(), default=math.inf)
     if steps >= max(job.interval, 1):
         return ""
+    name = min(plan.members[rank].name for rank, each in counts.items() if each == steps)
     return f"plan {plan.version}: {name} has {steps:.0f} of {job.interval} measured steps for the next decision"
 
 
