@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -21,6 +23,10 @@ from heterotrain_operator.loop import run_job
 
 LONGEST_SECONDS = 3_600.0
 """So long, on its clock, a simulation may go on without a step before it is given up."""
+
+ALLOCATIONS = 200_000
+"""New objects after which cycles are looked for. A round of thousands of workers makes as many values, none of them part
+of a cycle; at the interpreter's 700, looking for cycles was a quarter of a simulation."""
 
 
 def simulate(
@@ -63,18 +69,30 @@ def simulate(
             last_step, last_step_at = cluster.training.executed, cluster.now
         return cluster.training.executed >= scenario.steps or cluster.now - last_step_at > LONGEST_SECONDS
 
-    last = run_job(
-        scenario.job,
-        cluster,
-        now=lambda: cluster.now,
-        pause=cluster.wait,
-        on_round=on_round,
-        until=until,
-        monotonic=lambda: cluster.now,
-    )
+    with _seldom_collected():
+        last = run_job(
+            scenario.job,
+            cluster,
+            now=lambda: cluster.now,
+            pause=cluster.wait,
+            on_round=on_round,
+            until=until,
+            monotonic=lambda: cluster.now,
+        )
     return recorder.result(
         tuple(plans), tuple(events), phase=last.phase, reason=last.reason, rounds=rounds, now=cluster.now
     )
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Look for cycles of values that nothing refers to less often, meanwhile."""
+    before = gc.get_threshold()
+    gc.set_threshold(ALLOCATIONS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Recorder:
