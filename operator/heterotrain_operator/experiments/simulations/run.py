@@ -25,8 +25,8 @@ LONGEST_SECONDS = 3_600.0
 """So long, on its clock, a simulation may go on without a step before it is given up."""
 
 ALLOCATIONS = 200_000
-"""New objects after which cycles are looked for. A round of thousands of workers makes as many values, none of them part
-of a cycle; at the interpreter's 700, looking for cycles was a quarter of a simulation."""
+"""New objects after which cycles are looked for. A round of thousands of workers makes as many values, none of which is
+part of a cycle; at the interpreter's 700, looking for cycles was a quarter of a simulation."""
 
 
 def simulate(
