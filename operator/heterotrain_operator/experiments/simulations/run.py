@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,14 +17,11 @@ from heterotrain_operator.experiments.simulations.result import (
     PublishedPlan,
     SimulationResult,
 )
+from heterotrain_operator.garbage import seldom_collected
 from heterotrain_operator.loop import run_job
 
 LONGEST_SECONDS = 3_600.0
 """So long, on its clock, a simulation may go on without a step before it is given up."""
-
-ALLOCATIONS = 200_000
-"""New objects after which cycles are looked for. A round of thousands of workers makes as many values, none of which is
-part of a cycle; at the interpreter's 700, looking for cycles was a quarter of a simulation."""
 
 
 def simulate(
@@ -69,7 +64,7 @@ def simulate(
             last_step, last_step_at = cluster.training.executed, cluster.now
         return cluster.training.executed >= scenario.steps or cluster.now - last_step_at > LONGEST_SECONDS
 
-    with _seldom_collected():
+    with seldom_collected():
         last = run_job(
             scenario.job,
             cluster,
@@ -82,17 +77,6 @@ def simulate(
     return recorder.result(
         tuple(plans), tuple(events), phase=last.phase, reason=last.reason, rounds=rounds, now=cluster.now
     )
-
-
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Look for cycles of values that nothing refers to less often, meanwhile."""
-    before = gc.get_threshold()
-    gc.set_threshold(ALLOCATIONS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Recorder:
