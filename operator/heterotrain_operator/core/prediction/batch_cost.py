@@ -34,4 +34,5 @@ class BatchCost(NamedTuple):
         """With its numbers cut to the digits that are kept. Those of the rounded cost `before` are left alone: windows
         move the speed only.
         """
-        return BatchCost._make([now if now == was else cut(now) for now, was in zip(self, before, strict=True)])
+        numbers = zip(self[:6], before[:6], strict=True)
+        return BatchCost._make([*(now if now == was else cut(now) for now, was in numbers), self.predicted])
