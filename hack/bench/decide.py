@@ -19,6 +19,7 @@ from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.garbage import seldom_collected
 
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 BATCH, SPEEDS = 32, (1.0, 1.5, 2.0, 4.0)
@@ -140,7 +141,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if min(*options.workers, options.repetitions) < 1 or max(options.workers) > 100_000:
         parser.error("--workers and --repetitions must be at least 1, --workers at most 100,000")
-    found = [measure(workers, options.repetitions) for workers in options.workers]
+    with seldom_collected():  # as in the operator's process
+        found = [measure(workers, options.repetitions) for workers in options.workers]
     if options.json:
         print(json.dumps({"decisions": [asdict(cost) for cost in found]}))
         return 0

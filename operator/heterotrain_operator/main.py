@@ -17,6 +17,7 @@ from heterotrain_operator.controller import handlers
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.runtime import Runtime
 from heterotrain_operator.controller.watchable import NothingToWatchError, watchable
+from heterotrain_operator.garbage import seldom_collected
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -38,12 +39,13 @@ def main() -> int:
     except (AccessError, NothingToWatchError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    kopf.run(
-        standalone=True,
-        clusterwide=not watched,
-        namespaces=watched,
-        memo=kopf.Memo(runtime=Runtime(replace(options, watched=watched))),
-    )
+    with seldom_collected():
+        kopf.run(
+            standalone=True,
+            clusterwide=not watched,
+            namespaces=watched,
+            memo=kopf.Memo(runtime=Runtime(replace(options, watched=watched))),
+        )
     return 0
 
 

@@ -59,11 +59,6 @@ def cut(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def cut_each(values: Sequence[float], digits: int = SIGNIFICANT_DIGITS) -> list[float]:
-    """The same for several numbers."""
-    return [value if -1e8 < value < 1e8 and not value % 1 else float(f"{value:.{digits}g}") for value in values]
-
-
 def checked(value: Any, default: Any, where: str) -> Any:
     """The value in the type of the field's default; None stands for a moment, a float that may be missing."""
     if default is None and value is None:

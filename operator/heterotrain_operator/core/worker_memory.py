@@ -95,7 +95,7 @@ class WorkerMemory(NamedTuple):
         step_time, cost, cap, evidence = self.step_time, self.batch_cost, self.throughput_cap, self.evidence
         return WorkerMemory(
             step_time if step_time is before.step_time else step_time.rounded(),
-            cost if cost is before.batch_cost else cost.rounded(),
+            cost if cost is before.batch_cost else cost.rounded(before.batch_cost),
             self.memory_use,
             cap if cap is before.throughput_cap else cap.rounded(),
             self.resource_use,

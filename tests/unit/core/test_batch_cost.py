@@ -68,7 +68,7 @@ def test_long_stay_at_one_batch_does_not_wash_the_cost_out() -> None:
 
 def test_change_of_speed_leaves_the_cost() -> None:
     known = learned(0.05, 0.001, 64, 32)
-    twice_as_slow = replace(known, speed=known.speed * 2)
+    twice_as_slow = known.scaled(2)
     prediction = predict(twice_as_slow, 32, Estimate(2 * 0.082, 1e-8, 100))
     assert prediction is not None
     line = prediction.line

@@ -47,7 +47,7 @@ SUMS = dict.fromkeys(("sum_w", "sum_wb", "sum_wbb", "sum_wy", "sum_wby"), st.flo
 WORKER = any_of(
     WorkerMemory,
     step_time=any_of(StepTime),
-    batch_cost=st.builds(BatchCost, speed=POSITIVE) | any_of(BatchCost, **SUMS),
+    batch_cost=POSITIVE.map(BatchCost) | any_of(BatchCost, **SUMS),
     memory_use=any_of(MemoryUse),
     throughput_cap=any_of(ThroughputCap),
     resource_use=any_of(ResourceUse),

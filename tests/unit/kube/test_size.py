@@ -69,7 +69,7 @@ def memory_of(workers: int, plan_version: int = 7) -> Memory:
         cap = {name: draw.randrange(500) for name in ("raised_from", "cap")}
         return WorkerMemory(
             floats(StepTime),
-            replace(floats(BatchCost), predicted=1),
+            floats(BatchCost).with_predicted(1),
             MemoryUse(**bounds, **peaks),
             replace(floats(ThroughputCap), **cap),
             noted=draw.randrange(500),

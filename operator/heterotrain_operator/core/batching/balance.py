@@ -25,7 +25,7 @@ def balance(plan: Plan, memory: Memory) -> tuple[bool | None, str, float | None]
         for member, known in zip(plan.members, memory.workers, strict=True)
         if member.batch_size > 0
     ]
-    lacking = [name for known, name in working if known.estimate is None]
+    lacking = [name for known, name in working if not known.is_measured]
     if lacking:
         some = len(lacking) < len(working)
         return (
@@ -33,8 +33,8 @@ def balance(plan: Plan, memory: Memory) -> tuple[bool | None, str, float | None]
             f"no own time of {listed(lacking)} is measured under plan {plan.version}" if some else unmeasured,
             None,
         )
-    mean = sum(known.mean_seconds for known, _ in working) / len(working)
-    seconds, name = max((known.mean_seconds, name) for known, name in working)
+    mean = sum([known.mean_seconds for known, _ in working]) / len(working)
+    seconds, name = max([(known.mean_seconds, name) for known, name in working])
     excess = max(seconds / mean - 1, 0.0)
     return (
         excess <= BALANCE_TOLERANCE,

@@ -85,6 +85,8 @@ def _by_prediction(
 
 def _is_expected(fed: WorkerMemory, known: WorkerMemory) -> bool:
     """Whether a new limit lets expect another speed."""
+    if fed is known:
+        return False
     return fed.step_time.mean_seconds != known.step_time.mean_seconds or fed.batch_cost.speed != known.batch_cost.speed
 
 

@@ -9,7 +9,7 @@ left out: it keeps its batch, what remains of the global batch is split among th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Plan
@@ -52,15 +52,21 @@ def with_silent(
     return _left_out(plan, memory, found, lambda _: "its metrics cannot be read", reason=UNREADABLE)
 
 
-def with_late(
-    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory
-) -> tuple[Memory, tuple[Event, ...]]:
-    """Leave those out whose counters stand still while those of the others go on, with an event about each, once."""
-    counts = {
+def steps_by_rank(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> dict[int, float]:
+    """Measured steps since the last window ended, of those that a decision waits for: workers without samples need
+    none, and who is not read or left out is not waited for.
+    """
+    return {
         rank: steps_since(known.step_time, counters)
         for rank, (member, counters, known) in enumerate(zip(plan.members, metrics, memory.workers, strict=True))
         if member.batch_size > 0 and counters is not None and known.left_out < LEFT_OUT
     }
+
+
+def with_late(job: Job, plan: Plan, counts: Mapping[int, float], memory: Memory) -> tuple[Memory, tuple[Event, ...]]:
+    """Leave those out whose counters stand still while those of the others go on, with an event about each, once.
+    `counts` are `steps_by_rank`.
+    """
     interval = max(job.interval, 1)
     middle = sorted(counts.values())[len(counts) // 2] if counts else 0.0
     if middle < LATE_INTERVALS * interval:
@@ -123,7 +129,7 @@ def awaited(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory)
     return [
         member.name
         for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
-        if counters is None and member.batch_size > 0 and known.step_time.estimate is None and known.left_out < LEFT_OUT
+        if counters is None and member.batch_size > 0 and not known.step_time.is_measured and known.left_out < LEFT_OUT
     ]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
@@ -11,18 +13,24 @@ from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.early import is_due, with_few_steps
 from heterotrain_operator.core.batching.patience import evidence_of, with_patience
-from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, with_late
+from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu, listed
 from heterotrain_operator.core.model import Job, WorkerMetrics
-from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.elasticity import after_window
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import uncounted, window_closed
 from heterotrain_operator.core.prediction.roughness import WINDOWS, history_of, persistence_after, roughness_after
-from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, surprise_of, window_of
+from heterotrain_operator.core.prediction.step_time import (
+    Estimate,
+    StepTime,
+    counted,
+    surprise_of,
+    window_of,
+)
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
@@ -37,16 +45,17 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     """
     # Those that a decision waits for were measured already, but for the ones that were not read then.
     read = [
-        None if memory.gathered and known.step_time.estimate is not None else counters
+        None if memory.gathered and known.step_time.is_measured else counters
         for counters, known in zip(metrics, memory.workers, strict=True)
     ]
-    waiting = _too_few_steps(job, plan, read, memory)
+    counts = steps_by_rank(plan, read, memory)
+    waiting = _too_few_steps(job, plan, counts)
     if waiting:
         if is_due(job, plan, read, memory):
             adjustment = _decided(job, plan, metrics, read, memory, early=True)
             if adjustment.batches is not None:
                 return adjustment
-        memory, late = with_late(job, plan, read, memory)
+        memory, late = with_late(job, plan, counts, memory)
         return Adjustment(None, waiting, memory, events=late)
     return _decided(job, plan, metrics, read, memory, early=False)
 
@@ -115,21 +124,26 @@ def _fit_at_once(job: Job, plan: Plan, memory: Memory) -> bool:
     )
 
 
-def _too_few_steps(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> str:
-    """Whose steps are too few for a decision, in words; empty if enough. Workers without samples need none, and who is
-    not read or left out is not waited for here.
-    """
-    counts = [
-        (steps_since(known.step_time, counters), member.name)
-        for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
-        if member.batch_size > 0 and counters is not None and known.left_out < LEFT_OUT
-    ]
-    if not counts:
-        return ""
-    steps, name = min(counts)
+def _too_few_steps(job: Job, plan: Plan, counts: Mapping[int, float]) -> str:
+    """Whose steps are too few for a decision, in words; empty if enough. `counts` are `steps_by_rank`."""
+    steps = min(counts.values(), default=math.inf)
     if steps >= max(job.interval, 1):
         return ""
+    name = min(plan.members[rank].name for rank, each in counts.items() if each == steps)
     return f"plan {plan.version}: {name} has {steps:.0f} of {job.interval} measured steps for the next decision"
+
+
+class _Taken(NamedTuple):
+    """A window of a worker's steps, taken into its `estimate`. `before` is the estimate that it joined, which
+    `is_measured` under this plan or is only expected of it, and None where there was none; its speed has `jumped` or
+    not.
+    """
+
+    window: Estimate
+    before: Estimate | None
+    is_measured: bool
+    estimate: Estimate
+    jumped: bool
 
 
 def _measured(
@@ -138,78 +152,105 @@ def _measured(
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
     """
-    workers: list[WorkerMemory] = []
-    windows: list[Estimate | None] = []
-    remarks: list[str] = []
-    surprised: list[tuple[int, float]] = []
-    changed = False
-    history = history_of(memory.persistence)
+    known, history = memory.workers, history_of(memory.persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
-    measured = [
-        window_of(known.step_time, counters) if counters is not None and member.batch_size > 0 else None
-        for member, counters, known in zip(plan.members, metrics, memory.workers, strict=True)
+    found = [
+        window_of(worker.step_time, counters) if counters is not None and member.batch_size > 0 else None
+        for member, counters, worker in zip(plan.members, metrics, known, strict=True)
     ]
     if early:
-        measured = with_few_steps(measured, memory.workers)
-    for member, counters, remembered, found in zip(plan.members, metrics, memory.workers, measured, strict=True):
-        if counters is None:
-            workers.append(remembered)
-            windows.append(None)
-            continue
-        known, jumped = remembered.step_time, False
-        cost, cap = remembered.batch_cost, remembered.throughput_cap
-        use = uncounted(remembered.resource_use, counters)
-        estimate = None
-        window = found if isinstance(found, Estimate) else None
-        if isinstance(found, str):
-            remarks.append(f"ignored the window of {member.name}: {found}")
-        if window is not None:
-            before = known.estimate
-            estimate, differs = predictor.follow(known.before, window, job.smoothing, history)
-            jumped = differs and before is not None
-            if before is not None and not jumped and not known.limit_change:
-                surprised.append((len(workers), surprise_of(before, window)))
-                if before.steps >= PINNED_WINDOWS * window.steps:
-                    cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
-            if known.limit_change:
-                expected = known.before or predictor.expected(cost, member.batch_size, window.steps)
-                known = after_window(known, expected, window)
-            use, why = window_closed(
-                remembered.resource_use,
-                counters,
-                window,
-                before=before,
-                jumped=jumped,
-                on_cpu=member.group in on_cpu,
+        found = with_few_steps(found, known)
+    taken = [
+        _taken(predictor, worker.step_time, window, job.smoothing, history) if isinstance(window, Estimate) else None
+        for worker, window in zip(known, found, strict=True)
+    ]
+    memory, rough = _with_surprises(memory, taken)
+    workers: list[WorkerMemory] = []
+    remarks: list[str] = []
+    for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
+        if each is not None and counters is not None:
+            is_on_cpu = member.group in on_cpu
+            after, why = _after_window(
+                predictor, member.batch_size, counters, worker, each, rough=rough.get(rank), on_cpu=is_on_cpu
             )
-            if jumped and before is not None:
-                was, now = duration(before.mean_seconds), duration(window.mean_seconds)
+            workers.append(after)
+            if each.jumped and each.before is not None:
+                was, now = duration(each.before.mean_seconds), duration(each.window.mean_seconds)
                 remarks.append(f"{member.name} went from {was} to {now}{why and f': {why}'}")
-                cost, cap = cost.scaled(estimate.mean_seconds / before.mean_seconds), cap.unwatched()
-        changed = changed or jumped
-        workers.append(
-            remembered.measured(
-                counted(known, counters, estimate), cost, with_peak(remembered.memory_use, counters), cap, use
-            )
-        )
-        windows.append(window)
-    if changed:
+        elif counters is not None:
+            workers.append(_without_window(counters, worker))
+            if isinstance(fault := found[rank], str):
+                remarks.append(f"ignored the window of {member.name}: {fault}")
+        else:
+            workers.append(worker)
+    if any(each is not None and each.jumped for each in taken):
         memory = without_doubt(memory)
-    return _with_surprises(replace(memory, workers=tuple(workers)), surprised), windows, remarks
+    windows = [None if each is None else each.window for each in taken]
+    return replace(memory, workers=tuple(workers)), windows, remarks
 
 
-def _with_surprises(memory: Memory, surprised: Sequence[tuple[int, float]]) -> Memory:
-    """What the windows of the workers of these ranks say of how rough windows are."""
-    if not surprised:
-        return memory
-    workers = list(memory.workers)
-    known = [workers[rank].step_time for rank, _ in surprised]
-    surprises = [surprise for _, surprise in surprised]
-    before = [each.surprise / 10 for each in known]
-    persistence = persistence_after(memory.persistence, memory.windows, surprises, before)
-    rough = roughness_after([each.roughness / 100 for each in known], persistence, memory.windows, surprises)
-    for (rank, surprise), roughness, each in zip(surprised, rough, known, strict=True):
-        time = each._replace(roughness=100 * roughness, surprise=10 * surprise)
-        workers[rank] = workers[rank]._replace(step_time=time)
-    windows = min(memory.windows + 1, WINDOWS)
-    return replace(memory, workers=tuple(workers), windows=windows, persistence=persistence)
+def _taken(predictor: Predictor, known: StepTime, window: Estimate, smoothing: float, history: float) -> _Taken:
+    before = known.before
+    estimate, differs = predictor.follow(before, window, smoothing, history)
+    is_measured = before is not None and not known.expected
+    return _Taken(window, before, is_measured, estimate, differs and is_measured)
+
+
+def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Memory, dict[int, tuple[float, float]]]:
+    """What these windows, by rank, say of how rough windows are: the memory with what they have in common, and by rank
+    the roughness and the surprise of workers, as their own times have them.
+    """
+    known: list[StepTime] = []
+    surprises: dict[int, float] = {}
+    for rank, (worker, each) in enumerate(zip(memory.workers, taken, strict=True)):
+        if each is None or each.before is None or not each.is_measured or each.jumped or worker.step_time.limit_change:
+            continue
+        known.append(worker.step_time)
+        surprises[rank] = surprise_of(each.before, each.window)
+    if not surprises:
+        return memory, {}
+    newest = list(surprises.values())
+    persistence = persistence_after(memory.persistence, memory.windows, newest, [each.surprise / 10 for each in known])
+    rough = roughness_after([each.roughness / 100 for each in known], persistence, memory.windows, newest)
+    memory = replace(memory, windows=min(memory.windows + 1, WINDOWS), persistence=persistence)
+    return memory, {
+        rank: (100 * roughness, 10 * surprise)
+        for (rank, surprise), roughness in zip(surprises.items(), rough, strict=True)
+    }
+
+
+def _after_window(
+    predictor: Predictor,
+    batch: int,
+    counters: WorkerMetrics,
+    worker: WorkerMemory,
+    taken: _Taken,
+    *,
+    rough: tuple[float, float] | None,
+    on_cpu: bool,
+) -> tuple[WorkerMemory, str]:
+    """The worker after a window, and why its own time jumped, if it did, in words; empty if nobody can say. `rough` is
+    None of a worker that had nothing to compare the window with.
+    """
+    time, cost, cap = worker.step_time, worker.batch_cost, worker.throughput_cap
+    window, estimate = taken.window, taken.estimate
+    before = taken.before if taken.is_measured else None
+    if before is not None and (taken.jumped or (rough is not None and before.steps >= PINNED_WINDOWS * window.steps)):
+        cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
+    if taken.jumped:
+        cap = cap.unwatched()
+    if time.limit_change:
+        expected = taken.before or predictor.expected(worker.batch_cost, batch, window.steps)
+        time = after_window(time, expected, window)
+    use, why = window_closed(worker.resource_use, counters, window, before=before, jumped=taken.jumped, on_cpu=on_cpu)
+    time = counted(time, counters, estimate, rough)
+    return worker.measured(time, cost, with_peak(worker.memory_use, counters), cap, use), why
+
+
+def _without_window(counters: WorkerMetrics, worker: WorkerMemory) -> WorkerMemory:
+    """A worker whose steps say nothing of its own time; the next window begins here."""
+    return worker._replace(
+        step_time=counted(worker.step_time, counters),
+        memory_use=with_peak(worker.memory_use, counters),
+        resource_use=uncounted(worker.resource_use, counters),
+    )

@@ -137,12 +137,11 @@ def _last_known(worker: WorkerSeen) -> str:
 
 def _with_silences(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
     each = zip(members, memory.workers, strict=True)
-    workers = tuple(_with_silence(worker, states[worker.name], known, now) for worker, known in each)
-    return replace(memory, workers=workers)
+    return replace(memory, workers=tuple([_with_silence(seen, states, known, now) for seen, known in each]))
 
 
-def _with_silence(worker: WorkerSeen, state: WorkerState, known: WorkerMemory, now: float) -> WorkerMemory:
-    if state is WorkerState.GONE or worker.metrics is not None:
+def _with_silence(worker: WorkerSeen, states: States, known: WorkerMemory, now: float) -> WorkerMemory:
+    if worker.metrics is not None or states[worker.name] is WorkerState.GONE:
         return known._replace(silent_since=0.0) if known.silent_since else known
     return known if known.silent_since > 0 else known._replace(silent_since=now)
 

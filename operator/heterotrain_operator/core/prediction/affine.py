@@ -9,7 +9,6 @@ values.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictor import Prediction
@@ -43,6 +42,12 @@ LEAST_SHARE = -3.0
 """Alpha's least share: times may grow as the fourth power of the batch. Tried: 0, -1, -2 and -3, on squares, cubes,
 cliffs and throttled workers; with 0, the step at squares stayed 5 % above the best, and with -1 that at cubes 15 %."""
 
+MOST_OVERHEAD, LEAST_OVERHEAD = (share / (1 - share) for share in (GREATEST_SHARE, LEAST_SHARE))
+"""Alpha over beta, as a part of the present batch, at these shares."""
+
+PRIOR_WEIGHT = 1 / PRIOR_SHARE**2
+"""What the prior adds to the sum of the weights."""
+
 
 def learn(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
     """Take the estimate under a plan that has ended as one point of the fit.
@@ -55,7 +60,7 @@ def learn(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
         return known
     known = _at_measured_speed(known, batch, estimate)
     if known.speed <= 0:
-        known = replace(known, speed=estimate.mean_seconds)
+        known = known._replace(speed=estimate.mean_seconds)
     elif (
         _spans(known.sum_w, known.sum_wb, known.sum_wbb)
         and abs(batch - known.sum_wb / known.sum_w) < LEAST_SPAN * batch
@@ -82,8 +87,7 @@ def predict(known: BatchCost, batch: int, estimate: Estimate | None) -> Predicti
     w, wb, wbb, wy, wby = _sums_with(known, batch, estimate, 1.0)
     spans = _spans(w, wb, wbb)
     alpha, beta = _fit(w, wb, wbb, wy, wby, spans=spans)
-    most, least = (share / (1 - share) * batch for share in (GREATEST_SHARE, LEAST_SHARE))
-    overhead_samples = max(min(alpha / beta, most), least)
+    overhead_samples = max(min(alpha / beta, MOST_OVERHEAD * batch), LEAST_OVERHEAD * batch)
     per_sample = estimate.mean_seconds / (overhead_samples + batch)
     return Prediction(Line(per_sample * overhead_samples, per_sample), spans)
 
@@ -97,7 +101,7 @@ def expect(known: BatchCost, batch: int, estimate: Estimate, next_batch: int) ->
         return None
     share = PRIOR_SHARE
     if known.sum_w > 0:
-        determinant = (known.sum_w + 1 / PRIOR_SHARE**2) * known.sum_wbb - known.sum_wb**2
+        determinant = (known.sum_w + PRIOR_WEIGHT) * known.sum_wbb - known.sum_wb**2
         if determinant > 0:  # but for sums that no measurements leave
             share = math.sqrt(known.sum_wbb / determinant) * known.speed / estimate.mean_seconds
     distance = math.log(next_batch / batch)
@@ -119,7 +123,7 @@ def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> Batc
     if known.speed <= 0 or not _spans(known.sum_w, known.sum_wb, known.sum_wbb):
         return BatchCost()
     alpha, beta = _fit(known.sum_w, known.sum_wb, known.sum_wbb, known.sum_wy, known.sum_wby, spans=True)
-    return replace(known, predicted=0, speed=estimate.mean_seconds / Line(alpha, beta).at(batch))
+    return known._replace(predicted=0, speed=estimate.mean_seconds / Line(alpha, beta).at(batch))
 
 
 def _with_point(known: BatchCost, batch: int, estimate: Estimate, keep: float) -> BatchCost:
@@ -155,7 +159,7 @@ def _fit(w: float, wb: float, wbb: float, wy: float, wby: float, *, spans: bool)
     """
     if not spans:
         return 0.0, wby / wbb
-    with_prior = w + 1 / PRIOR_SHARE**2
+    with_prior = w + PRIOR_WEIGHT
     determinant = with_prior * wbb - wb**2
     alpha = (wy * wbb - wb * wby) / determinant
     beta = (with_prior * wby - wb * wy) / determinant

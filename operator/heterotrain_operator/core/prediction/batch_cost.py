@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from heterotrain.foreign import MAX_NUMBER
 from heterotrain_operator.core.columns import Column, cut
@@ -12,8 +11,7 @@ LEAST_SPEED, LEAST_SUM = 1e-15, 1e-60
 """Below what measurements leave of a speed, and of the sums of a fit, if it is not 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCost:
+class BatchCost(NamedTuple):
     """What is remembered of how a worker's own time depends on its batch: its speed (seconds) and the sums of the fit.
 
     `predicted` is 1 while the speed is an expectation (of a new CPU limit, or of another worker at this place) that was
@@ -38,26 +36,17 @@ class BatchCost:
 
     def scaled(self, ratio: float) -> BatchCost:
         """Of a worker whose steps take so many times as long at every batch."""
-        return BatchCost(
-            self.speed * ratio, self.sum_w, self.sum_wb, self.sum_wbb, self.sum_wy, self.sum_wby, self.predicted
-        )
+        return BatchCost(self.speed * ratio, *self[1:])
 
     def with_predicted(self, predicted: int) -> BatchCost:
         """The same, predicted or not."""
-        return self if predicted == self.predicted else replace(self, predicted=predicted)
+        return self if predicted == self.predicted else self._replace(predicted=predicted)
 
-    def rounded(self) -> BatchCost:
+    def rounded(self, before: BatchCost) -> BatchCost:
         """With its numbers cut to the digits that are kept; nothing where a worker's speeds, scaled again and again,
-        have left what numbers can hold.
+        have left what numbers can hold. Those of the rounded cost `before` are left alone: windows move the speed only.
         """
         if not self.is_possible:
             return BatchCost()
-        return BatchCost(
-            cut(self.speed),
-            cut(self.sum_w),
-            cut(self.sum_wb),
-            cut(self.sum_wbb),
-            cut(self.sum_wy),
-            cut(self.sum_wby),
-            self.predicted,
-        )
+        numbers = zip(self[:6], before[:6], strict=True)
+        return BatchCost._make([*(now if now == was else cut(now) for now, was in numbers), self.predicted])

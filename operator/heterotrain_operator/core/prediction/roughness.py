@@ -55,7 +55,7 @@ SHORTEST_HISTORY = 4.0
 def inflation_of(roughness: float) -> float:
     """By how many times the variance of a mean exceeds that of independent steps; a roughness of 0 is not known yet."""
     ratio = (roughness or FIRST) / INDEPENDENT
-    return max(1.0, ratio * ratio)
+    return ratio * ratio if ratio > 1 else 1.0
 
 
 def wandering(persistence: float) -> float:

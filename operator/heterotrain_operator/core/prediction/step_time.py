@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut, cut_each
+from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.roughness import LONGEST_HISTORY, ROUGHEST, inflation_of
 
@@ -119,6 +119,11 @@ class StepTime(NamedTuple):
         return 1 - min(self.unfelt, 100) / 100
 
     @property
+    def is_measured(self) -> bool:
+        """Whether there is an estimate under the active plan."""
+        return self.steps > 0 and self.mean_seconds > 0 and not self.expected
+
+    @property
     def estimate(self) -> Estimate | None:
         """The estimate under the active plan; None before the first window."""
         return None if self.expected else self.before
@@ -145,11 +150,19 @@ class StepTime(NamedTuple):
 
     def rounded(self) -> StepTime:
         """With its numbers cut to the digits that are kept."""
-        mean, spread = cut(self.mean_seconds, MEAN_DIGITS), cut(self.variance, VARIANCE_DIGITS)
-        rough = float(round(self.roughness)), float(round(self.surprise))
-        counted = cut_each(self[:3], BASELINE_DIGITS)
-        return StepTime._make(
-            [*counted, mean, spread, *cut_each(self[5:7]), *rough, *self[9:11], float(round(self.limit_change))]
+        return StepTime(
+            cut(self.counted_steps, BASELINE_DIGITS),
+            cut(self.counted_seconds, BASELINE_DIGITS),
+            cut(self.counted_squares, BASELINE_DIGITS),
+            cut(self.mean_seconds, MEAN_DIGITS),
+            cut(self.variance, VARIANCE_DIGITS),
+            cut(self.steps),
+            cut(self.cpu_limit),
+            float(round(self.roughness)),
+            float(round(self.surprise)),
+            self.expected,
+            self.unfelt,
+            float(round(self.limit_change)),
         )
 
 
@@ -182,9 +195,14 @@ def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps, inflation)
 
 
-def counted(known: StepTime, metrics: WorkerMetrics, estimate: Estimate | None = None) -> StepTime:
-    """The next window begins here, with a new estimate if there is one; counters that are no numbers leave the baseline
-    as it is.
+def counted(
+    known: StepTime,
+    metrics: WorkerMetrics,
+    estimate: Estimate | None = None,
+    rough: tuple[float, float] | None = None,
+) -> StepTime:
+    """The next window begins here, with a new estimate if there is one, and a new roughness and surprise if they are
+    known; counters that are no numbers leave the baseline as it is.
     """
     if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
         return known if estimate is None else known.with_estimate(estimate)
@@ -195,8 +213,7 @@ def counted(known: StepTime, metrics: WorkerMetrics, estimate: Estimate | None =
         squares if math.isfinite(squares) else 0.0,
         *(estimate[:3] if estimate is not None else known[3:6]),
         known.cpu_limit,
-        known.roughness,
-        known.surprise,
+        *(rough if rough is not None else known[7:9]),
         known.expected if estimate is None else 0,
         known.unfelt,
         known.limit_change,
@@ -322,9 +339,6 @@ def _pooled(before: Estimate, window: Estimate, ratio: float, history: float) ->
     new = window.steps * min(1.0, OUTLIER_RATIO / ratio)
     share = new / (old + new)
     difference = window.mean_seconds - before.mean_seconds
-    return Estimate(
-        mean_seconds=before.mean_seconds + share * difference,
-        variance=(1 - share) * (before.variance + share * difference**2) + share * window.variance,
-        steps=old + new,
-        inflation=window.inflation,
-    )
+    mean = before.mean_seconds + share * difference
+    variance = (1 - share) * (before.variance + share * difference**2) + share * window.variance
+    return Estimate(mean, variance, old + new, window.inflation)

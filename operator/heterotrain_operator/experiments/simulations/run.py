@@ -17,6 +17,7 @@ from heterotrain_operator.experiments.simulations.result import (
     PublishedPlan,
     SimulationResult,
 )
+from heterotrain_operator.garbage import seldom_collected
 from heterotrain_operator.loop import run_job
 
 LONGEST_SECONDS = 3_600.0
@@ -63,15 +64,16 @@ def simulate(
             last_step, last_step_at = cluster.training.executed, cluster.now
         return cluster.training.executed >= scenario.steps or cluster.now - last_step_at > LONGEST_SECONDS
 
-    last = run_job(
-        scenario.job,
-        cluster,
-        now=lambda: cluster.now,
-        pause=cluster.wait,
-        on_round=on_round,
-        until=until,
-        monotonic=lambda: cluster.now,
-    )
+    with seldom_collected():
+        last = run_job(
+            scenario.job,
+            cluster,
+            now=lambda: cluster.now,
+            pause=cluster.wait,
+            on_round=on_round,
+            until=until,
+            monotonic=lambda: cluster.now,
+        )
     return recorder.result(
         tuple(plans), tuple(events), phase=last.phase, reason=last.reason, rounds=rounds, now=cluster.now
     )
