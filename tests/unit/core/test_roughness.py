@@ -59,7 +59,7 @@ def learned(correlation: float, seed: int) -> tuple[list[Estimate], float]:
             window._replace(inflation=inflation_of(each)) for window, each in zip(windows, roughness, strict=True)
         ]
         pairs = zip(estimates, honest, strict=True)
-        estimates = [follow(known, window, 0.2, history_of(persistence))[0] for known, window in pairs]
+        estimates = [follow(known, window, history_of(persistence))[0] for known, window in pairs]
     return estimates, persistence
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,8 +22,24 @@ from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.elasticity import after_window
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import uncounted, window_closed
-from heterotrain_operator.core.prediction.roughness import WINDOWS, history_of, persistence_after, roughness_after
-from heterotrain_operator.core.prediction.step_time import Estimate, counted, steps_since, surprise_of, window_of
+from heterotrain_operator.core.prediction.roughness import (
+    SHORTEST_HISTORY,
+    TREND,
+    WINDOWS,
+    history_of,
+    persistence_after,
+    roughness_after,
+    trend_after,
+)
+from heterotrain_operator.core.prediction.step_time import (
+    JUMPED,
+    MEASURED,
+    Estimate,
+    counted,
+    steps_since,
+    surprise_of,
+    window_of,
+)
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
@@ -164,12 +181,18 @@ def _measured(
             remarks.append(f"ignored the window of {member.name}: {found}")
         if window is not None:
             before = known.estimate
-            estimate, differs = predictor.follow(known.before, window, job.smoothing, history)
-            jumped = differs and before is not None
-            if before is not None and not jumped and not known.limit_change:
-                surprised.append((len(workers), surprise_of(before, window)))
-                if before.steps >= PINNED_WINDOWS * window.steps:
-                    cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
+            if before is not None and not known.limit_change:
+                surprise = surprise_of(before, window)
+                trend = trend_after(known.trend / 100, surprise / math.sqrt(before.inflation))
+                kept = SHORTEST_HISTORY if abs(trend) > TREND else history
+                estimate, differs = predictor.follow(before, window, kept)
+                known = known._replace(trend=0.0 if differs else 100 * trend)
+                if not differs:
+                    surprised.append((len(workers), surprise))
+                    if before.steps >= PINNED_WINDOWS * window.steps:
+                        cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
+            else:
+                estimate, differs = predictor.follow(known.before, window, history)
             if known.limit_change:
                 expected = known.before or predictor.expected(cost, member.batch_size, window.steps)
                 known = after_window(known, expected, window)
@@ -177,18 +200,25 @@ def _measured(
                 remembered.resource_use,
                 counters,
                 window,
-                before=before,
-                jumped=jumped,
+                before=known.before,
+                jumped=differs,
+                at_new_batch=before is None,
                 on_cpu=member.group in on_cpu,
             )
-            if jumped and before is not None:
-                was, now = duration(before.mean_seconds), duration(window.mean_seconds)
+            # A first window that differs shows another cost of the batch, unless what it spent shows another speed.
+            jumped = differs and (before is not None or bool(why))
+            if jumped and known.before is not None:
+                was, now = duration(known.before.mean_seconds), duration(window.mean_seconds)
                 remarks.append(f"{member.name} went from {was} to {now}{why and f': {why}'}")
-                cost, cap = cost.scaled(estimate.mean_seconds / before.mean_seconds), cap.unwatched()
+                cost, cap = cost.scaled(estimate.mean_seconds / known.before.mean_seconds), cap.unwatched()
         changed = changed or jumped
         workers.append(
             remembered.measured(
-                counted(known, counters, estimate), cost, with_peak(remembered.memory_use, counters), cap, use
+                counted(known, counters, estimate, JUMPED if jumped else MEASURED),
+                cost,
+                with_peak(remembered.memory_use, counters),
+                cap,
+                use,
             )
         )
         windows.append(window)

@@ -98,11 +98,13 @@ def window_closed(
     *,
     before: Estimate | None,
     jumped: bool,
+    at_new_batch: bool,
     on_cpu: bool,
 ) -> tuple[ResourceUse, str]:
     """The memory after a window of steps, and why the own time jumped, if it did, in words; empty if nobody can say.
 
-    `before` is the estimate of the steps of this plan before the window. `on_cpu`: the own time is that of the host's
+    `before` is the estimate of the steps before the window. `at_new_batch`: these were of the plan before, with another
+    batch, of which only waiting for a CPU is independent: that it begins or ends is all that can be said. `on_cpu`: the own time is that of the host's
     CPU, and not of a GPU, for which it may well wait.
     """
     if known.cause == Cause.LIMIT_CHANGED:
@@ -117,6 +119,8 @@ def window_closed(
     if spent is None or before is None:
         return _baseline(metrics), ""
     slower = window.mean_seconds > before.mean_seconds
+    if at_new_batch:
+        return _at_new_batch(known, metrics, spent, window, before)
     if not slower and known.cause:
         return _baseline(metrics), _over(known.cause, spent, window)
     earlier, earlier_seconds = _of_steps_before(spent, metrics, window, before)
@@ -126,6 +130,22 @@ def window_closed(
     if found is None:
         return _baseline(metrics), ""
     return _baseline(metrics, found.cause if slower else Cause.NONE), found.words
+
+
+def _at_new_batch(
+    known: ResourceUse, metrics: WorkerMetrics, spent: Spent, window: Estimate, before: Estimate
+) -> tuple[ResourceUse, str]:
+    if spent.waited is None:
+        return _baseline(metrics, known.cause), ""
+    waits = known.cause == Cause.NEIGHBOUR
+    if window.mean_seconds > before.mean_seconds:
+        if waits or spent.waited < EXPLAINS * (window.mean_seconds - before.mean_seconds):
+            return _baseline(metrics, known.cause), ""
+        words = f"it waited for a CPU {_shares(spent.waited, None, window.mean_seconds, 1)}: a neighbour"
+        return _baseline(metrics, Cause.NEIGHBOUR), words
+    if not waits or _goes_on(known.cause, spent, window):
+        return _baseline(metrics, known.cause), ""
+    return _baseline(metrics), _over(known.cause, spent, window)
 
 
 def explained(
