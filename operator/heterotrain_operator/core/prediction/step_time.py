@@ -236,8 +236,9 @@ def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_H
     older = max(before.variance, (LEAST_VARIATION * before.mean_seconds) ** 2)
     difference = window.mean_seconds - before.mean_seconds
     if abs(difference) > JUMP * before.mean_seconds:
-        usual = older * max(1.0, window.mean_seconds / before.mean_seconds) ** 2
-        error = math.sqrt(window.inflation * (usual / window.steps + older / before.steps))
+        # The window's own variance may be that of two levels.
+        slower = max(1.0, window.mean_seconds / before.mean_seconds) ** 2
+        error = math.sqrt(window.inflation * older * (slower / window.steps + 1 / before.steps))
         part = difference**2 / (difference**2 + max(newer - older, 0.0))
         if abs(difference) > JUMP_DEVIATIONS * error and part * window.steps >= min(LEAST_JUMP_STEPS, window.steps):
             level = before.mean_seconds + difference / part
