@@ -157,7 +157,8 @@ def test_limit_that_never_binds_soon_moves_nothing(noise: float) -> None:
     world.run(6)
     moves = flapping(world, binds=False)
     assert sum(moves) <= 8
-    assert sum(moves[len(moves) // 2 :]) <= 1
+    # Under noise some moves are small gains, taken as the evidence grows.
+    assert sum(moves[len(moves) // 2 :]) <= (4 if noise else 1)
     seconds = world.true_seconds()
     assert max(seconds) <= (1.1 if noise else 1.05) * min(seconds)
     assert world.memory.workers[0].step_time.elasticity <= 0.2

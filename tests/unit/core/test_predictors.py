@@ -78,14 +78,14 @@ def test_what_is_learned_scales_with_the_speed(predictor: Predictor) -> None:
 
 
 def test_first_window_is_the_estimate(predictor: Predictor) -> None:
-    assert predictor.follow(None, measured(0.1), 0.2) == (measured(0.1), False)
+    assert predictor.follow(None, measured(0.1)) == (measured(0.1), False)
 
 
 def test_estimate_follows_a_change_that_noise_does_not_explain(predictor: Predictor) -> None:
-    estimate, jumped = predictor.follow(measured(0.1), measured(0.4), 0.2)
+    estimate, jumped = predictor.follow(measured(0.1), measured(0.4))
     assert jumped
     assert estimate.mean_seconds == pytest.approx(0.4, rel=0.05)
-    estimate, jumped = predictor.follow(measured(0.1), measured(0.1001), 0.2)
+    estimate, jumped = predictor.follow(measured(0.1), measured(0.1001))
     assert not jumped
     assert 0.1 <= estimate.mean_seconds <= 0.1001
 

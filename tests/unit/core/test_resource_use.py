@@ -244,11 +244,19 @@ def test_jump_is_explained_however_long_the_plan_is_active() -> None:
     for _ in range(5):
         steps += 4 * WRAP / 100  # 400 seconds of 0.1 s each
         known, _ = window_closed(
-            known, metrics(steps, 0.0), Estimate(0.1, 0.0, 9), before=before, jumped=False, on_cpu=True
+            known,
+            metrics(steps, 0.0),
+            Estimate(0.1, 0.0, 9),
+            before=before,
+            jumped=False,
+            at_new_batch=False,
+            on_cpu=True,
         )
         assert all(0 <= each <= WRAP for each in known)
     now = metrics(steps + 10, 1.0)
-    _, words = window_closed(known, now, Estimate(0.2, 0.0, 10), before=before, jumped=True, on_cpu=True)
+    _, words = window_closed(
+        known, now, Estimate(0.2, 0.0, 10), before=before, jumped=True, at_new_batch=False, on_cpu=True
+    )
     assert words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
 
 
@@ -256,7 +264,7 @@ def test_counters_that_began_again_count_from_there() -> None:
     known = ResourceUse(cpu=5000, waited=90)
     now = WorkerMetrics(1, steps=10.0, observed_seconds=2.0, cpu_seconds=1.0, cpu_wait_seconds=1.0)
     _, words = window_closed(
-        known, now, Estimate(0.2, 0.0, 10), before=Estimate(0.1, 0.0, 10), jumped=True, on_cpu=True
+        known, now, Estimate(0.2, 0.0, 10), before=Estimate(0.1, 0.0, 10), jumped=True, at_new_batch=False, on_cpu=True
     )
     assert words == "it waited for a CPU 50 % of the time: a neighbour"
 
@@ -342,12 +350,21 @@ METRICS = st.builds(
 )
 
 
-@given(st.builds(ResourceUse, *[st.integers(0, 2**53)] * 4), METRICS, PLAUSIBLE, PLAUSIBLE, st.booleans())
+@given(
+    st.builds(ResourceUse, *[st.integers(0, 2**53)] * 4),
+    METRICS,
+    PLAUSIBLE,
+    PLAUSIBLE,
+    st.tuples(st.booleans(), st.booleans()),
+)
 def test_no_figure_makes_a_decision_fail(
-    known: ResourceUse, metrics: WorkerMetrics, mean: float, was: float, jumped: bool
+    known: ResourceUse, metrics: WorkerMetrics, mean: float, was: float, how: tuple[bool, bool]
 ) -> None:
     before, window = Estimate(was, 0.0, 10), Estimate(mean, 0.0, 10)
-    use, words = window_closed(known, metrics, window, before=before, jumped=jumped, on_cpu=True)
+    jumped, at_new_batch = how
+    use, words = window_closed(
+        known, metrics, window, before=before, jumped=jumped, at_new_batch=at_new_batch, on_cpu=True
+    )
     assert all(isinstance(each, int) and each >= 0 for each in use)
     assert "nan" not in words
     assert "inf" not in words

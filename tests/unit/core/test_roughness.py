@@ -59,7 +59,7 @@ def learned(correlation: float, seed: int) -> tuple[list[Estimate], float]:
             window._replace(inflation=inflation_of(each)) for window, each in zip(windows, roughness, strict=True)
         ]
         pairs = zip(estimates, honest, strict=True)
-        estimates = [follow(known, window, 0.2, history_of(persistence))[0] for known, window in pairs]
+        estimates = [follow(known, window, history_of(persistence))[0] for known, window in pairs]
     return estimates, persistence
 
 
@@ -98,15 +98,18 @@ def correlated_world(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_noise_that_lasts_moves_no_batches_for_ever(seed: int) -> None:
+def test_noise_that_lasts_moves_no_batches_for_ever() -> None:
     """With errors of independent steps, such noise led to 25 to 40 plans in 100 intervals."""
-    world = correlated_world(seed)
-    world.start()
-    world.run(25)
-    assert sum(decision.plan is not None for decision in world.run(100)) <= 4
-    seconds = world.true_seconds()
-    assert max(seconds) <= 1.15 * fmean(seconds)
+    plans = []
+    for seed in range(6):
+        world = correlated_world(seed)
+        world.start()
+        world.run(25)
+        plans.append(sum(decision.plan is not None for decision in world.run(100)))
+        seconds = world.true_seconds()
+        assert max(seconds) <= 1.15 * fmean(seconds)
+    assert fmean(plans) <= 3
+    assert max(plans) <= 10
 
 
 def test_next_plan_begins_with_what_the_last_one_lets_expect_and_that_is_no_measurement() -> None:

@@ -36,10 +36,10 @@ def windows(random_source: random.Random, count: int, mean: float, variation: fl
     return result
 
 
-def followed(known: StepTime, *series: Estimate, smoothing: float = 0.2) -> tuple[StepTime, int]:
+def followed(known: StepTime, *series: Estimate) -> tuple[StepTime, int]:
     jumps = 0
     for window in series:
-        estimate, jumped = follow(known.estimate, window, smoothing)
+        estimate, jumped = follow(known.estimate, window)
         known = known.with_estimate(estimate)
         jumps += jumped
     return known, jumps
@@ -119,11 +119,30 @@ def test_change_inside_a_window_is_followed_within_two() -> None:
     assert known.mean_seconds == pytest.approx(0.2, rel=0.15)
 
 
-@pytest.mark.parametrize(("smoothing", "expected"), [(1.0, 0.2), (0.2, 0.1 + 0.1 * (1 - 0.8**10)), (0.0, 0.1)])
-def test_after_a_jump_the_newest_window_weighs_as_in_an_exponential_average(smoothing: float, expected: float) -> None:
-    known, jumps = followed(StepTime(), Estimate(0.1, 1e-6, 10), Estimate(0.2, 1e-6, 10), smoothing=smoothing)
+def test_after_a_jump_the_past_says_nothing() -> None:
+    known, jumps = followed(StepTime(), Estimate(0.1, 1e-6, 10), Estimate(0.2, 1e-6, 10))
     assert jumps == 1
-    assert known.mean_seconds == pytest.approx(expected)
+    assert known.mean_seconds == pytest.approx(0.2, rel=1e-3)
+
+
+@pytest.mark.parametrize("slow", [4, 6, 8])
+def test_window_of_two_levels_shows_the_new_one_and_its_steps(slow: int) -> None:
+    mixed = [0.1] * (10 - slow) + [0.2] * slow
+    known, jumps = followed(
+        StepTime(), Estimate(0.1, 1e-6, 100), Estimate(statistics.fmean(mixed), statistics.pvariance(mixed), 10)
+    )
+    assert jumps == 1
+    assert known.mean_seconds == pytest.approx(0.2, rel=0.01)
+    assert known.steps == pytest.approx(slow, rel=0.01)
+
+
+def test_single_long_step_is_no_jump() -> None:
+    stalled = [0.1] * 9 + [1.0]
+    known, jumps = followed(
+        StepTime(), Estimate(0.1, 1e-6, 100), Estimate(statistics.fmean(stalled), statistics.pvariance(stalled), 10)
+    )
+    assert jumps == 0
+    assert known.mean_seconds == pytest.approx(0.1, rel=0.01)
 
 
 def test_window_with_a_stall_counts_less() -> None:

@@ -22,9 +22,20 @@ from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.elasticity import after_window
 from heterotrain_operator.core.prediction.memory_limit import with_peak
-from heterotrain_operator.core.prediction.resource_use import uncounted, window_closed
-from heterotrain_operator.core.prediction.roughness import WINDOWS, history_of, persistence_after, roughness_after
+from heterotrain_operator.core.prediction.resource_use import ResourceUse, uncounted, window_closed
+from heterotrain_operator.core.prediction.roughness import (
+    SHORTEST_HISTORY,
+    TREND,
+    WINDOWS,
+    history_of,
+    persistence_after,
+    roughness_after,
+    trend_after,
+)
 from heterotrain_operator.core.prediction.step_time import (
+    EXPECTED,
+    JUMPED,
+    MEASURED,
     Estimate,
     StepTime,
     counted,
@@ -134,16 +145,20 @@ def _too_few_steps(job: Job, plan: Plan, counts: Mapping[int, float]) -> str:
 
 
 class _Taken(NamedTuple):
-    """A window of a worker's steps, taken into its `estimate`. `before` is the estimate that it joined, which
-    `is_measured` under this plan or is only expected of it, and None where there was none; its speed has `jumped` or
-    not.
+    """A window and the estimate with it, the estimate or expectation `before`, and whether the worker's speed jumped.
+
+    `surprise` is None where there is nothing to compare the window with; `trend` is the worker's own, in hundredths.
+    `use` is what is remembered of its use of the CPU then, and `why` says why it jumped; empty if nobody can say.
     """
 
     window: Estimate
     before: Estimate | None
-    is_measured: bool
     estimate: Estimate
     jumped: bool
+    surprise: float | None
+    trend: float
+    use: ResourceUse
+    why: str
 
 
 def _measured(
@@ -161,22 +176,20 @@ def _measured(
     if early:
         found = with_few_steps(found, known)
     taken = [
-        _taken(predictor, worker.step_time, window, job.smoothing, history) if isinstance(window, Estimate) else None
-        for worker, window in zip(known, found, strict=True)
+        _taken(predictor, worker, counters, window, history, on_cpu=member.group in on_cpu)
+        if isinstance(window, Estimate) and counters is not None
+        else None
+        for member, counters, worker, window in zip(plan.members, metrics, known, found, strict=True)
     ]
     memory, rough = _with_surprises(memory, taken)
     workers: list[WorkerMemory] = []
     remarks: list[str] = []
     for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
         if each is not None and counters is not None:
-            is_on_cpu = member.group in on_cpu
-            after, why = _after_window(
-                predictor, member.batch_size, counters, worker, each, rough=rough.get(rank), on_cpu=is_on_cpu
-            )
-            workers.append(after)
+            workers.append(_after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank)))
             if each.jumped and each.before is not None:
                 was, now = duration(each.before.mean_seconds), duration(each.window.mean_seconds)
-                remarks.append(f"{member.name} went from {was} to {now}{why and f': {why}'}")
+                remarks.append(f"{member.name} went from {was} to {now}{each.why and f': {each.why}'}")
         elif counters is not None:
             workers.append(_without_window(counters, worker))
             if isinstance(fault := found[rank], str):
@@ -189,11 +202,37 @@ def _measured(
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 
-def _taken(predictor: Predictor, known: StepTime, window: Estimate, smoothing: float, history: float) -> _Taken:
-    before = known.before
-    estimate, differs = predictor.follow(before, window, smoothing, history)
-    is_measured = before is not None and not known.expected
-    return _Taken(window, before, is_measured, estimate, differs and is_measured)
+def _taken(
+    predictor: Predictor,
+    worker: WorkerMemory,
+    counters: WorkerMetrics,
+    window: Estimate,
+    history: float,
+    *,
+    on_cpu: bool,
+) -> _Taken:
+    known, before = worker.step_time, worker.step_time.before
+    is_measured = before is not None and known.basis != EXPECTED
+    surprise, trend = None, known.trend / 100
+    if before is not None and is_measured and not known.limit_change:
+        surprise = surprise_of(before, window)
+        trend = trend_after(trend, surprise / math.sqrt(before.inflation))
+        history = SHORTEST_HISTORY if abs(trend) > TREND else history
+    estimate, differs = predictor.follow(before, window, history)
+    use, why = window_closed(
+        worker.resource_use,
+        counters,
+        window,
+        before=before,
+        jumped=differs,
+        at_new_batch=not is_measured,
+        on_cpu=on_cpu,
+    )
+    # A plan's first window that differs shows another cost of the batch, unless what it spent shows another speed.
+    jumped = differs and (is_measured or bool(why))
+    return _Taken(
+        window, before, estimate, jumped, None if differs else surprise, 0.0 if differs else 100 * trend, use, why
+    )
 
 
 def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Memory, dict[int, tuple[float, float]]]:
@@ -203,10 +242,9 @@ def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Mem
     known: list[StepTime] = []
     surprises: dict[int, float] = {}
     for rank, (worker, each) in enumerate(zip(memory.workers, taken, strict=True)):
-        if each is None or each.before is None or not each.is_measured or each.jumped or worker.step_time.limit_change:
-            continue
-        known.append(worker.step_time)
-        surprises[rank] = surprise_of(each.before, each.window)
+        if each is not None and each.surprise is not None:
+            known.append(worker.step_time)
+            surprises[rank] = each.surprise
     if not surprises:
         return memory, {}
     newest = list(surprises.values())
@@ -227,24 +265,21 @@ def _after_window(
     taken: _Taken,
     *,
     rough: tuple[float, float] | None,
-    on_cpu: bool,
-) -> tuple[WorkerMemory, str]:
-    """The worker after a window, and why its own time jumped, if it did, in words; empty if nobody can say. `rough` is
-    None of a worker that had nothing to compare the window with.
-    """
+) -> WorkerMemory:
+    """The worker after a window. `rough` is None of one that had nothing to compare the window with."""
     time, cost, cap = worker.step_time, worker.batch_cost, worker.throughput_cap
-    window, estimate = taken.window, taken.estimate
-    before = taken.before if taken.is_measured else None
-    if before is not None and (taken.jumped or (rough is not None and before.steps >= PINNED_WINDOWS * window.steps)):
+    window, estimate, before = taken.window, taken.estimate, taken.before
+    pinned = before is not None and rough is not None and before.steps >= PINNED_WINDOWS * window.steps
+    if before is not None and (taken.jumped or pinned):
         cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
     if taken.jumped:
         cap = cap.unwatched()
     if time.limit_change:
-        expected = taken.before or predictor.expected(worker.batch_cost, batch, window.steps)
-        time = after_window(time, expected, window)
-    use, why = window_closed(worker.resource_use, counters, window, before=before, jumped=taken.jumped, on_cpu=on_cpu)
-    time = counted(time, counters, estimate, rough)
-    return worker.measured(time, cost, with_peak(worker.memory_use, counters), cap, use), why
+        time = after_window(time, before or predictor.expected(worker.batch_cost, batch, window.steps), window)
+    if time.trend != taken.trend:
+        time = time._replace(trend=taken.trend)
+    time = counted(time, counters, estimate, rough, JUMPED if taken.jumped else MEASURED)
+    return worker.measured(time, cost, with_peak(worker.memory_use, counters), cap, taken.use)
 
 
 def _without_window(counters: WorkerMetrics, worker: WorkerMemory) -> WorkerMemory:

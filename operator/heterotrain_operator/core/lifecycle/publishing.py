@@ -14,6 +14,7 @@ from heterotrain_operator.core.batching.rollback import promised, without_doubt
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.step_time import JUMPED
 from heterotrain_operator.core.prediction.throughput_cap import raised
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -143,7 +144,9 @@ def _ended_plan(
     policy = POLICIES.get(job.policy)
     estimate = known.step_time.estimate if old_batch > 0 else None
     predictor = predictor_of(job)
-    cost = predictor.learn(known.batch_cost, old_batch, estimate)
+    # Steps of two speeds are no measure of the batch's cost; the next plan's show the speed.
+    mixed = estimate is not None and known.step_time.basis == JUMPED
+    cost = known.batch_cost if mixed else predictor.learn(known.batch_cost, old_batch, estimate)
     expected = None
     if predicted is False and estimate is not None and new_batch > 0:
         expected = predictor.expect(cost, old_batch, estimate, new_batch)
@@ -156,7 +159,7 @@ def _ended_plan(
         variation = variation.learned(known.step_time)
     return after_plan(known, old_batch, new_batch)._replace(
         step_time=known.step_time.unmeasured(expected),
-        batch_cost=cost if predicted is None else cost.with_predicted(int(predicted)),
+        batch_cost=cost if predicted is None else cost.with_predicted(int(predicted or mixed)),
         throughput_cap=cap,
         variation=variation,
         # The plan of a new generation (`predicted` is None) is for new processes.

@@ -111,12 +111,14 @@ def window_closed(
     *,
     before: Estimate | None,
     jumped: bool,
+    at_new_batch: bool,
     on_cpu: bool,
 ) -> tuple[ResourceUse, str]:
     """The memory after a window of steps, and why the own time jumped, if it did, in words; empty if nobody can say.
 
-    `before` is the estimate of the steps of this plan before the window. `on_cpu`: the own time is that of the host's
-    CPU, and not of a GPU, for which it may well wait.
+    `before` is the estimate of the steps before the window. `at_new_batch`: these were of the plan before, at another
+    batch, which only waiting for a CPU has nothing to do with: that it begins or ends is all that can be said.
+    `on_cpu`: the own time is that of the host's CPU, and not of a GPU, for which it may well wait.
     """
     if known.cause == Cause.LIMIT_CHANGED:
         return _baseline(metrics), "its CPU limit changed" if jumped else ""
@@ -130,6 +132,8 @@ def window_closed(
     if spent is None or before is None:
         return _baseline(metrics), ""
     slower = window.mean_seconds > before.mean_seconds
+    if at_new_batch:
+        return _at_new_batch(known, metrics, spent, window, before)
     if not slower and known.cause:
         return _baseline(metrics), _over(known.cause, spent, window)
     earlier, earlier_seconds = _of_steps_before(spent, metrics, window, before)
@@ -141,6 +145,22 @@ def window_closed(
     return _baseline(metrics, found.cause if slower else Cause.NONE), found.words
 
 
+def _at_new_batch(
+    known: ResourceUse, metrics: WorkerMetrics, spent: Spent, window: Estimate, before: Estimate
+) -> tuple[ResourceUse, str]:
+    if spent.waited is None:
+        return _baseline(metrics, known.cause), ""
+    waits = known.cause == Cause.NEIGHBOUR
+    if window.mean_seconds > before.mean_seconds:
+        if waits or spent.waited < EXPLAINS * (window.mean_seconds - before.mean_seconds):
+            return _baseline(metrics, known.cause), ""
+        words = f"it waited for a CPU {_shares(spent.waited, None, window.mean_seconds, 1)}: a neighbour"
+        return _baseline(metrics, Cause.NEIGHBOUR), words
+    if not waits or _goes_on(known.cause, spent, window):
+        return _baseline(metrics, known.cause), ""
+    return _baseline(metrics), _over(known.cause, spent, window)
+
+
 def explained(
     earlier: Spent, spent: Spent, earlier_seconds: float, seconds: float, *, on_cpu: bool
 ) -> Explanation | None:
@@ -149,8 +169,7 @@ def explained(
 
     More CPU time per step counts first: where a limit binds, it alone makes the limit hold the worker back for longer.
     Counters go on between measured steps, too: CPU time that the change of own time contradicts was used by something
-    else, such as an evaluation, and then no figure tells of the steps alone.
-    It counts nothing of a worker on a GPU, for which the host may wait in a loop. For what several threads are held
+    else, such as an evaluation, and then no figure tells of the steps alone. It counts nothing of a worker on a GPU, for which the host may wait in a loop. For what several threads are held
     back is taken as if all that compute were so at once. A limit that binds holds a healthy worker back, too, so it is
     not blamed where nothing is known of before; of waiting for a CPU a healthy worker has little.
     """

@@ -4,7 +4,8 @@ Steps are not independent of each other: in recorded runs means of ten steps var
 independence predicts. So each window is compared with those before it, in standard errors of independent steps: its
 surprise. Of as many independent steps surprises are 0.8 on average, and have nothing to do with each other. Where they
 are larger, means are as much less certain. Where each is like the one before, averages are less certain still; but
-where they stay alike for long, it is the speed that wanders, and a short average follows it.
+where they stay alike for long, it is the speed that wanders, and a short average follows it. So it does where the
+windows of one worker stay on one side of their average: its speed drifts.
 
 Workers of a job run the same code, mostly on the same machines. What a worker's own windows say is shrunk to what all
 of them say, for few windows of one worker say little.
@@ -49,7 +50,14 @@ LONGEST_HISTORY = 30.0
 """Windows after which older ones fade out of an average, so that it follows drifts too slow to be seen as a jump."""
 
 SHORTEST_HISTORY = 4.0
-"""The same where speeds wander."""
+"""The same where speeds wander, or one worker's drifts."""
+
+TREND_WEIGHT = 0.25
+"""Of the last window in a worker's trend."""
+
+TREND = 1.3
+"""Standard errors by which its last windows must be on one side of a worker's average to be taken for a drift, which a
+short average follows: by chance 3.4 times their own error. Tried: 1.0 to 2.0."""
 
 
 def inflation_of(roughness: float) -> float:
@@ -67,6 +75,13 @@ def history_of(persistence: float) -> float:
     """Windows that an average is over."""
     share = wandering(persistence)
     return LONGEST_HISTORY * (1 - share) + SHORTEST_HISTORY * share
+
+
+def trend_after(known: float, surprise: float) -> float:
+    """By how many standard errors a worker's last windows are above their average, after one more; the `surprise` is in
+    errors of windows as they vary.
+    """
+    return known + TREND_WEIGHT * (surprise - known)
 
 
 def persistence_after(known: float, windows: int, surprises: Sequence[float], before: Sequence[float]) -> float:

@@ -3,8 +3,7 @@ change.
 
 Plain exponential smoothing at the papers' weight forgets all but about nine steps, and at a noise of 12 % per
 step it would move batches for ever. So the windows since the plan began are averaged; a window that differs
-by more than noise can explain starts the average again, at the weight that the exponential smoothing would
-have given it.
+by more than noise can explain starts the average again.
 """
 
 from __future__ import annotations
@@ -28,12 +27,17 @@ JUMP_DEVIATIONS = 5.0
 """Standard errors by which a window must differ to be taken for a change of speed; the error of ten steps is itself
 uncertain, so that four would give a false alarm in 500 windows."""
 
-GROSS = 0.35
-"""Relative difference beyond which a window is taken for a change of speed by independent steps' errors alone, however
-rough windows are: where speeds change every few windows, the changes make them look rough. Tried: 0.3 to 0.8."""
+GREATEST_SPEED_UP = 16.0
+"""Times that a worker may be faster after a jump, whatever a window's variance says."""
 
-OUTLIER_RATIO = 9.0
-"""A window this many times as variable as the others counts by as much less: it holds a stall or a change."""
+LEAST_JUMP_STEPS = 2.0
+"""Steps of a window at the new level that make a jump of it: a single one may be a stall. Tried: 2 to 4; with more,
+speeds that change often are found an interval later."""
+
+OUTLIER_RATIO = 20.0
+"""A window this many times as variable as the others counts by as much less: it holds a stall or a change. Tried: 9 to
+100, and no limit; with less, the mean of steps that sometimes take several times as long came out too short, and with
+more, slow first steps were remembered for long."""
 
 LEAST_VARIATION = 0.01
 """Coefficient of variation below which windows count as equally steady."""
@@ -68,6 +72,10 @@ SAME_LIMIT = 1e-5
 """Relative difference below which two CPU limits are the same: more than the digits that are remembered leave out."""
 
 
+MEASURED, EXPECTED, JUMPED = 0, 1, 2
+"""What an estimate rests on: windows of the active plan; no window yet, but what the plan before lets expect of this
+one; or windows of the active plan of which the last one showed another speed, and may hold steps of both."""
+
 MEAN_DIGITS, VARIANCE_DIGITS = 5, 3
 """Kept of an estimate: 1e-5 of a mean is far below its error, and a variance is never known to a hundredth."""
 
@@ -95,8 +103,9 @@ class StepTime(NamedTuple):
     `counted_*` are its counters as they were when the last window ended. The running estimate is the mean (seconds),
     the variance of one step (s^2) and the steps behind it; no steps: nothing was measured under this plan yet.
     `cpu_limit`, in cores, is the one that its speed belongs to; 0 where none is known. `roughness` is that of its
-    windows in hundredths, and `surprise` the last one's in tenths (`roughness.py`). `expected`: no window of this plan
-    has ended, and the estimate is what the plan before lets expect of this one.
+    windows in hundredths, `surprise` the last one's in tenths, and `trend` that of the last ones in hundredths
+    (`roughness.py`). `basis` is what the estimate rests
+    on, one of `MEASURED`, `EXPECTED` and `JUMPED`.
     """
 
     counted_steps: Annotated[float, Column(0)] = 0.0
@@ -109,9 +118,10 @@ class StepTime(NamedTuple):
 
     roughness: Annotated[float, Column(47)] = 0.0
     surprise: Annotated[float, Column(48)] = 0.0
-    expected: Annotated[int, Column(49)] = 0
+    basis: Annotated[int, Column(49)] = 0
     unfelt: Annotated[int, Column(50)] = 0
     limit_change: Annotated[float, Column(51)] = 0.0
+    trend: Annotated[float, Column(53)] = 0.0
 
     @property
     def elasticity(self) -> float:
@@ -121,12 +131,12 @@ class StepTime(NamedTuple):
     @property
     def is_measured(self) -> bool:
         """Whether there is an estimate under the active plan."""
-        return self.steps > 0 and self.mean_seconds > 0 and not self.expected
+        return self.steps > 0 and self.mean_seconds > 0 and self.basis != EXPECTED
 
     @property
     def estimate(self) -> Estimate | None:
         """The estimate under the active plan; None before the first window."""
-        return None if self.expected else self.before
+        return None if self.basis == EXPECTED else self.before
 
     @property
     def before(self) -> Estimate | None:
@@ -139,13 +149,13 @@ class StepTime(NamedTuple):
         """At the start of another plan, whose counters begin at 0; the limit stays, and what is known of windows."""
         known = self._replace(counted_steps=0.0, counted_seconds=0.0, counted_squares=0.0)
         if expected is None or not LEAST_SECONDS <= expected.mean_seconds <= ABSURD_SECONDS:
-            return known._replace(mean_seconds=0.0, variance=0.0, steps=0.0, expected=0)
-        return known.with_estimate(expected)._replace(expected=1)
+            return known._replace(mean_seconds=0.0, variance=0.0, steps=0.0, basis=MEASURED)
+        return known.with_estimate(expected)._replace(basis=EXPECTED)
 
     def with_estimate(self, estimate: Estimate) -> StepTime:
         """The same counters with another estimate."""
         return self._replace(
-            mean_seconds=estimate.mean_seconds, variance=estimate.variance, steps=estimate.steps, expected=0
+            mean_seconds=estimate.mean_seconds, variance=estimate.variance, steps=estimate.steps, basis=MEASURED
         )
 
     def rounded(self) -> StepTime:
@@ -160,9 +170,10 @@ class StepTime(NamedTuple):
             cut(self.cpu_limit),
             float(round(self.roughness)),
             float(round(self.surprise)),
-            self.expected,
+            self.basis,
             self.unfelt,
             float(round(self.limit_change)),
+            float(round(self.trend)),
         )
 
 
@@ -200,9 +211,10 @@ def counted(
     metrics: WorkerMetrics,
     estimate: Estimate | None = None,
     rough: tuple[float, float] | None = None,
+    basis: int = MEASURED,
 ) -> StepTime:
-    """The next window begins here, with a new estimate if there is one, and a new roughness and surprise if they are
-    known; counters that are no numbers leave the baseline as it is.
+    """The next window begins here, with a new estimate if there is one and what it rests on, and a new roughness and
+    surprise if they are known; counters that are no numbers leave the baseline as it is.
     """
     if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
         return known if estimate is None else known.with_estimate(estimate)
@@ -214,34 +226,37 @@ def counted(
         *(estimate[:3] if estimate is not None else known[3:6]),
         known.cpu_limit,
         *(rough if rough is not None else known[7:9]),
-        known.expected if estimate is None else 0,
+        known.basis if estimate is None else basis,
         known.unfelt,
         known.limit_change,
+        known.trend,
     )
 
 
-def follow(
-    before: Estimate | None, window: Estimate, smoothing: float, history: float = LONGEST_HISTORY
-) -> tuple[Estimate, bool]:
+def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_HISTORY) -> tuple[Estimate, bool]:
     """Take a window into the estimate; the second value says whether the speed jumped.
 
     Without a jump, the window joins the average over the last windows, as many as `history`, weighted by steps; one
-    that is far more variable than the rest (or the rest than it) counts less. On a jump its weight is `1 - (1 -
-    smoothing)^steps`, what an exponential average of that weight per iteration would give it (Taming III-C1), and the
-    past keeps no other.
+    that is far more variable than the rest (or the rest than it) counts less. After a jump the past says nothing: the
+    estimate is the new level. Of a window that began before the jump, steps of both levels are in it, and how they vary
+    tells how many: a part p of them, at a level that is D further, moves the mean by `p D` and adds `p (1 - p) D^2` to
+    the variance.
     """
     if before is None:
         return window, False
     newer = max(window.variance, (LEAST_VARIATION * window.mean_seconds) ** 2)
     older = max(before.variance, (LEAST_VARIATION * before.mean_seconds) ** 2)
-    difference = abs(window.mean_seconds - before.mean_seconds)
-    if difference > JUMP * before.mean_seconds:
-        error = JUMP_DEVIATIONS * math.sqrt(newer / window.steps + older / before.steps)
-        honest = error * math.sqrt(window.inflation)
-        if difference > max(error, min(honest, GROSS * before.mean_seconds)):
-            newest = 1 - (1 - min(max(smoothing, 0.0), 1.0)) ** window.steps
-            mean = newest * window.mean_seconds + (1 - newest) * before.mean_seconds
-            return window._replace(mean_seconds=mean), True
+    difference = window.mean_seconds - before.mean_seconds
+    if abs(difference) > JUMP * before.mean_seconds:
+        # The window's own variance may be that of two levels.
+        slower = max(1.0, window.mean_seconds / before.mean_seconds) ** 2
+        error = math.sqrt(window.inflation * older * (slower / window.steps + 1 / before.steps))
+        part = difference**2 / (difference**2 + max(newer - older, 0.0))
+        if abs(difference) > JUMP_DEVIATIONS * error and part * window.steps >= min(LEAST_JUMP_STEPS, window.steps):
+            level = before.mean_seconds + difference / part
+            level = min(max(level, before.mean_seconds / GREATEST_SPEED_UP), ABSURD_SECONDS)
+            variance = older * (level / before.mean_seconds) ** 2
+            return Estimate(level, variance, part * window.steps, window.inflation), True
     return _pooled(before, window, newer / older, history), False
 
 
