@@ -164,7 +164,21 @@ def cases() -> tuple[Case, ...]:
         Case("common drift 2x", events=lambda groups: (Drift((), 2.0, EVENT_AT, 2 * EVENT_AT),)),
         Case(
             "interference 2x",
+            events=lambda groups: (
+                Interference(
+                    (*_one(groups[0]), *_one(groups[1 % len(groups)])),
+                    2.0,
+                    300,
+                    followed=True,
+                    begin=200,
+                    scattered=True,
+                ),
+            ),
+        ),
+        Case(
+            "interference 2x, a quarter",
             events=lambda groups: (Interference((groups[0],), 2.0, 300, followed=True, begin=200, scattered=True),),
+            may_stay_off="of many workers one changes its speed every few steps, and only the oracle knows it at once",
         ),
         Case(
             "speeds that swap",

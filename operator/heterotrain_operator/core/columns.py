@@ -16,7 +16,7 @@ V = TypeVar("V")
 Columns = tuple[tuple[int, str, Any], ...]
 
 SIGNIFICANT_DIGITS = 6
-"""Kept of every number of a worker: far below any measurement's noise, and 240 bytes hold a worker then. The slope of a
+"""Kept of every number of a worker: far below any measurement's noise, and 250 bytes hold a worker then. The slope of a
 line through batches 4 % apart, the closest that are fitted, is exact to a thousandth with them."""
 
 COARSE_DIGITS = 3

@@ -98,10 +98,11 @@ def test_speed_that_no_step_can_have_makes_the_cost_be_learned_again(ratio: floa
     """As of a worker that reports steps of a day and of a millisecond in turn, under each plan again."""
     known = learned(0.01, 0.001, 32, 64)
     for _ in range(30):
-        known = known.scaled(ratio).rounded()
+        known = known.scaled(ratio).rounded(BatchCost())
         known = learn(known, 64, at(0.01, 0.001, 64))
         assert expect(known, 64, at(0.01, 0.001, 64), 32) is not None
-        assert WorkerMemory.from_row(WorkerMemory(batch_cost=known.rounded()).row()).batch_cost == known.rounded()
+        rounded = known.rounded(BatchCost())
+        assert WorkerMemory.from_row(WorkerMemory(batch_cost=rounded).row()).batch_cost == rounded
 
 
 def test_worker_never_measured_has_no_line() -> None:

@@ -26,7 +26,7 @@ from heterotrain_operator.core.worker_memory import KEY_LENGTH, WorkerMemory, ke
 from hostile import spoilt_text
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
-BYTES_PER_WORKER = 240
+BYTES_PER_WORKER = 250
 
 FINITE = st.floats(-MAX_NUMBER, MAX_NUMBER)
 POSITIVE = st.just(0.0) | st.floats(1e-7, MAX_NUMBER)
@@ -55,7 +55,7 @@ WORKER = any_of(
     evidence=any_of(Evidence),
     key=KEY,
 )
-COLUMNS = 52
+COLUMNS = 54
 SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 
@@ -161,7 +161,7 @@ def test_initial_memory_is_empty() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Proportional", "Optimal", "Profile"])
-def test_worker_takes_at_most_two_hundred_and_forty_bytes(policy: str) -> None:
+def test_worker_takes_at_most_two_hundred_and_fifty_bytes(policy: str) -> None:
     scales = {f"job-g{rank}-0": scale for rank, scale in enumerate((1, 2, 4, 3.3))}
     job = hetero_job(policy, list(scales.values()), global_batch=12345)
     world = MemoryWorld(job, scales, noise=0.1, seed=1, fixed=0.017)

@@ -292,7 +292,9 @@ def after(*seen: WorkerMetrics) -> ResourceUse:
     """What is remembered after undisturbed windows that ended with these counters."""
     use = ResourceUse()
     for metrics in seen:
-        use, _ = window_closed(use, metrics, Estimate(0.1, 0.0, 10), before=BEFORE, jumped=False, on_cpu=True)
+        use, _ = window_closed(
+            use, metrics, Estimate(0.1, 0.0, 10), before=BEFORE, jumped=False, at_new_batch=False, on_cpu=True
+        )
     return use
 
 
@@ -302,7 +304,9 @@ def test_counter_that_was_missing_when_the_window_began_or_ended_explains_nothin
     totals = {"cpu_seconds": 5.5, "cpu_throttled_seconds": 5.5, "cpu_wait_seconds": 9.0, "observed_seconds": 12.0}
     now = counted(110, **{figure: totals[figure]})
     for began, ended in ((usual[1], now), (usual[0], usual[1])):
-        use, words = window_closed(after(began), ended, SLOWER, before=BEFORE, jumped=True, on_cpu=True)
+        use, words = window_closed(
+            after(began), ended, SLOWER, before=BEFORE, jumped=True, at_new_batch=False, on_cpu=True
+        )
         assert (use.cause, words) == (Cause.NONE, "")
     assert after(*usual, now) == after(now), "the next window is counted again"
 
@@ -311,7 +315,7 @@ def test_limit_that_was_lost_from_sight_is_not_said_to_hold_nobody_back() -> Non
     for began, said in ((counted(90), ""), (counted(90, cpu_throttled_seconds=None), "what slowed it is over")):
         known = after(began)._replace(cause=int(Cause.CPU_LIMIT))
         now = counted(100, cpu_throttled_seconds=None)
-        _, words = window_closed(known, now, FASTER, before=BEFORE, jumped=True, on_cpu=True)
+        _, words = window_closed(known, now, FASTER, before=BEFORE, jumped=True, at_new_batch=False, on_cpu=True)
         assert words == said
 
 
@@ -325,7 +329,7 @@ def test_limit_that_always_holds_a_worker_back_is_not_to_blame_for_the_first_win
         cpu_throttled_seconds=0.5,  # as before, and the script sleeps for the other second
         cpu_wait_seconds=0.0,
     )
-    use, words = window_closed(ResourceUse(), now, SLOWER, before=BEFORE, jumped=True, on_cpu=True)
+    use, words = window_closed(ResourceUse(), now, SLOWER, before=BEFORE, jumped=True, at_new_batch=True, on_cpu=True)
     assert (use.cause, words) == (Cause.NONE, "")
 
 

@@ -366,7 +366,7 @@ def test_verdict_says_in_words_what_it_rests_on_and_what_would_help() -> None:
     made.workers[SLOW].scale *= 2
     events = [event for each in made.run(10) for event in each.events if event.reason == "StragglerDetected"]
     [event] = events
-    assert event.message.startswith(f"{SLOW} takes 1.9 times ")
+    assert event.message.startswith(f"{SLOW} takes 2 times ")
     assert "as long as when it was healthy" in event.message
     assert "with a healthy replacement" in event.message
     assert "since step" in event.message

@@ -198,7 +198,7 @@ COLUMNS = [
     *("failed_batch", "predicted", "least_batch", "place", "left_out", "idle", "retries"),
     *("cpu", "throttled", "waited", "cause", "thousandths"),
     *("healthy_seconds", "healthy_batch", "healthy_windows", "spread", "level", "evidence", "since_step", "named"),
-    *("roughness", "surprise", "expected", "unfelt", "limit_change"),
+    *("roughness", "surprise", "basis", "unfelt", "limit_change", "unbound_limit", "trend"),
 ]
 
 
