@@ -170,9 +170,9 @@ def explained(
     More CPU time per step counts first: where a limit binds, it alone makes the limit hold the worker back for longer.
     Counters go on between measured steps, too: CPU time that the change of own time contradicts was used by something
     else, such as an evaluation, and then no figure tells of the steps alone. It counts nothing of a worker on a GPU,
-    for which the host may wait in a loop. For what several threads are held back is taken as if all that compute were so at
-    once. A limit that binds holds a healthy worker back, too, so it is not blamed where nothing is known of before; of
-    waiting for a CPU a healthy worker has little.
+    for which the host may wait in a loop. For what several threads are held back is taken as if all that compute were
+    so at once. A limit that binds holds a healthy worker back, too, so it is not blamed where nothing is known of
+    before; of waiting for a CPU a healthy worker has little.
     """
     change = seconds - earlier_seconds
     if change == 0:
