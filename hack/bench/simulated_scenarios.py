@@ -46,6 +46,7 @@ EVENT_AT = 400
 
 AFFINE = Affine(0.010, 0.002)
 STATIC = "Static"
+ONLY_THE_ORACLE_KNOWS = "speeds go on changing, which only the oracle knows before steps have shown it"
 MEBIBYTE = 2.0**20
 
 
@@ -174,11 +175,12 @@ def cases() -> tuple[Case, ...]:
                     scattered=True,
                 ),
             ),
+            may_stay_off=ONLY_THE_ORACLE_KNOWS,
         ),
         Case(
             "interference 2x, a quarter",
             events=lambda groups: (Interference((groups[0],), 2.0, 300, followed=True, begin=200, scattered=True),),
-            may_stay_off="of many workers one changes its speed every few steps, and only the oracle knows it at once",
+            may_stay_off=ONLY_THE_ORACLE_KNOWS,
         ),
         Case(
             "speeds that swap",
@@ -186,6 +188,7 @@ def cases() -> tuple[Case, ...]:
                 Interference((groups[0],), 2.0, 400, 0.5, followed=True),
                 Interference((groups[-1],), 0.5, 400, 0.5, followed=True),
             ),
+            may_stay_off=ONLY_THE_ORACLE_KNOWS,
         ),
         Case("limits known", limits=True, events=lambda groups: (LimitChange((groups[0],), 1.0, EVENT_AT),)),
         Case("limits hidden", limits=True, events=lambda g: (LimitChange((g[0],), 1.0, EVENT_AT, known=False),)),
