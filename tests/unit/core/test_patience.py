@@ -23,11 +23,11 @@ def seats(steps: float, inflation: float = 1.0) -> list[Seat]:
     return [Seat(name, Group(name, 1), 64, (1, 128), estimate) for name in ("a", "b")]
 
 
-@pytest.mark.parametrize(("steps", "rested_on", "taken"), [(140, 100, True), (139, 100, False), (15, 1, False)])
+@pytest.mark.parametrize(("steps", "rested_on", "taken"), [(150, 100, True), (149, 100, False), (15, 1, False)])
 def test_gain_that_noise_might_explain_is_taken_once_the_evidence_has_grown(
     steps: float, rested_on: float, taken: bool
 ) -> None:
-    """5 % are 3 standard errors of 140 steps, and 0.97 of 15."""
+    """5 % are 3 standard errors of 150 steps, and 0.97 of 15."""
     proposal = with_patience(Memory(rested_on=rested_on), seats(steps), KEPT)
     assert proposal is (BETTER if taken else KEPT)
 
@@ -37,7 +37,7 @@ def test_batches_that_no_estimates_chose_leave_only_for_what_is_sure() -> None:
 
 
 def test_steps_that_are_alike_count_as_fewer() -> None:
-    assert with_patience(Memory(rested_on=100), seats(140, inflation=1.1), KEPT) is KEPT
+    assert with_patience(Memory(rested_on=100), seats(150, inflation=1.1), KEPT) is KEPT
 
 
 def test_nothing_likely_and_what_is_decided_stay_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Small gains that noise might explain are taken, too, but only each time that the evidence has grown by two fifths.
+"""Small gains that noise might explain are taken, too, but only each time that the evidence has grown by a half.
 
 What noise explains shrinks with the steps that are averaged, and while it is large a split that was chosen on few steps
 would stay although a better one is likely. A move at each such growth is worth its cost even if it is by chance, and
@@ -16,9 +16,9 @@ DEVIATIONS = 1.0
 """Standard errors of the slowest that such a gain must exceed. Tried: 0.7 to 1.5, on independent, autoregressive and
 recorded noise; with less, plans were more and steps the same."""
 
-GROWTH = 1.4
+GROWTH = 1.5
 """Times the evidence that the present split rests on. Tried: 1.3 to 2; with 2, steps under recorded noise took 2 %
-longer, and with 1.3 as many plans as may be followed autoregressive noise."""
+longer, and with 1.4 autoregressive noise of 32 workers was followed by more than 3 plans in 100 intervals."""
 
 
 def evidence_of(seats: Sequence[Seat]) -> float:

@@ -24,7 +24,7 @@ from heterotrain_operator.core.prediction.elasticity import after_window
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import ResourceUse, uncounted, window_closed
 from heterotrain_operator.core.prediction.roughness import (
-    SHORTEST_HISTORY,
+    DRIFT_HISTORY,
     TREND,
     WINDOWS,
     history_of,
@@ -217,7 +217,8 @@ def _taken(
     if before is not None and is_measured and not known.limit_change:
         surprise = surprise_of(before, window)
         trend = trend_after(trend, surprise / math.sqrt(before.inflation))
-        history = SHORTEST_HISTORY if abs(trend) > TREND else history
+        if abs(trend) > TREND:
+            history, surprise = DRIFT_HISTORY, None  # what drifts is no noise
     estimate, differs = predictor.follow(before, window, history)
     use, why = window_closed(
         worker.resource_use,
