@@ -23,7 +23,7 @@ from heterotrain_operator.core.lifecycle.recovery import recovered
 from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond, respond_to_lasting
 from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen, WorkerState
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Event, Job, Seen, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import batch_limit
 from heterotrain_operator.core.prediction.resource_use import name_of
@@ -48,7 +48,8 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     limited = _batch_limits(decided.plan or seen.plan, memory)
     slowed = _slowed_by(decided.plan or seen.plan, memory)
     states = _worker_states(job, facts, memory)
-    standing = stragglers.verdicts(job, decided.plan or seen.plan, facts.members, memory)
+    is_over = decided.phase in FINAL_PHASES
+    standing = () if is_over else stragglers.verdicts(job, decided.plan or seen.plan, facts.members, memory)
     steered = decided.phase == "Running" and any(facts.members)
     decided = replace(
         decided,

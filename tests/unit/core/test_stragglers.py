@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, Estimate
@@ -16,7 +17,7 @@ from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.expected_time import Limits, resized
-from heterotrain_operator.core.stragglers.remedies import best_remedy
+from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Interval, Reading
 from heterotrain_operator.core.stragglers.rules import RULES
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
@@ -69,6 +70,29 @@ def test_verdict_ends_once_the_worker_is_as_fast_as_before() -> None:
     decisions = made.run(12)
     assert named(decisions[-1]) == []
     assert reasons(decisions) == ["StragglerRecovered"]
+
+
+def test_job_that_is_over_has_no_stragglers() -> None:
+    made = world()
+    made.workers[SLOW].scale *= 2
+    assert named(made.run(10)[-1]) == [SLOW]
+    for worker in made.workers.values():
+        worker.end(0, finished=True)
+    done = made.tick()
+    assert done.phase == "Succeeded"
+    assert done.stragglers == ()
+    assert condition(done) == (False, "NotTraining")
+
+
+def test_gain_of_a_remedy_is_that_of_batches_which_the_job_allows() -> None:
+    lines = (Line(0.0, 0.001), Line(0.0, 0.0015))
+    seats = [
+        Seat(name, Group(name, 1, multiple_of=32), 48, (32, 96), Estimate(line.at(48), 1e-6, 100))
+        for name, line in zip("ab", lines, strict=True)
+    ]
+    ahead = outlooks(seats, 1, 2.0, 60.0)
+    assert ahead is not None
+    assert ahead.rebalanced == pytest.approx(0.064), "64 and 32 samples, and not 58 and 38"
 
 
 def test_workers_that_are_slow_by_design_are_never_named() -> None:

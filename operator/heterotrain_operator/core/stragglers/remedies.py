@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policies import Seat
-from heterotrain_operator.core.split.levels import feasibility
+from heterotrain_operator.core.batching.policy import multiples_of_seats
+from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.stragglers.verdict import Outlooks, Remedy
 
@@ -33,15 +34,16 @@ def outlooks(seats: Sequence[Seat], rank: int, slowdown: float, replacement_seco
         bounds.append(seat.bounds)
     batches = [seat.batch for seat in seats]
     total = sum(batches)
-    if feasibility(total, bounds) is not None:
+    multiples = multiples_of_seats(seats)
+    if infeasible(total, bounds, multiples) is not None:
         return None
     healthy = [_scaled(line, 1 / slowdown) if other == rank else line for other, line in enumerate(lines)]
     rest = [other for other in range(len(seats)) if other != rank]
     return Outlooks(
         as_it_is=iteration_seconds(lines, batches),
-        rebalanced=iteration_seconds(lines, waterfill(lines, total, bounds)),
-        replaced=iteration_seconds(healthy, waterfill(healthy, total, bounds)),
-        removed=_best_of([lines[other] for other in rest], [bounds[other] for other in rest], total),
+        rebalanced=iteration_seconds(lines, waterfill(lines, total, bounds, multiples)),
+        replaced=iteration_seconds(healthy, waterfill(healthy, total, bounds, multiples)),
+        removed=_best_of([lines[other] for other in rest], [seats[other] for other in rest], total),
         replacement_seconds=replacement_seconds,
     )
 
@@ -61,10 +63,11 @@ def best_remedy(ahead: Outlooks | None, steps_left: int | None) -> Remedy:
     return Remedy.IGNORE
 
 
-def _best_of(lines: Sequence[Line], bounds: Sequence[tuple[int, int]], total: int) -> float | None:
-    if not lines or feasibility(total, bounds) is not None:
+def _best_of(lines: Sequence[Line], seats: Sequence[Seat], total: int) -> float | None:
+    bounds, multiples = [seat.bounds for seat in seats], multiples_of_seats(seats)
+    if not lines or infeasible(total, bounds, multiples) is not None:
         return None
-    return iteration_seconds(lines, waterfill(lines, total, bounds))
+    return iteration_seconds(lines, waterfill(lines, total, bounds, multiples))
 
 
 def _scaled(line: Line, factor: float) -> Line:
