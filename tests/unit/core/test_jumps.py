@@ -10,7 +10,7 @@ from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse, window_closed
 from heterotrain_operator.core.prediction.roughness import TREND, trend_after
-from heterotrain_operator.core.prediction.step_time import JUMPED, Estimate
+from heterotrain_operator.core.prediction.step_time import JUMPED, Estimate, StepTime, expected_at, is_another_speed
 from unit.core.traces import World, hetero_job
 
 SLOWED = "job-g0-0"
@@ -74,6 +74,27 @@ def test_window_of_a_jump_is_no_point_of_the_fit() -> None:
     assert (after.sum_w, after.sum_wb, after.sum_wy) == (before.sum_w, before.sum_wb, before.sum_wy)
     assert after.predicted == 1
     assert made.memory.workers[0].step_time.basis != JUMPED, "a new plan's estimate is an expectation"
+
+
+@pytest.mark.parametrize(
+    ("batch", "seconds", "speed"),
+    [
+        (45, 0.4, True),  # twice the time for a sample fewer
+        (46, 0.4, True),
+        (46, 0.1, True),
+        (47, 0.1, True),
+        (47, 0.4, False),  # it may be the cliff of memory, or of a quota
+        (45, 0.1, False),
+        (46, 0.23, False),  # a quota makes so much of a little waiting
+        (40, 0.4, False),
+    ],
+)
+def test_first_window_at_nearly_the_batch_before_is_a_change_of_speed_where_the_batch_cannot_be_why(
+    batch: int, seconds: float, speed: bool
+) -> None:
+    known = StepTime().unmeasured(Estimate(0.2, 1e-4, 50), expected_at(batch, 46))
+    assert known.estimate is None, "no window has ended"
+    assert is_another_speed(known, Estimate(seconds, 1e-4, 10)) is speed
 
 
 @pytest.mark.parametrize("seed", range(3))

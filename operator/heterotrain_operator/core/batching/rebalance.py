@@ -33,12 +33,12 @@ from heterotrain_operator.core.prediction.roughness import (
     trend_after,
 )
 from heterotrain_operator.core.prediction.step_time import (
-    EXPECTED,
     JUMPED,
     MEASURED,
     Estimate,
     StepTime,
     counted,
+    is_another_speed,
     surprise_of,
     window_of,
 )
@@ -212,7 +212,8 @@ def _taken(
     on_cpu: bool,
 ) -> _Taken:
     known, before = worker.step_time, worker.step_time.before
-    is_measured = before is not None and known.basis != EXPECTED
+    is_measured = before is not None and not known.is_expected
+    is_at_new_batch = not is_measured and not (before is not None and is_another_speed(known, window))
     surprise, trend = None, known.trend / 100
     if before is not None and is_measured and not known.limit_change:
         surprise = surprise_of(before, window)
@@ -226,11 +227,11 @@ def _taken(
         window,
         before=before,
         jumped=differs,
-        at_new_batch=not is_measured,
+        at_new_batch=is_at_new_batch,
         on_cpu=on_cpu,
     )
-    # A plan's first window that differs shows another cost of the batch, unless what it spent shows another speed.
-    jumped = differs and (is_measured or bool(why))
+    # A plan's first window that differs shows the cost of another batch, unless what it spent shows another speed.
+    jumped = differs and (bool(why) or not is_at_new_batch)
     return _Taken(
         window, before, estimate, jumped, None if differs else surprise, 0.0 if differs else 100 * trend, use, why
     )

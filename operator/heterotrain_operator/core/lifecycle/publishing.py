@@ -14,7 +14,7 @@ from heterotrain_operator.core.batching.rollback import promised, without_doubt
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
-from heterotrain_operator.core.prediction.step_time import JUMPED
+from heterotrain_operator.core.prediction.step_time import JUMPED, expected_at
 from heterotrain_operator.core.prediction.throughput_cap import raised
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -158,7 +158,7 @@ def _ended_plan(
     if policy is not None and policy.weighs_noise and estimate is not None:
         variation = variation.learned(known.step_time)
     return after_plan(known, old_batch, new_batch)._replace(
-        step_time=known.step_time.unmeasured(expected),
+        step_time=known.step_time.unmeasured(expected, expected_at(new_batch, old_batch)),
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted or mixed)),
         throughput_cap=cap,
         variation=variation,

@@ -12,14 +12,11 @@ import math
 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictor import Prediction
-from heterotrain_operator.core.prediction.step_time import LEAST_VARIATION, Estimate
+from heterotrain_operator.core.prediction.step_time import LEAST_SPAN, LEAST_VARIATION, Estimate
 from heterotrain_operator.core.split.waterfill import Line
 
 FORGETTING = 0.98
 """Weight of the past, per point taken in."""
-
-LEAST_SPAN = 0.04
-"""Batches must span this much, relative to their mean, to distinguish alpha from beta."""
 
 MODEL_ERROR = 0.02
 """Relative error of a point beyond its noise: no machine is quite affine, and no speed quite constant."""

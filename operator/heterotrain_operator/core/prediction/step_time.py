@@ -59,6 +59,9 @@ CAUTION = 0.9
 errors, and errors are honest. Tried in simulated traces, with independent and autoregressive noise: 0.8 to 2.5; more
 left workers at unequal times for long, fewer made a third adjustment common."""
 
+LEAST_SPAN = 0.04
+"""Batches must differ by this much, relative to their mean, to distinguish what a batch costs from a worker's speed."""
+
 LARGE = 0.25
 """A difference that is worth a second correction, hence acted on as soon as it is no noise."""
 
@@ -75,6 +78,9 @@ SAME_LIMIT = 1e-5
 MEASURED, EXPECTED, JUMPED = 0, 1, 2
 """What an estimate rests on: windows of the active plan; no window yet, but what the plan before lets expect of this
 one; or windows of the active plan of which the last one showed another speed, and may hold steps of both."""
+
+NO_MORE, NO_LESS = 4, 8
+"""Added where it is expected: at a batch that is nearly the one before, and not greater, or not less than that."""
 
 MEAN_DIGITS, VARIANCE_DIGITS = 5, 3
 """Kept of an estimate: 1e-5 of a mean is far below its error, and a variance is never known to a hundredth."""
@@ -105,7 +111,7 @@ class StepTime(NamedTuple):
     `cpu_limit`, in cores, is the one that its speed belongs to; 0 where none is known. `roughness` is that of its
     windows in hundredths, `surprise` the last one's in tenths, and `trend` that of the last ones in hundredths
     (`roughness.py`). `basis` is what the estimate rests
-    on, one of `MEASURED`, `EXPECTED` and `JUMPED`.
+    on (`MEASURED` and so on).
     """
 
     counted_steps: Annotated[float, Column(0)] = 0.0
@@ -131,12 +137,17 @@ class StepTime(NamedTuple):
     @property
     def is_measured(self) -> bool:
         """Whether there is an estimate under the active plan."""
-        return self.steps > 0 and self.mean_seconds > 0 and self.basis != EXPECTED
+        return self.steps > 0 and self.mean_seconds > 0 and not self.is_expected
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether no window of the active plan has ended."""
+        return self.basis & EXPECTED > 0
 
     @property
     def estimate(self) -> Estimate | None:
         """The estimate under the active plan; None before the first window."""
-        return None if self.basis == EXPECTED else self.before
+        return None if self.is_expected else self.before
 
     @property
     def before(self) -> Estimate | None:
@@ -145,12 +156,12 @@ class StepTime(NamedTuple):
             return None
         return Estimate(self.mean_seconds, self.variance, self.steps, inflation_of(self.roughness / 100))
 
-    def unmeasured(self, expected: Estimate | None = None) -> StepTime:
+    def unmeasured(self, expected: Estimate | None = None, basis: int = EXPECTED) -> StepTime:
         """At the start of another plan, whose counters begin at 0; the limit stays, and what is known of windows."""
         known = self._replace(counted_steps=0.0, counted_seconds=0.0, counted_squares=0.0)
         if expected is None or not LEAST_SECONDS <= expected.mean_seconds <= ABSURD_SECONDS:
             return known._replace(mean_seconds=0.0, variance=0.0, steps=0.0, basis=MEASURED)
-        return known.with_estimate(expected)._replace(basis=EXPECTED)
+        return known.with_estimate(expected)._replace(basis=basis)
 
     def with_estimate(self, estimate: Estimate) -> StepTime:
         """The same counters with another estimate."""
@@ -258,6 +269,21 @@ def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_H
             variance = older * (level / before.mean_seconds) ** 2
             return Estimate(level, variance, part * window.steps, window.inflation), True
     return _pooled(before, window, newer / older, history), False
+
+
+def expected_at(new_batch: int, old_batch: int) -> int:
+    """What an estimate rests on at the start of a plan, by its batch and that of the plan before."""
+    if abs(new_batch - old_batch) >= LEAST_SPAN * old_batch:
+        return EXPECTED
+    return EXPECTED + (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
+
+
+def is_another_speed(known: StepTime, window: Estimate) -> bool:
+    """Whether a plan's first window differs so from what was expected as no other batch explains: the step takes much
+    longer with hardly fewer samples, or much less with hardly more.
+    """
+    ratio = window.mean_seconds / known.mean_seconds
+    return (ratio > 1 + LARGE and known.basis & NO_MORE > 0) or (ratio < 1 / (1 + LARGE) and known.basis & NO_LESS > 0)
 
 
 def surprise_of(before: Estimate, window: Estimate) -> float:
