@@ -439,3 +439,23 @@ VERDICT = Verdict(
 )
 def test_sentence_names_evidence_cause_and_remedy(changes: dict[str, Any], words: str) -> None:
     assert words in sentence(replace(VERDICT, **changes))
+
+
+def test_noise_of_a_worker_of_whom_few_windows_are_known_is_at_least_that_of_most() -> None:
+    """The first windows of the last one were alike by chance."""
+    spreads, windows = (48, 50, 47, 20), (30, 30, 30, 1)
+    readings = [
+        Reading(
+            "g",
+            "cpu",
+            64,
+            Estimate(0.2, 4e-4, 10),
+            lambda: Line(0.0, 0.2 / 64),
+            False,
+            HEALTHY._replace(spread=spread, healthy_windows=known, healthy_seconds=0.2, healthy_batch=64),
+        )
+        for spread, known in zip(spreads, windows, strict=True)
+    ]
+    after = RULES["ExpectedTime"].judge(Stragglers(), Interval(10, 100, 5), readings)
+    assert after[3].spread > 40
+    assert after[2].spread == 47

@@ -102,7 +102,8 @@ class Limits(NamedTuple):
 def judge(settings: Stragglers, interval: Interval, readings: Sequence[Reading]) -> list[Evidence]:
     """Take the interval's windows into the evidence of all workers."""
     tolerance, smoothing = _tolerance(settings), settings.smoothing
-    expected = _all_rebased(readings)
+    common = median_low([reading.evidence.spread for reading in readings] or [0])
+    expected = [(seconds, _with_common_noise(known, common)) for seconds, known in _all_rebased(readings)]
     shifts = [_shift(reading.window, seconds) for reading, (seconds, _) in zip(readings, expected, strict=True)]
     in_group, in_job = _common(readings, shifts)
     times = _others_times(readings)
@@ -130,6 +131,16 @@ def judge(settings: Stragglers, interval: Interval, readings: Sequence[Reading])
             evidence = _summed(known, said, tolerance, smoothing, alarms)
         after.append(_learned(evidence, reading.batch, window, _Usual(seconds, shift, joined, weight), tolerance))
     return after
+
+
+def _with_common_noise(evidence: Evidence, common: int) -> Evidence:
+    """With at least the spread that most workers have, while few healthy windows are known: some few may be alike by
+    chance, and long noise would count against the worker then.
+    """
+    if evidence.healthy_windows >= HEALTHY_WINDOWS or evidence.spread == 0:
+        return evidence
+    least = round(common * math.sqrt(1 - evidence.healthy_windows / HEALTHY_WINDOWS))
+    return evidence if evidence.spread >= least else evidence._replace(spread=least)
 
 
 def find(readings: Sequence[Reading]) -> list[Finding | None]:
