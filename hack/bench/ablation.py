@@ -78,6 +78,10 @@ def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[objec
     return memory, proposal
 
 
+def _as_decided(memory: object, seats: object, proposal: object) -> object:
+    return proposal
+
+
 def _never(*_: object) -> bool:
     return False
 
@@ -94,6 +98,10 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
     "jumps": (Change("prediction.step_time", "JUMP_DEVIATIONS", math.inf),),
+    "drifts": (Change("prediction.roughness", "TREND", math.inf),),
+    "another speed at the batch before": (Change("prediction.step_time", "is_another_speed", _never),),
+    "jumps' windows out of the fit": (Change("prediction.step_time", "JUMPED", 0),),
+    "patience": (Change("batching.patience", "with_patience", _as_decided),),
     "early decisions": (Change("batching.early", "is_due", _never),),
     "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
     "pinned cost": (Change("batching.rebalance", "PINNED_WINDOWS", math.inf),),
@@ -108,6 +116,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
 
 TUNED = (
     "batching.early",
+    "batching.patience",
     "batching.policies.optimal",
     "batching.rebalance",
     "batching.rollback",
