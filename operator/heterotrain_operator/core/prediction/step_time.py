@@ -110,8 +110,7 @@ class StepTime(NamedTuple):
     the variance of one step (s^2) and the steps behind it; no steps: nothing was measured under this plan yet.
     `cpu_limit`, in cores, is the one that its speed belongs to; 0 where none is known. `roughness` is that of its
     windows in hundredths, `surprise` the last one's in tenths, and `trend` that of the last ones in hundredths
-    (`roughness.py`). `basis` is what the estimate rests
-    on (`MEASURED` and so on).
+    (`roughness.py`). `basis` is what the estimate rests on (`MEASURED` and so on).
     """
 
     counted_steps: Annotated[float, Column(0)] = 0.0
