@@ -56,8 +56,8 @@ class Server:
         return self.ask("PATCH", f"configmaps/{body['metadata']['name']}?fieldManager=t&force=true", body, APPLY)
 
 
-def owned_by(uid: str) -> Document:
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid, "controller": True}
+def owned_by(owner_name: str, uid: str) -> Document:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner_name, "uid": uid, "controller": True}
     return {**MAP, "metadata": {"name": "m", "ownerReferences": [owner]}}
 
 
@@ -101,10 +101,15 @@ def test_apply_to_another_version_is_a_conflict(server: Server) -> None:
 
 
 def test_apply_takes_over_from_another_owner(server: Server) -> None:
-    server.apply(owned_by("one"))
-    code, found = server.apply(owned_by("two"))
+    # Owners that exist: what nobody owns is collected as garbage, perhaps between two requests.
+    uids = {
+        name: server.ask("POST", "configmaps", {**MAP, "metadata": {"name": name}})[1]["metadata"]["uid"]
+        for name in ("one", "two")
+    }
+    server.apply(owned_by("one", uids["one"]))
+    code, found = server.apply(owned_by("two", uids["two"]))
     assert code == 200
-    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == ["two"]
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [uids["two"]]
 
 
 def test_only_the_object_of_the_uid_is_deleted(server: Server) -> None:
