@@ -16,7 +16,7 @@ from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, Estim
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.stragglers.expected_time import Limits, resized
+from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Interval, Reading
 from heterotrain_operator.core.stragglers.rules import RULES

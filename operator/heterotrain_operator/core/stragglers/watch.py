@@ -16,7 +16,8 @@ from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
 from heterotrain_operator.core.state import Memory, is_of
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL, Limits, resized
+from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL
+from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Finding, Interval, Reading
 from heterotrain_operator.core.stragglers.rules import RULES
