@@ -72,6 +72,17 @@ def test_verdict_ends_once_the_worker_is_as_fast_as_before() -> None:
     assert reasons(decisions) == ["StragglerRecovered"]
 
 
+@pytest.mark.parametrize("slow_steps", [2, 3, 5])
+def test_worker_is_named_though_its_batch_moves_after_a_few_slow_steps_of_a_window(slow_steps: int) -> None:
+    """Their mean says little, but they are what the batches moved for."""
+    made = world()
+    made.train(made.job.interval - slow_steps)
+    made.workers[SLOW].scale *= 2
+    made.train(slow_steps)
+    assert made.tick().plan is not None
+    assert named(made.run(10)[-1]) == [SLOW]
+
+
 def test_job_that_is_over_has_no_stragglers() -> None:
     made = world()
     made.workers[SLOW].scale *= 2

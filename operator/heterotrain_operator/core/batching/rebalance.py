@@ -198,7 +198,8 @@ def _measured(
             workers.append(worker)
     if any(each is not None and each.jumped for each in taken):
         memory = without_doubt(memory)
-    windows = [None if each is None else each.window for each in taken]
+    # Of a window in which the speed jumped, the steps at the new one tell how slow a worker is.
+    windows = [each and (each.estimate if each.jumped else each.window) for each in taken]
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 
