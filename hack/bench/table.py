@@ -267,6 +267,11 @@ def simulated(documents: Sequence[Document]) -> str:
     return "\n\n".join(map(_simulated, documents))
 
 
+def _figure(value: float | None) -> str:
+    """Of a run that ended before its batches could settle there is none."""
+    return NONE if value is None else f"{value:.3f}"
+
+
 def _simulated(document: Document) -> str:
     rows = document["rows"]
     found = {(row["case"], row["workers"], row["policy"]): row for row in rows}
@@ -280,7 +285,7 @@ def _simulated(document: Document) -> str:
     lines = [
         [
             case,
-            *(f"{found[case, shown, policy]['settled']:.3f}" for policy in policies),
+            *(_figure(found[case, shown, policy]["settled"]) for policy in policies),
             each(case, "settled", lambda value: f"{value:.3f}"),
             each(case, "plans_per_100", lambda value: f"{value:.1f}"),
             each(case, "close_after", lambda value: f"{value:.0f}"),
