@@ -147,7 +147,7 @@ def test_any_observation_has_an_answer(job: Job, series: list[Seen], seconds: fl
         now += seconds
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(["Uniform", "Static", "Proportional", "Optimal", "Profile"]),
     st.lists(st.lists(METRICS, min_size=3, max_size=3), min_size=1, max_size=5),

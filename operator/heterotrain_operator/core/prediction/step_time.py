@@ -265,7 +265,7 @@ def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_H
         if abs(difference) > JUMP_DEVIATIONS * error and part * window.steps >= min(LEAST_JUMP_STEPS, window.steps):
             level = before.mean_seconds + difference / part
             level = min(max(level, before.mean_seconds / GREATEST_SPEED_UP), ABSURD_SECONDS)
-            variance = older * (level / before.mean_seconds) ** 2
+            variance = min(older * (level / before.mean_seconds) ** 2, window.steps * level**2)
             return Estimate(level, variance, part * window.steps, window.inflation), True
     return _pooled(before, window, newer / older, history), False
 
