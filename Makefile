@@ -31,7 +31,7 @@ demo: $(VENV)/installed ## watch three unequal workers converge, against uniform
 	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo --fresh
 
 test: $(VENV)/installed-dev ## run all tests that need no cluster
-	$(BIN)/python -m pytest -q --durations=10 --ignore=tests/e2e -m "not e2e"
+	$(BIN)/python -m pytest -q --durations=10 $(ONLY) --ignore=tests/e2e -m "not e2e"
 
 test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers and install no packages
 	$(BIN)/python -m pytest -q --ignore=tests/e2e -m "not processes and not packages and not e2e"

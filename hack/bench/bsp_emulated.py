@@ -14,7 +14,7 @@ from pathlib import Path
 from emulated_law import ENV_SHARE
 
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits import cgroup, stopping
 
 DESCRIPTION = "emulated: workers wait instead of computing, for as long as their limits and neighbours say"
 
@@ -46,6 +46,10 @@ class EmulatedLimits:
         """Takes effect with the next step; no process is started."""
         self._neighbours = count
         self._write()
+
+    def set_stopped(self, stopped: bool) -> None:
+        """As `Limits.set_stopped`."""
+        stopping.set_stopped(self.pids, stopped=stopped)
 
     def cores(self) -> float | None:
         """As last set."""

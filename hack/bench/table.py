@@ -19,6 +19,8 @@ from statistics import median
 from typing import Any
 
 from papers import DYNAMIC_TIME_SAVED, EQUAL_CORES_CEILING, WEIGHTING_POINTS
+from recorded_elastic import chaos, handover, transition
+from recorded_replacement import replacement
 
 Document = Mapping[str, Any]
 Trials = Sequence[Document]
@@ -341,7 +343,11 @@ def _ablation(document: Document) -> str:
 TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "ablation": ablation,
     "bsp": bsp,
+    "chaos": chaos,
     "gpu": gpu,
+    "handover": handover,
+    "replacement": replacement,
+    "transition": transition,
     "weighting": weighting,
     "simulated": simulated,
 }

@@ -100,6 +100,9 @@ STEP_SECONDS = f"({rate(workers.OWN_SECONDS)} + {rate(workers.WAIT_SECONDS)})"
 
 THROUGHPUT = f"{rate(workers.SAMPLES)} / {STEP_SECONDS}"
 WAITING = f"{rate(workers.WAIT_SECONDS)} / {STEP_SECONDS}"
+REPEATED = f"max(increase({workers.STEPS_REPLAYED.series}{SELECTOR}[5m])) * {job(table.JOB_GLOBAL_BATCH_SIZE)}"
+"""Members replay a broken step together, so that one that has replayed most speaks for all."""
+
 MEMORY_SHARE = f"{worker(workers.MEMORY_PEAK_BYTES)} / {worker(workers.MEMORY_LIMIT_BYTES)}"
 
 
@@ -311,6 +314,26 @@ def resources(dashboard: Dashboard) -> Dashboard:
                 "Own time over the expected one, of workers that are slow by fault; none is good.",
                 "short",
                 (by("worker", table.JOB_STRAGGLER_SLOWDOWN), "{{worker}}"),
+                columns=8,
+            )
+        )
+        .with_panel(
+            graph(
+                "Changes of the members",
+                "Swaps, joins and leaves in the last five minutes, while the others train; and the seconds for which "
+                "they stood still for that.",
+                "short",
+                (f"max by (kind) (increase({table.JOB_TRANSITIONS.series}{SELECTOR}[5m]))", "{{kind}}"),
+                (growth(table.JOB_TRANSITION_SECONDS, "5m"), "seconds idle"),
+                columns=8,
+            )
+        )
+        .with_panel(
+            graph(
+                "Samples repeated",
+                "In the last five minutes: those of steps that a failure has broken, by the present global batch.",
+                "short",
+                (REPEATED, "samples"),
                 columns=8,
             )
         )

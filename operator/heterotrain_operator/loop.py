@@ -103,15 +103,17 @@ def run_job(
     on_round: Callable[[Seen, Decision], None],
     until: Callable[[Seen, Decision], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
+    wanted: Callable[[], Job] | None = None,
 ) -> Decision:
     """Run a job to its end, or until `until` is true, and return the last decision, which was acted on.
 
-    `now` gives Unix seconds, `monotonic` seconds that never leap; `pause` waits for at most so many seconds, less where
-    the backend has news. `on_round` is called after every round.
+    `wanted` gives the job as it is wanted by now, where that may change. `now` gives Unix seconds, `monotonic` seconds
+    that never leap; `pause` waits for at most so many seconds, less where the backend has news. `on_round` is called
+    after every round.
     """
     loop = Loop(cluster, clock=now, monotonic=monotonic)
     while True:
-        done = loop.round(job, None)
+        done = loop.round(job if wanted is None else wanted(), None)
         if done is None:
             pause(BUSY_PERIOD_SECONDS)
             continue
@@ -129,7 +131,14 @@ def period_seconds(seen: Seen, decision: Decision) -> float:
         for worker in seen.workers
     )
     quiet = training and decision.phase == "Running" and not (decision.create or decision.delete)
-    return _training_seconds(seen) if quiet else BUSY_PERIOD_SECONDS
+    return _training_seconds(seen) if quiet else _busy_seconds(seen)
+
+
+def _busy_seconds(seen: Seen) -> float:
+    """Between rounds while workers start or end. Where others train meanwhile, no oftener than reading these allows."""
+    reading = [worker.metrics for worker in seen.workers if worker.metrics is not None]
+    training = sum(each.protocol > 1 and each.phase == contract.PHASE_TRAINING for each in reading)
+    return min(max(BUSY_PERIOD_SECONDS, READING_SECONDS * training), PERIOD_SECONDS)
 
 
 def _training_seconds(seen: Seen) -> float:

@@ -18,14 +18,15 @@ class History:
     """Use it as a context manager, around what is to be recorded.
 
     `plans` are all plans by version, `written` the moments at which each was seen first; `pods` the names of all pods
-    by UID; `phases` those that the job went through, in their order, and `entered` the moments at which it was first
-    seen in each. Moments are Unix seconds.
+    by UID, and `leaving` the moments at which each was first seen to be deleted; `phases` those that the job went
+    through, in their order, and `entered` the moments at which it was first seen in each. Moments are Unix seconds.
     """
 
     def __init__(self, job: JobOnCluster) -> None:
         self.plans: dict[int, Plan] = {}
         self.written: dict[int, float] = {}
         self.pods: dict[str, str] = {}
+        self.leaving: dict[str, float] = {}
         self.phases: list[str] = []
         self.entered: dict[str, float] = {}
         self._api = job.cluster.api
@@ -80,7 +81,10 @@ class History:
             self.plans[plan.version] = plan
 
     def _see_pod(self, body: Document) -> None:
-        self.pods[body["metadata"]["uid"]] = body["metadata"]["name"]
+        uid = body["metadata"]["uid"]
+        self.pods[uid] = body["metadata"]["name"]
+        if "deletionTimestamp" in body["metadata"]:
+            self.leaving.setdefault(uid, time.time())
 
     def _see_job(self, body: Document) -> None:
         phase = (body.get("status") or {}).get("phase", "")

@@ -128,6 +128,10 @@ class JobOnCluster:
         """All steps that a worker, or its predecessors of the same name, wrote down."""
         return self.files.records(f"{self.namespace}/{self.pod_name(group, index)}.jsonl")
 
+    def log(self, pod: str) -> str:
+        """What a worker has printed."""
+        return self._kubectl("logs", pod)
+
     # --- what is done to it ---------------------------------------------------------------------------------------
 
     def patch(self, spec: Document) -> None:
@@ -139,6 +143,10 @@ class JobOnCluster:
         resources = {"requests": {"cpu": "50m"}, "limits": {"cpu": cpu}}
         body = {"spec": {"containers": [{"name": "trainer", "resources": resources}]}}
         self._kubectl("patch", "pod", self.pod_name(group), "--subresource=resize", f"--patch={json.dumps(body)}")
+
+    def execute(self, pod: str, *command: str) -> str:
+        """Run a command in the container of a worker."""
+        return self.cluster.kubectl("exec", f"--namespace={self.namespace}", pod, "--", *command)
 
     def delete(self) -> None:
         """Delete it, and wait until it and all its objects are gone."""

@@ -134,6 +134,14 @@ def two_workers(name: str = "digits", **spec: Any) -> Document:
     return job(name, group("large", "600m"), group("small", "300m"), **spec)
 
 
+def staying(manifest: Document) -> Document:
+    """The same job of workers that need one another: whatever ends one of them restarts all."""
+    for each in manifest["spec"]["workerGroups"]:
+        for container in each["template"]["spec"]["containers"]:
+            container.setdefault("env", []).append({"name": contract.ENV_ELASTIC, "value": "0"})
+    return manifest
+
+
 def idle(name: str, **spec: Any) -> Document:
     """A job of one worker that never joins, for whatever happens before training."""
     return job(name, sleeper("idle"), **spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ import os, resource, runpy, signal, sys, time
 import torch
 from heterotrain.training.optimizer import ElasticOptimizer
 
-commit, calls = ElasticOptimizer.step, 0
+commit, calls, name = ElasticOptimizer.step, 0, os.environ["HETEROTRAIN_WORKER"]
 
 def step(self, closure=None):
     global calls
     calls += 1
-    if calls == {at} and os.environ["HETEROTRAIN_WORKER"] == {worker!r}:
+    if calls == {at} and name.startswith({worker!r}):
         {fault}
     return commit(self, closure)
 
@@ -39,16 +39,19 @@ def digits_job(
     at: int = 0,
     width: int = 16,
     memory: str = "4Gi",
+    environment: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> HeteroTrainingJob:
-    """One group per entry of `cpus`; `fault` is a statement that `worker` executes in its `at`-th step."""
+    """One group per entry of `cpus`; `fault` is a statement that each whose name begins with `worker` executes in its
+    `at`-th step, those of a warm-up included."""
     out.mkdir(parents=True, exist_ok=True)
     program = FAULTY.format(at=at, worker=worker, fault=fault or "pass", script=str(SCRIPT))
     command = ["python", "-c", program, "--out", str(out), "--width", str(width)]
 
     def group(index: int, cpu: str) -> dict[str, Any]:
         limits = {"cpu": cpu, "memory": memory}
-        container = {"name": "t", "image": "none", "command": command, "resources": {"limits": limits}}
+        env = [{"name": name, "value": value} for name, value in (environment or {}).items()]
+        container = {"name": "t", "image": "none", "command": command, "env": env, "resources": {"limits": limits}}
         template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 20}}
         return {"name": f"g{index}", "replicas": 1, "template": template}
 

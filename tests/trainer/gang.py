@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain.contract import EvaluationRecord, Member, Plan, StepRecord, Termination, TrainingConfig
+from heterotrain.metric import Metric
 from trainer.warm import Process, WarmServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
 SECRET = "5ec2e7" * 8
+STAY = {contract.ENV_ELASTIC: "0"}
+"""Of workers that need one another until all of them start again, as users may ask for."""
 
 
 def free_port() -> int:
@@ -50,6 +54,15 @@ def warm_server() -> WarmServer:
     return server
 
 
+def start_cold(command: Sequence[str], environment: Mapping[str, str], folder: Path, output: int) -> Process:
+    """As `WarmServer.start`, with a process that has imported nothing."""
+    started: Any = subprocess.Popen(
+        [sys.executable, *command], env=dict(environment), cwd=folder, stdout=output, stderr=output
+    )
+    process: Process = started  # it has the same methods
+    return process
+
+
 class Gang:
     """`len(batches)` workers running `command`; use as a context manager."""
 
@@ -65,45 +78,61 @@ class Gang:
         generation: int = 1,
         micro: Sequence[int] = (),
         secret: str | None = SECRET,
+        cold: bool = False,
     ) -> None:
+        """`cold`: workers import torch themselves, as real ones do, instead of being forked from a warm process."""
         self.folder = folder
         self.plan_dir = folder / "plan"
         self.plan_dir.mkdir(parents=True, exist_ok=True)
-        self.ports = [free_port() for _ in batches]
+        self.members: list[Member] = []
+        """All workers that were ever started; a worker's number is its place here, and at first its rank."""
+        self.ports: list[int] = []
+        self.processes: list[Process] = []
+        self._command = command
+        self._start_process = start_cold if cold else warm_server().start
+        self._config = config
+        self._generation = generation
+        self._environment = ({} if secret is None else {contract.ENV_SECRET: secret}) | (environment or {})
+        self._stack = contextlib.ExitStack()
         members = tuple(
-            Member(f"w-{rank}", f"uid-{generation}-{rank}", f"127.0.0.1:{free_port()}", "cpu", batch, most)
-            for rank, (batch, most) in enumerate(zip(batches, micro or [0] * len(batches), strict=True))
+            self.start(batch, most) for batch, most in zip(batches, micro or [0] * len(batches), strict=True)
         )
         self.plan = Plan(10 * generation, generation, apply_at, members)
-        self.processes: list[Process] = []
-        self._stack = contextlib.ExitStack()
-        for rank, member in enumerate(members):
-            log = self._stack.enter_context((folder / f"{member.uid}.log").open("wb"))
-            path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
-            self.processes.append(
-                warm_server().start(
-                    command,
-                    os.environ
-                    | {
-                        "PYTHONPATH": path,
-                        "OMP_NUM_THREADS": "1",
-                        contract.ENV_JOB: "test",
-                        contract.ENV_WORKER: member.name,
-                        contract.ENV_UID: member.uid,
-                        contract.ENV_GROUP: "cpu",
-                        contract.ENV_PLAN_DIR: str(self.plan_dir),
-                        contract.ENV_CONFIG: config.to_json(),
-                        contract.ENV_METRICS_PORT: str(self.ports[rank]),
-                        contract.ENV_TERMINATION_LOG: str(folder / f"{member.uid}.end"),
-                        contract.ENV_SERIES: str(folder / f"{member.uid}.jsonl"),
-                    }
-                    | ({} if secret is None else {contract.ENV_SECRET: secret})
-                    | (environment or {}),
-                    REPOSITORY,
-                    log.fileno(),
-                )
-            )
         self.write(self.plan.to_json())
+
+    def start(self, batch: int, micro: int = 0, command: Sequence[str] = ()) -> Member:
+        """One worker more, which is in no plan yet."""
+        number, port = len(self.members), free_port()
+        member = Member(
+            f"w-{number}", f"uid-{self._generation}-{number}", f"127.0.0.1:{free_port()}", "cpu", batch, micro
+        )
+        log = self._stack.enter_context((self.folder / f"{member.uid}.log").open("wb"))
+        path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
+        self.processes.append(
+            self._start_process(
+                command or self._command,
+                os.environ
+                | {
+                    "PYTHONPATH": path,
+                    "OMP_NUM_THREADS": "1",
+                    contract.ENV_JOB: "test",
+                    contract.ENV_WORKER: member.name,
+                    contract.ENV_UID: member.uid,
+                    contract.ENV_GROUP: "cpu",
+                    contract.ENV_PLAN_DIR: str(self.plan_dir),
+                    contract.ENV_CONFIG: self._config.to_json(),
+                    contract.ENV_METRICS_PORT: str(port),
+                    contract.ENV_TERMINATION_LOG: str(self.folder / f"{member.uid}.end"),
+                    contract.ENV_SERIES: str(self.folder / f"{member.uid}.jsonl"),
+                }
+                | self._environment,
+                REPOSITORY,
+                log.fileno(),
+            )
+        )
+        self.members.append(member)
+        self.ports.append(port)
+        return member
 
     def __enter__(self) -> Gang:
         return self
@@ -126,9 +155,28 @@ class Gang:
             Member(m.name, m.uid, m.address, m.group, batch, most)
             for m, batch, most in zip(self.plan.members, batches, micro or [0] * len(batches), strict=True)
         )
-        self.plan = Plan(self.plan.version + 1, self.plan.generation, self.plan.apply_at, members)
+        self.plan = Plan(self.plan.version + 1, self.plan.generation, self.plan.apply_at, members, self.plan.continues)
         self.write(self.plan.to_json())
         return self.plan
+
+    def change(self, batches: Mapping[int, int], continues: int | None = None) -> Plan:
+        """The next generation: the workers of these numbers, in this order, with these batch sizes, go on. `continues`
+        is the present generation."""
+        members = tuple(replace(self.members[number], batch_size=batch) for number, batch in batches.items())
+        self.plan = Plan(
+            self.plan.version + 1,
+            self.plan.generation + 1,
+            self.plan.apply_at,
+            members,
+            self.plan.generation if continues is None else continues,
+        )
+        self.write(self.plan.to_json())
+        return self.plan
+
+    def await_generation(self, *numbers: int) -> None:
+        """Wait until these workers train in the newest generation."""
+        for number in numbers:
+            self.await_metric(number, table.GENERATION.name, self.plan.generation)
 
     def follow(self, *batches: int, micro: Sequence[int] = ()) -> Plan:
         """Publish these batch sizes and wait until all follow them."""
@@ -146,6 +194,15 @@ class Gang:
                 if sample.name in (name, f"{name}_total"):
                     return float(sample.value)
         return None
+
+    def by_label(self, number: int, metric: Metric) -> dict[int, float]:
+        """The values of a worker's metric by its own label, which is a number."""
+        return {
+            int(sample.labels[metric.further[0]]): sample.value
+            for family in text_string_to_metric_families(self._metrics(number))
+            for sample in family.samples
+            if sample.name == metric.name
+        }
 
     def _metrics(self, rank: int) -> str:
         try:
@@ -171,7 +228,7 @@ class Gang:
 
     def await_log(self, rank: int, text: str) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while text not in (self.folder / f"{self.plan.members[rank].uid}.log").read_text():
+        while text not in (self.folder / f"{self.members[rank].uid}.log").read_text():
             if time.monotonic() > deadline:
                 raise AssertionError(f"w-{rank} never said {text!r}:\n{self.logs()}")
             time.sleep(0.05)
@@ -187,14 +244,15 @@ class Gang:
         """Exit codes by rank."""
         return [process.wait(timeout=PATIENCE_SECONDS) for process in self.processes]
 
-    def succeed(self) -> None:
-        """Wait for all workers; each must report that the job is done."""
-        codes = self.wait()
+    def succeed(self, *numbers: int) -> None:
+        """Wait for these workers, or all; each must report that the job is done."""
+        chosen = numbers or range(len(self.processes))
+        codes = [self.processes[number].wait(timeout=PATIENCE_SECONDS) for number in chosen]
         assert codes == [0] * len(codes), self.logs()
-        assert all(self.ending(rank).finished for rank in range(len(codes)))
+        assert all(self.ending(number).finished for number in chosen)
 
     def ending(self, rank: int) -> Termination:
-        return Termination.from_text((self.folder / f"{self.plan.members[rank].uid}.end").read_text())
+        return Termination.from_text((self.folder / f"{self.members[rank].uid}.end").read_text())
 
     def series(self, rank: int) -> list[StepRecord]:
         return [StepRecord.from_json(line) for line in self._lines(rank) if '"metrics"' not in line]
@@ -204,12 +262,12 @@ class Gang:
         return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
 
     def _lines(self, rank: int) -> list[str]:
-        return (self.folder / f"{self.plan.members[rank].uid}.jsonl").read_text().splitlines()
+        return (self.folder / f"{self.members[rank].uid}.jsonl").read_text().splitlines()
 
     def losses(self) -> dict[int, float]:
         """Global loss by step: the sum of the workers' shares."""
         losses: dict[int, float] = {}
-        for rank in range(len(self.plan.members)):
+        for rank in range(len(self.members)):
             for record in self.series(rank):
                 losses[record.step] = losses.get(record.step, 0.0) + (record.loss or 0.0)
         return losses
@@ -221,7 +279,7 @@ class Gang:
         """The weights that a worker's script saved at its end (or, under a name, before)."""
         import torch
 
-        loaded: dict[str, Any] = torch.load(self.folder / f"{self.plan.members[rank].name}{name}.pt", weights_only=True)
+        loaded: dict[str, Any] = torch.load(self.folder / f"{self.members[rank].name}{name}.pt", weights_only=True)
         return loaded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from torch import nn
 
 from heterotrain.contract import Member, Plan
 from heterotrain.groups import generation as generation_module
-from heterotrain.groups.control import broadcast_document
+from heterotrain.groups.control import broadcast_document, sum_over_ranks
+from heterotrain.groups.convening.roster import Number
 from heterotrain.groups.generation import Collective, CollectiveError, Generation
 from heterotrain.groups.sockets import SocketCutter
-from heterotrain.state import checkpoint
+from heterotrain.state import checkpoint, state_transfer
 from heterotrain.state.checkpoint import CheckpointError
-from heterotrain.state.state_transfer import broadcast_state
+from heterotrain.state.state_transfer import Place, hand_over
 from trainer.gang import free_port
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -47,11 +48,21 @@ def kept_instead(kept: list[tuple[Any, Sequence[Collective]]]) -> Any:
 def pair() -> Iterator[tuple[Generation, Generation]]:
     """The groups of two workers, which are threads of this process."""
     store = dist.HashStore()
-    generations = [Generation(PLAN, 0, rank, SocketCutter()) for rank in range(2)]
+    generations = [Generation(PLAN, Number(1, 0), rank, SocketCutter()) for rank in range(2)]
     at_once([lambda each=each: each.make_groups(store) for each in generations])
     yield generations[0], generations[1]
     for each in generations:
         each.leave()
+
+
+def every(_: Place) -> bool:
+    """Whether a tensor is the same on all workers: of these states each is."""
+    return True
+
+
+def in_model(path: Place) -> bool:
+    """Of these states only the model's are."""
+    return path[0] == "model"
 
 
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -85,8 +96,8 @@ def test_a_state_gets_to_another_worker_tensor_by_tensor(pair: tuple[Generation,
     theirs = {"step": 0, "model": other.state_dict(), "optimizer": {"state": {}}, "list": [torch.tensor(0), ""]}
     sent, received = at_once(
         [
-            lambda: broadcast_state(own, 0, pair[0], takes=False),
-            lambda: broadcast_state(theirs, 0, pair[1], takes=True),
+            lambda: hand_over(own, 0, pair[0], takes=False, shared=every),
+            lambda: hand_over(theirs, 0, pair[1], takes=True, shared=every),
         ]
     )
     assert sent is None
@@ -115,11 +126,86 @@ def test_a_tensor_that_is_a_view_of_some_kind_gets_to_another_worker(
 ) -> None:
     _, received = at_once(
         [
-            lambda: broadcast_state({"tensor": tensor}, 0, pair[0], takes=False),
-            lambda: broadcast_state({"tensor": tensor}, 0, pair[1], takes=True),
+            lambda: hand_over({"tensor": tensor}, 0, pair[0], takes=False, shared=every),
+            lambda: hand_over({"tensor": tensor}, 0, pair[1], takes=True, shared=every),
         ]
     )
     torch.testing.assert_close(received["tensor"], tensor, rtol=0, atol=0, check_stride=False)
+
+
+@pytest.fixture
+def gather(request: pytest.FixtureRequest) -> Iterator[list[Generation]]:
+    """The groups of so many workers, which are threads of this process."""
+    members = tuple(Member(f"w-{rank}", "", "", "", 1) for rank in range(request.param))
+    store = dist.HashStore()
+    generations = [
+        Generation(Plan(1, 1, "step", members), Number(1, 0), rank, SocketCutter()) for rank in range(len(members))
+    ]
+    at_once([lambda each=each: each.make_groups(store) for each in generations])
+    yield generations
+    for each in generations:
+        each.leave()
+
+
+def received(generations: Sequence[Generation], source: int, own: Mapping[int, Any], lag: Collection[int]) -> list[Any]:
+    """What each rank has then."""
+    return at_once(
+        [
+            lambda rank=rank, each=each: hand_over(own[rank], source, each, takes=rank in lag, shared=in_model)
+            for rank, each in enumerate(generations)
+        ]
+    )
+
+
+def some_state() -> dict[str, Any]:
+    return {
+        "step": 7,
+        "bytes": torch.randint(0, 256, (13,), dtype=torch.uint8),  # so that nothing behind it begins at whole words
+        "model": {"weight": torch.randn(40, 9, dtype=torch.float64), "half": torch.randn(5).bfloat16()},
+        "list": [torch.tensor(3), torch.empty(0, 4), torch.randn(3, 4).t()],
+    }
+
+
+@pytest.mark.parametrize("window", [1, 64, 1 << 20], ids=["one element", "64 bytes", "all"])
+@pytest.mark.parametrize("lag", [{3}, {0}, {1, 3}, {0, 1, 2}], ids=str)
+@pytest.mark.parametrize("gather", [4, 5], indirect=True, ids=["4 workers", "5 workers"])
+def test_who_lags_behind_takes_the_state_of_the_others(
+    gather: list[Generation], lag: set[int], window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_transfer, "WINDOW_BYTES", window)
+    state, old = some_state(), {**some_state(), "step": 6}
+    source = min(set(range(len(gather))) - lag)
+    came = received(gather, source, {rank: old if rank in lag else state for rank in range(len(gather))}, lag)
+    assert {rank for rank, each in enumerate(came) if each is not None} == lag
+    for rank in lag:
+        torch.testing.assert_close(came[rank], state, rtol=0, atol=0, check_stride=False)
+
+
+@pytest.mark.parametrize("gather", [4], indirect=True)
+def test_what_is_each_worker_s_own_comes_from_one_of_them(gather: list[Generation]) -> None:
+    """As many tensors as they like: each worker registers what it wants."""
+    own = {rank: {"model": torch.ones(50), "mine": [torch.full((9,), rank)] * rank} for rank in range(4)}
+    came = received(gather, 1, own, {3})
+    torch.testing.assert_close(came[3], own[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("gather", [4], indirect=True)
+def test_who_holds_another_state_comes_to_its_end_with_the_others(
+    gather: list[Generation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_transfer, "WINDOW_BYTES", 64)
+    own = {rank: {"model": {"weight": torch.full((200 if rank == 2 else 20,), float(rank))}} for rank in range(4)}
+    own[1] = own[0]
+    torch.testing.assert_close(received(gather, 0, own, {3})[3], own[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("gather", [4], indirect=True)
+def test_a_state_comes_from_workers_that_hold_the_same_one(gather: list[Generation]) -> None:
+    """One that is laid out in another way, or was computed on another processor, would be another one in part."""
+    state, swapped = some_state(), some_state()
+    swapped["model"] = dict(reversed(swapped["model"].items()))
+    came = received(gather, 2, {0: state, 1: swapped, 2: state, 3: some_state()}, {3})
+    torch.testing.assert_close(came[3], state, rtol=0, atol=0, check_stride=False)
 
 
 class Lost:
@@ -160,10 +246,16 @@ def test_groups_with_a_collective_lost_beside_one_that_failed_are_not_waited_for
 
 def test_a_state_far_larger_than_ones_own_is_refused(pair: tuple[Generation, Generation]) -> None:
     huge = {"model": torch.empty(1 << 30, device="meta")}
+
+    def sends() -> None:
+        """As `hand_over` begins, with a state that this machine does not have."""
+        sum_over_ranks(torch.zeros(2, 2, dtype=torch.int64), pair[0])
+        broadcast_document(checkpoint.pack(huge), 0, pair[0])
+
     with pytest.raises(CheckpointError, match=r"the state of rank 0 has 4294967296 bytes, expected at most 671"):
         at_once(
             [
-                lambda: broadcast_document(checkpoint.pack(huge), 0, pair[0]),
-                lambda: broadcast_state({"model": torch.ones(1)}, 0, pair[1], takes=True),
+                sends,
+                lambda: hand_over({"model": torch.ones(1)}, 0, pair[1], takes=True, shared=every),
             ]
         )

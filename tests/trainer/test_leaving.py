@@ -11,7 +11,7 @@ import pytest
 
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
-from trainer.gang import Gang
+from trainer.gang import STAY, Gang
 
 pytestmark = pytest.mark.processes
 
@@ -53,7 +53,7 @@ def test_who_waits_for_groups_is_bounded_and_listens(tmp_path: Path, kind: str) 
 def test_who_is_asked_to_stop_before_all_have_met_says_so(tmp_path: Path) -> None:
     """The third worker never comes; the leader, whose startup deadline is ten minutes, need not wait for the second."""
     loop = "if name == 'w-2': time.sleep(3600)\n" + WHOLE
-    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=3)) as gang:
+    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=3), environment=STAY) as gang:
         for rank in range(2):
             gang.await_phase(rank, contract.PHASE_STARTING)
         time.sleep(1)
@@ -69,7 +69,7 @@ def test_a_slow_peer_is_waited_for_longer_than_the_timeout_before_groups_are_giv
     config = TrainingConfig(steps=4, progress_timeout_seconds=0.2)
     with Gang(tmp_path, command, (4, 4), config) as gang:
         gang.succeed()
-    assert "group formed again at step 2" in gang.logs()
+    assert "workers formed again at step 2" in gang.logs()
 
 
 def test_a_script_may_leave_the_loop_once_the_last_step_is_committed(tmp_path: Path) -> None:
@@ -92,19 +92,23 @@ def test_a_script_may_leave_the_loop_once_the_last_step_is_committed(tmp_path: P
         ("sys.exit('enough')", 1, "the script ended before the job's last step (step 3 of 1000)"),
     ],
 )
-def test_who_leaves_early_is_named_to_the_others_at_once(tmp_path: Path, leaving: str, code: int, mine: str) -> None:
+@pytest.mark.parametrize("environment", [{}, STAY], ids=["", "members stay"])
+def test_who_leaves_early_is_not_waited_for(
+    tmp_path: Path, leaving: str, code: int, mine: str, environment: dict[str, str]
+) -> None:
+    """The others go on, or if all are needed end, too, and name who left."""
     loop = f"for x, y in bs:\n    train(x, y)\n    if name == 'w-1' and s.step == 3: {leaving}\n"
     # The process goes on for longer than anybody should wait for it.
     loop += "if name == 'w-1': time.sleep(7)"
-    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=1000)) as gang:
-        assert gang.processes[0].wait(timeout=60) == gang.processes[2].wait(timeout=60) == 1
+    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=1000), environment=environment) as gang:
+        others = [gang.processes[rank].wait(timeout=60) for rank in (0, 2)]
         assert gang.processes[1].wait(timeout=60) == code
+    left = "w-1 left: its script left the loop over the batches after step 3 of 1000, by a break, a return"
     for rank in (0, 2):
-        message = gang.ending(rank).message
-        assert (
-            "w-1 left: its script left the loop over the batches after step 3 of 1000, by a break, a return" in message
-        )
+        assert gang.ending(rank).finished is not bool(environment)
+        assert (left in gang.ending(rank).message) is bool(environment)
         assert not gang.ending(rank).script_error
+    assert others == ([1, 1] if environment else [0, 0])
     assert gang.ending(1).message == mine
     assert gang.ending(1).script_error == (code == 1 and "ValueError" in mine)
 
@@ -157,11 +161,20 @@ print("loss", name, s.loss, s.leader)
 """
 
 
+# A checkpoint is written beside training.
+DIE_AFTER = """
+def die_after(file):
+    while not os.path.exists(file): time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+"""
+
+
 def test_epochs_of_the_scripts_own_go_on_where_a_checkpoint_ends(tmp_path: Path) -> None:
     config = TrainingConfig(epochs=4, checkpoint_path=str(tmp_path / "checkpoints"), checkpoint_every_steps=6)
-    path = script(tmp_path, EPOCHS.replace("train(x, y)", "train(x, y); os.kill(os.getpid(), 9) if s.step == 7 else 0"))
+    dies = f"""train(x, y); s.step == 7 and die_after({str(tmp_path / "checkpoints" / "step-0000000006.pt")!r})"""
+    path = script(tmp_path, DIE_AFTER + EPOCHS.replace("train(x, y)", dies))
     (tmp_path / "a").mkdir()
-    with Gang(tmp_path / "a", path, (8, 0), config) as gang:
+    with Gang(tmp_path / "a", path, (8, 0), config, environment=STAY) as gang:
         gang.wait()
     (tmp_path / "b").mkdir()
     with Gang(tmp_path / "b", script(tmp_path, EPOCHS), (0, 8), config, generation=2) as gang:
@@ -202,7 +215,7 @@ def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Pa
     with Gang(tmp_path, script(tmp_path, WHOLE), (4, 2, 2), config) as gang:
         gang.await_step(5)
         gang.processes[0].send_signal(signal.SIGSTOP)
-        # One leaves, so the other one asks the leader's store where to meet.
+        # One ends, so the other one waits for the leader, which may go on elsewhere.
         gang.processes[2].kill()
         gang.await_log(1, "will be replayed")
         gang.processes[1].send_signal(signal.SIGTERM)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -23,8 +24,10 @@ from heterotrain.gradients.counting import checked_count
 from heterotrain.gradients.precision import Arithmetic, in_float32
 from heterotrain.gradients.reduction import Witness
 from heterotrain.gradients.wire import StagedWire
+from heterotrain.groups.assembly import MembershipError
+from heterotrain.groups.convening.roster import Number
 from heterotrain.groups.generation import CollectiveError, Generation
-from heterotrain.groups.membership import MembershipError, Rendezvous
+from heterotrain.groups.sockets import SocketCutter
 from heterotrain.job.worker import MissingDeviceError, choose_device
 from heterotrain.origin import Origin
 from heterotrain.state import checkpoint
@@ -34,7 +37,6 @@ from heterotrain.state.checkpoint import CheckpointError
 from heterotrain.state.hyperparameters import Hyperparameters
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.running_step import RunningStep
-from trainer.gang import free_port
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["one", "other"])
@@ -43,11 +45,9 @@ Pair = namedtuple("Pair", ["one", "other"])
 @pytest.fixture
 def generation() -> Iterator[Generation]:
     """The groups of a job of one worker, in this process."""
-    plan = Plan(1, 1, "step", (Member("a", "uid", f"127.0.0.1:{free_port()}", "cpu", 8),))
-    rendezvous = Rendezvous(plan, 0, "cpu", deadline_seconds=60, spare_port=None, check_stop=lambda: None)
-    generation = rendezvous.meet(60)
+    generation = Generation(Plan(1, 1, "step", (Member("a", "", "", "", 1),)), Number(1, 0), 0, SocketCutter())
+    generation.make_groups(dist.HashStore())
     yield generation
-    rendezvous.leave()
     generation.leave()
 
 

@@ -49,6 +49,37 @@ def test_peak_is_that_of_measured_steps_since_the_plan_began() -> None:
     assert memory.peak.batch_size == 4
 
 
+def test_memory_beside_steps_is_had_where_it_fits_and_counts_for_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 1 << 40
+    monkeypatch.setattr(resources, "memory_limit_bytes", lambda: limit)
+    monkeypatch.setattr(resources, "children_memory_bytes", lambda: 10 * MEBIBYTE)
+    memory = PeakMemory()
+    memory.begin()
+    assert not memory.hold(1), "nobody knows what steps need"
+    take(96)
+    memory.step(8, 0.1, measured=True)
+    assert memory.peak is not None
+    room = 0.95 * limit - memory.peak.memory_bytes - 10 * MEBIBYTE
+    assert not memory.hold(int(room) + MEBIBYTE)
+    assert memory.hold(int(room) - 48 * MEBIBYTE)
+    before = memory.peak
+    take(256)
+    memory.step(8, 0.3, measured=True)
+    take(256)
+    memory.release()
+    memory.step(8, 0.3, measured=True)
+    memory.step(8, 0.3, measured=True)
+    assert memory.peak.memory_bytes < before.memory_bytes + 96 * MEBIBYTE
+
+
+def test_without_a_limit_memory_beside_steps_is_what_the_machine_has() -> None:
+    memory = PeakMemory()
+    if memory.limit_bytes() is not None:
+        pytest.skip("there is a limit here")
+    assert memory.hold(MEBIBYTE)
+    assert not memory.hold(1 << 50)
+
+
 def test_no_peak_is_reported_where_it_cannot_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "forget_peak", lambda: False)
     memory = PeakMemory()

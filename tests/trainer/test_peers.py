@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heterotrain.contract import Member, Plan
 from heterotrain.data.evaluation import Sums
-from heterotrain.peers import PeerError, parse_facts, parse_leaving, parse_number, parse_sums, parse_traits
+from heterotrain.peers import PeerError, parse_facts, parse_sums, parse_text, parse_traits
 from hostile import spoilt_text
 
 PLAN = Plan(7, 2, "step", (Member("a", "u1", "10.0.0.7:29500", "cpu", 96),))
@@ -67,20 +67,9 @@ def test_any_message_is_read_or_refused_as_another_workers(parse: Callable[[byte
         assert len(str(error).encode(errors="replace")) < 1500
 
 
-@pytest.mark.parametrize(
-    ("data", "word"),
-    [
-        (b'["w-1", "its script ended"]', ("w-1", "its script ended")),
-        (b"[" * 2000, ("a worker", "in disorder")),
-        (b"3", ("a worker", "in disorder")),
-        (b'["w-1"]', ("a worker", "in disorder")),
-        (b"\xff", ("a worker", "in disorder")),
-    ],
-)
-def test_a_message_of_leaving_is_understood_or_reported_in_general_words(data: bytes, word: tuple[str, str]) -> None:
-    assert parse_leaving(data) == word
-
-
-@given(st.binary() | st.sampled_from([b"7", b"9" * 5000, b"-1", b"", b"7" + b" " * 40]))
-def test_any_number_of_an_attempt_is_one_or_none(data: bytes) -> None:
-    assert parse_number(data) == (int(data) if data.isdigit() and len(data) <= 20 else 0)
+@given(st.binary())
+def test_any_short_text_is_read_or_refused_as_another_workers(data: bytes) -> None:
+    try:
+        assert len(parse_text(data, 5)) <= 5
+    except PeerError as error:
+        assert "cannot be understood" in str(error)

@@ -393,17 +393,19 @@ def test_the_first_process_prepares_while_others_wait_and_is_followed_if_it_fail
     assert order == [("mine", True), ("other", False), ("late", False)]
 
 
-def test_a_connection_of_another_thread_to_another_host_is_no_generations() -> None:
+def test_a_connection_of_another_thread_to_another_host_or_port_is_no_generations() -> None:
     import socket
 
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        for hosts, ends in ((("10.0.0.7",), False), (("127.0.0.1",), True)):
-            cutter = SocketCutter(hosts=hosts)
+        port = listening.getsockname()[1]
+        for host, ports, ends in (("10.0.0.7", [port], False), ("127.0.0.1", [], False), ("127.0.0.1", [port], True)):
+            cutter = SocketCutter(hosts=(host,))
             with cutter.watch():
                 near = socket.create_connection(listening.getsockname())
                 far, _ = listening.accept()
+            cutter.claim(ports)
             with near, far:
                 cutter.cut()
                 far.settimeout(5)

@@ -45,7 +45,8 @@ class Process:
     def send_signal(self, sent: int) -> None:
         """Send a signal; does nothing if the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, sent)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its code is still on its way here
+                os.kill(self.pid, sent)
 
     def kill(self) -> None:
         """End it at once."""

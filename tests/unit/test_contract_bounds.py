@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def plan_with(change: dict[str, Any], **member: Any) -> str:
 
 
 @pytest.mark.parametrize("number", [10**400, MAX_WHOLE + 1, -1, 7.0, True, "7", None, [7], float("nan")])
-@pytest.mark.parametrize("field", ["version", "generation", "globalBatchSize", "schema"])
+@pytest.mark.parametrize("field", ["version", "generation", "globalBatchSize", "schema", "continues"])
 def test_number_of_a_plan_that_is_none_or_beyond_bounds_is_refused_by_its_name(field: str, number: object) -> None:
     with pytest.raises(PlanError, match=f"^{field}: "):
         parse_plan(plan_with({field: number}))
@@ -125,3 +126,11 @@ def test_any_record_or_config_is_one_that_can_be_written_again_or_refused(text: 
             assert len(str(error).encode(errors="replace")) < 1000
             continue
         assert repr(kind.from_json(found.to_json())) == repr(found)
+
+
+def test_plan_says_what_it_continues_only_if_it_does() -> None:
+    assert "continues" not in DOCUMENT
+    carried_on = replace(PLAN, continues=1)
+    assert json.loads(carried_on.to_json())["continues"] == 1
+    assert parse_plan(carried_on.to_json()) == carried_on
+    assert parse_plan(PLAN.to_json()).continues == 0

@@ -1,6 +1,6 @@
 """The messages in JSON that workers send one another, read with the mistrust that anything from a network deserves.
 
-Gloo and the leader's store take whatever reaches their ports, and other workers may run another version of this
+Gloo takes whatever reaches its ports, and other workers may run another version of this
 library. Fields that are not known here are passed over.
 """
 
@@ -17,6 +17,7 @@ MAX_BYTES = 2 * MAX_PLAN_BYTES + 2**22
 
 LONGEST_NAME = 1024
 LONGEST_WORD = 1000
+_MOST_PORTS = 64
 
 
 class PeerError(ValueError):
@@ -85,22 +86,24 @@ def parse_traits(document: bytes) -> dict[str, str]:
     }
 
 
-def parse_leaving(data: bytes) -> tuple[str, str]:
-    """The worker that left, and why; in general words where that cannot be understood."""
+def parse_ports(data: bytes) -> list[int]:
+    """At which ports a worker's groups listen; those of its first groups if there are more than any worker has. Raises
+    PeerError."""
     try:
-        word: Any = parse_json(data, MAX_BYTES)
-    except ValueError:
-        word = None
-    match word:
-        case [str(name), str(why)]:
-            return as_text(name, LONGEST_NAME), as_text(why, LONGEST_WORD)
-    return "a worker", "in disorder"
+        found = parse_json(data, MAX_BYTES)
+    except ValueError as error:
+        raise PeerError(f"a worker's ports cannot be understood: {error}") from error
+    if not (isinstance(found, list) and all(is_whole(each, low=1) for each in found)):
+        raise PeerError(f"a worker's ports cannot be understood: {shown(found)}")
+    return found[:_MOST_PORTS]
 
 
-def parse_number(data: bytes) -> int:
-    """A whole number in the store; 0 if something else is in its place."""
-    text = data[:20].decode("ascii", errors="replace")
-    return int(text) if text.isascii() and text.isdigit() and len(data) <= len(text) else 0
+def parse_text(data: bytes, longest: int) -> str:
+    """A short text. Raises PeerError."""
+    try:
+        return data[: longest + 1].decode("ascii")[:longest]
+    except UnicodeDecodeError as error:
+        raise PeerError(f"a worker's text cannot be understood: {error}") from error
 
 
 def _is_figure(value: Any) -> TypeGuard[float]:

@@ -30,6 +30,7 @@ from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
 from heterotrain.refusals import check_loss, check_modules, check_optimizer, remark_on_lacking
 from heterotrain.reporting.cuda_peak import peak_memory_of
+from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
 from heterotrain.training.batches import Batches
 from heterotrain.training.context import Context
@@ -38,6 +39,7 @@ from heterotrain.training.model import ElasticModel
 from heterotrain.training.optimizer import ElasticOptimizer
 from heterotrain.training.schedules import Every
 from heterotrain.training.subject import Subject
+from heterotrain.training.warming import UnknownMetrics
 
 log = logging.getLogger(__name__)
 
@@ -65,16 +67,6 @@ def join(
     return Session(worker, worker.config, None)
 
 
-def _show_log() -> None:
-    """Alone, what is measured is worth seeing too, unless the script shows logs in a way of its own."""
-    logger = logging.getLogger("heterotrain")
-    if not logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-
-
 class Session:
     """One worker's side of a job."""
 
@@ -94,13 +86,13 @@ class Session:
             lambda: self._life is not None and self._life.in_collective,
         )
         if worker is not None:
-            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+            show_log_of_worker()
             Farewell(worker.termination_log, self._last_words).install()
             self._stop.install()
             limit_threads(os.environ)
             serve(self._metrics, worker.metrics_port)
         else:
-            _show_log()
+            show_log_alone()
         torch.manual_seed(config.seed)  # for the first weights; a script may seed again
         self._device = choose_device(config)
         self._metrics.memory = peak_memory_of(self._device)
@@ -128,8 +120,16 @@ class Session:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What `evaluate()` measured last, by name, over the whole data set; the same on all workers, empty before."""
+        """What `evaluate()` measured last, by name; the same on all workers, empty before, NaN while `warming`."""
+        if self.warming:
+            return UnknownMetrics()
         return {} if self._life is None else dict(self._life.evaluation.values)
+
+    @property
+    def warming(self) -> bool:
+        """Whether the loop runs for a few batches that are no part of the training, so that this worker, which was
+        created while others train, does not hold them up when it joins them. Nothing of it stays in what is trained."""
+        return self._life is not None and self._life.warm_up.is_running
 
     @property
     def total_steps(self) -> int:
@@ -168,7 +168,7 @@ class Session:
         if self._worker is None:
             return True
         if self._life is not None and self._life.started:
-            return self._life.rank == 0
+            return self._life.rank == 0 and not self.warming
         plan = PlanFile(self._worker.plan_dir).newest()
         rank = None if plan is None else plan.rank_of(self._worker.name, self._worker.uid)
         if rank is None:
@@ -246,7 +246,7 @@ class Session:
         context = Context(self._config, worker, plans, self._metrics, series, self._stop)
         self._life = life = WorkerLife(context, subject)
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
-        self._batches = Batches(life, loader, Prefetch(loader, order, life.step.coming))
+        self._batches = Batches(life, loader, Prefetch(loader, order, life.coming))
         return handle, ElasticOptimizer(optimizer, life.commit), self._batches
 
     def epochs(self) -> Iterator[int]:
@@ -264,7 +264,8 @@ class Session:
         life = self._prepared("stop()")
         if not life.started:
             raise RuntimeError("session.stop() belongs into the loop over the batches")
-        log.info("step %d: the script ends the job: %s", self.step, reason)
+        if not self.warming:
+            log.info("step %d: the script ends the job: %s", self.step, reason)
         life.end()
 
     def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
@@ -302,7 +303,7 @@ class Session:
         """
         if self._life is None:
             raise RuntimeError("session.scale() was called before session.prepare()")
-        return self._life.step.scale(loss, count)
+        return self._life.batch.scale(loss, count)
 
     def evaluate(
         self,
@@ -383,6 +384,8 @@ class Session:
         if stopped:
             why = "asked to stop" if self._stop.requested else "another worker was asked to stop"
             message = f"{why}; left after step {self.step}"
+        elif not error and life is not None and life.left:
+            message = f"the job goes on without this worker, which left after step {self.step}"
         elif not error and not finished:
             total = self._metrics.state.total_steps
             message = f"the script ended before the job's last step (step {self.step} of {total or 'unknown'})"
@@ -392,4 +395,5 @@ class Session:
             message=message,
             asked_to_stop=stopped,
             evaluated=self._metrics.state.evaluated,
+            left=not error and life is not None and life.left,
         )

@@ -19,6 +19,7 @@ VERSION_LABEL = "plan_version"
 PHASE_LABEL = "phase"
 METRIC_LABEL = "metric"
 RESUMED_FROM_LABEL = "resumed_from"
+BATCH_LABEL = "batch"
 
 WORKERS = Table("heterotrain_worker_", (JOB_LABEL, WORKER_LABEL, GROUP_LABEL, VERSION_LABEL))
 
@@ -42,6 +43,13 @@ GENERATION = WORKERS.row(
     field="generation",
     details="It grows with every change of the members.",
 )
+RANK = WORKERS.row(
+    GAUGE,
+    "rank",
+    "Rank in the active plan, from 0.",
+    field="rank",
+    details="It is absent before the first plan. A plan that is lost is restored in this order.",
+)
 
 # Of the worker.
 STEP = WORKERS.row(
@@ -62,6 +70,14 @@ LEAST_BATCH_SIZE = WORKERS.row(
     unit="samples",
     field="least_batch_size",
     details="It is 8 with BatchNorm, else 1; the operator gives the worker that many per step where it can.",
+)
+PROTOCOL = WORKERS.row(
+    GAUGE,
+    "protocol",
+    "Version of how workers meet that it speaks.",
+    field="protocol",
+    details="1: members stay the same until all of them start again; 2: some can join and leave while all live; 3: "
+    "they go on without any that ends.",
 )
 EPOCH = WORKERS.row(GAUGE, "epoch", "Epoch, from 0.", field="epoch", details="An epoch is a pass over the data.")
 IN_COLLECTIVE = WORKERS.row(GAUGE, "in_collective", "1 while only waiting for others.", field="in_collective")
@@ -199,6 +215,21 @@ STEPS_REPLAYED = WORKERS.row(
     details="The failure is that of a collective operation.",
 )
 STEPS_NONFINITE = WORKERS.row(COUNTER, "steps_nonfinite", "Steps with a loss that is no number.", unit="steps")
+CHECKPOINT_STEP = WORKERS.row(
+    GAUGE,
+    "checkpoint_step",
+    "Committed steps in the newest checkpoint.",
+    unit="steps",
+    details="Only the leader exports it, once a checkpoint that it wrote is on the disk.",
+)
+CHECKPOINT_SECONDS = WORKERS.row(
+    GAUGE,
+    "checkpoint_seconds",
+    "Seconds that it took to write the newest checkpoint.",
+    unit="s",
+    details="Training goes on meanwhile where memory allows it; if it takes longer than the steps between two "
+    "checkpoints, training waits. Only the leader exports it.",
+)
 
 # With labels of their own.
 RESUMED_STEP = WORKERS.row(
@@ -210,6 +241,17 @@ RESUMED_STEP = WORKERS.row(
     field="resumed_step",
     details="Only the leader exports it, and only if training went on from an earlier job's checkpoint. The label is "
     "that job's UID, empty if the checkpoint does not say.",
+)
+WARM_UP_SECONDS = WORKERS.row(
+    GAUGE,
+    "warm_up_seconds",
+    "Own seconds per step in the warm-up, by batch size.",
+    unit="s",
+    further=(BATCH_LABEL,),
+    field="warm_up",
+    details="A worker that is created while others train runs its loop for a few batches before it joins them. The "
+    "first step of each size does not count, and the optimizer's step is not in it. It is absent once the worker is a "
+    "member.",
 )
 PHASE = WORKERS.row(
     GAUGE,

@@ -40,7 +40,6 @@ NOT_YET = (
     Limit("spec.training.learningRateScaling", works=("None",)),
     Limit("spec.batching.policy", works=("Optimal", "Proportional"), missing=("LBBSP",)),
     Limit("spec.batching.prediction", works=tuple(PREDICTORS)),
-    Limit("spec.stragglers.action", works=("Ignore", "Report")),
     Limit("spec.scaling.condition", works=("None",)),
     Limit("spec.scaling.globalBatch", works=("Fixed",)),
     Limit("spec.runPolicy.schedulingPolicy"),

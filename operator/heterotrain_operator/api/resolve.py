@@ -41,6 +41,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
                 multiple_of=group.batch_size.multiple_of,
                 cpu_limit=cpu_limit(group),
                 flops=group.flops,
+                min_replicas=group.min_replicas,
             )
             for group in spec.worker_groups
         ),
@@ -120,6 +121,7 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         checkpoint_keep=spec.checkpoint.keep,
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
+        heartbeat_timeout_seconds=float(spec.membership.heartbeat_timeout_seconds),
         last_step=spec.training.last_step,
         backend=spec.training.backend,
     )

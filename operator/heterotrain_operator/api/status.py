@@ -24,6 +24,7 @@ from heterotrain_operator.api.base import (
 MAX_WORKERS_SHOWN = 256
 """Workers listed in the status; a longer list would make every update of it large."""
 
+MAX_DEPARTURES = 16
 MAX_CONDITIONS = 16
 Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 Number = Annotated[int, Field(ge=0, le=MAX_STEPS)]
@@ -70,8 +71,16 @@ class WorkerStatus(Model):
     state: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
         default=None,
         description="Where it is in its life: created, preparing, warm (ready to become a member), member (the plan "
-        "names it), leaving or gone.",
+        "names it), leaving (it is being deleted, or the plan names it no more) or gone.",
     )
+    generation: Number | None = Field(
+        default=None, description="Generation of the membership in which it trains. Absent: none yet."
+    )
+    joined_at_step: Number | None = Field(
+        default=None,
+        description="Committed steps when it joined others that trained. Absent: it started with all of them.",
+    )
+    joined_because: Text | None = Field(default=None, description="Why it joined them.")
     batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
         default=None, description="Samples per step in the active plan."
     )
@@ -102,6 +111,12 @@ class WorkerStatus(Model):
     straggler: StragglerStatus | None = Field(
         default=None, description="Why it counts as slow by fault. Absent: it does not."
     )
+    replaced_by: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
+        default=None, description="Worker that takes its place once it can, since it is a straggler. Absent: none."
+    )
+    replaces: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
+        default=None, description="Straggler whose place it takes once it can. Absent: none."
+    )
     max_batch_size: Annotated[int, Field(ge=0, le=MAX_BATCH)] | None = Field(
         default=None, description="Most samples at once that its memory is thought to hold. Absent: not known."
     )
@@ -110,6 +125,18 @@ class WorkerStatus(Model):
     )
     node: Annotated[str, Field(max_length=253)] = Field(default="", description="Node on which it runs.")
     message: Text = Field(default="", description="Why it waits or how it ended.")
+
+
+class DepartureStatus(Model):
+    """A member that left others which train on."""
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(description="Name of the pod.")
+    step: Number = Field(description="Committed steps when it was left out.")
+    time: Timestamp | None = Field(default=None, description="When it was left out.")
+    reason: Text = Field(default="", description="Why it left.")
+    replaced_by: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
+        default=None, description="Worker that took its place. Absent: none so far."
+    )
 
 
 class ResumedFrom(Model):
@@ -152,10 +179,10 @@ class JobStatus(Model):
         description="Where the job is in its life. Invalid: it asks for something impossible and was never started.",
     )
     ready: Annotated[str, Field(max_length=MAX_NAME)] | None = Field(
-        default=None, description="Workers that train, of those wanted, e.g. 3/4."
+        default=None, description="Workers that train, of those wanted now, e.g. 3/4."
     )
     replicas: Annotated[int, Field(ge=0, le=MAX_GROUPS * MAX_REPLICAS)] | None = Field(
-        default=None, description="Workers wanted, over all groups."
+        default=None, description="Workers wanted now, over all groups: without stragglers that were removed."
     )
     step: Number | None = Field(default=None, description="Committed steps.")
     total_steps: Number | None = Field(default=None, description="Steps at the end of training, if known.")
@@ -175,7 +202,7 @@ class JobStatus(Model):
         "checkpoint of this very job.",
     )
     restarts: Count | None = Field(
-        default=None, description="Restarts after a worker's own fault, counted against backoffLimit."
+        default=None, description="Restarts of all workers after a fault of one, counted against backoffLimit."
     )
     reason: Text | None = Field(default=None, description="Why the last decision was taken, in words and figures.")
     start_time: Timestamp | None = Field(
@@ -186,6 +213,12 @@ class JobStatus(Model):
         default=(),
         description="Conditions, one of each type.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    departures: Annotated[tuple[DepartureStatus, ...], Field(max_length=MAX_DEPARTURES)] | None = Field(
+        default=None,
+        description=f"The members that left others which train on, the newest {MAX_DEPARTURES} of them, oldest first. "
+        "Absent: none.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     workers: Annotated[tuple[WorkerStatus, ...], Field(max_length=MAX_WORKERS_SHOWN)] = Field(
         default=(),

@@ -18,6 +18,7 @@ from heterotrain_operator.cli import completion_command, init_command, validate_
 from heterotrain_operator.cli.cluster.commands import run_command
 from heterotrain_operator.cli.cluster.options import COMMANDS
 from heterotrain_operator.cli.exit_codes import BAD_INPUT, SUCCEEDED
+from heterotrain_operator.cli.local.chaos import chaos
 from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.local.run import run
 from heterotrain_operator.cli.parser import parse, parser
@@ -100,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return SUCCEEDED
         if asked.command == "completion":
             return completion_command.completion(parser(), asked.shell)
+        if asked.command == "chaos":
+            return chaos(asked, Path.cwd(), program)
         if asked.command == "validate":
             return validate_command.validate(asked.manifests, strict=asked.strict)
         if asked.command == "init":

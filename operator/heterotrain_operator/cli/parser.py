@@ -12,6 +12,7 @@ from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.cli import completion_command
 from heterotrain_operator.cli.cluster.options import add_commands
 from heterotrain_operator.cli.local import script_output
+from heterotrain_operator.cli.local.chaos_options import add_chaos
 from heterotrain_operator.cli.script_job import IMAGE, is_script
 from heterotrain_operator.cli.simulated.options import add_simulate
 from heterotrain_operator.cli.version import package_version
@@ -59,6 +60,7 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"heterotrain {package_version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_run(commands)
+    add_chaos(commands)
     add_simulate(commands)
     _add_init(commands)
     _add_validate(commands)

@@ -25,6 +25,9 @@ COARSE_DIGITS = 3
 BASELINE_DIGITS = 10
 """Kept of the counters' baselines, since a window is a small difference of two large counters."""
 
+_CUT = tuple(f"%.{digits}g" for digits in range(18))
+"""By digits, how a number is written with so many."""
+
 LONGEST_TEXT = 4096
 """Characters of a text that is read; those that are written are far shorter."""
 
@@ -56,7 +59,7 @@ def cut(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
     """The number cut to its first digits, so that a memory read back equals the one written."""
     if -1e8 < value < 1e8 and not value % 1:
         return value  # of so few digits anyway; most counters are whole
-    return float(f"{value:.{digits}g}")
+    return float(_CUT[digits] % value)
 
 
 def checked(value: Any, default: Any, where: str) -> Any:

@@ -6,24 +6,46 @@ argument.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from heterotrain.contract import Plan
+from heterotrain.contract import MEMBERS_CHANGE, Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.quorum import unusable
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, missing, resized, stuck, survey
-from heterotrain_operator.core.lifecycle import progress
-from heterotrain_operator.core.lifecycle.failures import after_departures, after_failures, after_fatal, are_replaced
+from heterotrain_operator.core.lifecycle import elastic, passing, progress, removing, replacing, transitions
+from heterotrain_operator.core.lifecycle.failures import (
+    after_departures,
+    after_failures,
+    after_fatal,
+    are_replaced,
+    of_members,
+)
+from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, why_stuck
+from heterotrain_operator.core.lifecycle.membership import (
+    can_change,
+    has_finished,
+    has_lost_state,
+    with_protocol,
+)
 from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
 from heterotrain_operator.core.lifecycle.recovery import recovered
-from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond, respond_to_lasting
+from heterotrain_operator.core.lifecycle.responses import (
+    Incident,
+    is_elastic,
+    removes_surplus,
+    respond,
+    respond_to_lasting,
+)
 from heterotrain_operator.core.lifecycle.restarts import still_draining
+from heterotrain_operator.core.lifecycle.returning import returning
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.model import FINAL_PHASES, Decision, Event, Job, Seen, WorkerSeen, WorkerState
+from heterotrain_operator.core.lifecycle.vacancies import awaited_keys
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Event, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import batch_limit
 from heterotrain_operator.core.prediction.resource_use import name_of
@@ -42,14 +64,25 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if memory.created_at is None:
         memory = replace(memory, created_at=now)
     memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
+    memory = noticed(facts, with_protocol(facts, memory), now)
+    memory, arrived = passing.joined(job, facts, stored, memory, now)
+    memory = removing.still_removed(job, memory)
+    job = removing.without_removed(job, memory)
+    if job.failure_policy == "RestartAll" and can_change(job, facts, memory):
+        job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
-    if news is not None:
-        decided = replace(decided, events=(news, *decided.events))
+    if memory.draining and (memory.replacing or memory.removed or memory.switching):
+        memory = replace(memory, replacing=(), removed=(), switching="", switching_at=None)  # all places begin again
+    if memory.replacing and (memory.outcome or (facts.plan is not None and not is_elastic(job))):
+        decided, memory = replacing.ended_all(job, facts, decided, memory, now)
+    if news is not None or arrived:
+        decided = replace(decided, events=(*filter(None, [news]), *arrived, *decided.events))
     limited = _batch_limits(decided.plan or seen.plan, memory)
     slowed = _slowed_by(decided.plan or seen.plan, memory)
-    states = _worker_states(job, facts, memory)
+    states = _worker_states(job, facts, memory, decided.plan or seen.plan)
     is_over = decided.phase in FINAL_PHASES
-    standing = () if is_over else stragglers.verdicts(job, decided.plan or seen.plan, facts.members, memory)
+    members = facts.members if decided.plan is None else _members_of(decided.plan, facts)
+    standing = () if is_over else stragglers.verdicts(job, decided.plan or seen.plan, members, memory)
     steered = decided.phase == "Running" and any(facts.members)
     decided = replace(
         decided,
@@ -59,23 +92,41 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
         slowed_by=slowed,
         worker_states=states,
         stragglers=standing,
+        replacing=tuple((each.replaces, replacing.newcomer_name(job, each)) for each in memory.replacing),
+        removed=tuple((each.group, each.count) for each in memory.removed),
     )
     return decided, memory.rounded(stored)
 
 
-def _worker_states(job: Job, facts: Facts, memory: Memory) -> tuple[tuple[str, WorkerState], ...]:
-    """The states of all workers, those that are wanted last; a job that is suspended or over wants none."""
-    keys = () if job.suspend or memory.outcome else missing(job, facts)
+def _worker_states(job: Job, facts: Facts, memory: Memory, plan: Plan | None) -> tuple[tuple[str, WorkerState], ...]:
+    """The states of all workers, those that are wanted last; a job that is suspended or over wants none. `plan` is
+    the one that is active after the decision.
+    """
+    if is_elastic(job):
+        keys: Sequence[WorkerKey] = awaited_keys(job, memory)
+    else:
+        keys = missing(job, facts)
+    if job.suspend or memory.outcome:
+        keys = ()
+    over = leavers(facts, memory, plan)
+    there = ((name, WorkerState.LEAVING if name in over else state) for name, state in facts.states.items())
     wanted = ((key.name, WorkerState.WANTED) for key in keys if key.name not in facts.states)
-    return (*facts.states.items(), *wanted)
+    return (*there, *wanted)
+
+
+def _members_of(plan: Plan, facts: Facts) -> tuple[WorkerSeen | None, ...]:
+    seen = {(worker.name, worker.uid): worker for worker in facts.workers}
+    return tuple(seen.get((member.name, member.uid)) for member in plan.members)
 
 
 def _slowed_by(plan: Plan | None, memory: Memory) -> tuple[tuple[str, str], ...]:
     if not _is_of_members(plan, memory):
         return ()
-    causes = (
-        (m.name, name_of(worker.resource_use.cause)) for m, worker in zip(plan.members, memory.workers, strict=True)
-    )
+    causes = [
+        (member.name, name_of(worker.resource_use.cause))
+        for member, worker in zip(plan.members, memory.workers, strict=True)
+        if worker.resource_use.cause
+    ]
     return tuple((worker, cause) for worker, cause in causes if cause)
 
 
@@ -94,10 +145,11 @@ def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], .
 def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     if memory.outcome:
         return over(job, facts, memory, now)
-    if not memory.draining and _all_finished(job, facts):
+    if not memory.draining and _all_finished(job, facts, memory):
         message = f"all {len(facts.finished)} workers finished the job's last step"
         return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
-    hopeless = after_fatal(job, facts, memory, now)
+    # What becomes of a worker that is to replace a straggler concerns nobody else before it is a member.
+    hopeless = after_fatal(job, replacing.hidden_from(job, facts, memory), memory, now)
     if hopeless is not None:
         return hopeless
     if job.suspend:
@@ -112,8 +164,10 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         if draining is not None:
             return draining
         memory = replace(memory, draining=False, restart_at=None, starting_at=now)
-    if facts.lost or (facts.failed and not are_replaced(job, facts)):
-        response = after_failures(job, facts, memory, now)
+    changes = is_elastic(job)
+    counting = of_members(facts, memory)
+    if not changes and (counting.lost or (counting.failed and not are_replaced(job, counting))):
+        response = after_failures(job, counting, memory, now)
         if response is not None:
             return response
     if memory.plan_version > (facts.plan.version if facts.plan is not None else 0):
@@ -121,6 +175,8 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         if 0 <= since < SETTLE_SECONDS:
             reason = f"plan {memory.plan_version} was published and is not visible yet"
             return decision(job, "Running", "PlanPublished", reason), memory
+    if changes:
+        return _carried_on(job, facts, memory, now)
     again = recovered(job, facts, memory, now)
     if again is not None:
         return again
@@ -129,20 +185,103 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         return start(job, facts, memory, now)
     if len(members) < len(facts.members):
         return after_departures(job, facts, memory, now)
-    return _running(job, facts, members, memory, now)
+    if has_lost_state(facts):
+        why = f"no member has the state that plan {facts.plan.version} carries on"
+        return respond_to_lasting(job, facts, memory, now, incident=Incident.STATE_LOST, message=why)
+    if stuck_for := why_stuck(facts, memory):
+        return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=stuck_for)
+    finishing = any(facts.is_gone(worker) for worker in members)
+    change = resized(job, facts)
+    if change is not None and not finishing:
+        return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
+    planned = {member.name for member in facts.plan.members}
+    useful = planned | set(leavers(facts, memory, facts.plan))  # who leaves trains until the others have gone over
+    unplanned = tuple(name for name in facts.names if name not in useful) if removes_surplus(job) else ()
+    return _running(job, facts, members, memory, now, unplanned=unplanned)
+
+
+def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+    """The same of a job whose members change while they train, and beside that what is done about the members."""
+    everybody, memory = facts, transitions.ended(facts, memory, now)
+    if 0 <= memory.script_error_step < memory.progress_step:
+        memory = replace(memory, script_error_step=-1)  # the others have got past it, and need no restart for that
+    settled = not awaited(job, facts, memory, now)
+    standing = stragglers.verdicts(job, facts.plan, facts.members, memory) if _acts(job, memory) else ()
+    swaps = replacing.look(job, facts, memory, now, standing, settled=settled)
+    removed = removing.look(job, facts, swaps.memory, standing if settled else ())
+    leaving = {*swaps.leaving, *filter(None, [removed.leaving])}
+    look = elastic.look(removed.job, swaps.facts, removed.memory, now, leaving)
+    if removed.leaving and not _leaves_out(look.decided, removed.leaving):
+        removed = removing.Removing(job, swaps.memory)
+        look = elastic.look(job, swaps.facts, swaps.memory, now, swaps.leaving)
+    if not all(_leaves_out(look.decided, name) for name in swaps.leaving):
+        swaps, look = _fewer_swaps(job, swaps, now)
+    facts, job = swaps.facts, removed.job
+    look = replace(
+        look,
+        create=(*swaps.create, *look.create),
+        delete=(*swaps.delete, *look.delete),
+        events=(*swaps.events, *filter(None, [removed.event]), *look.events),
+    )
+    decided, memory = look.decided, look.memory
+    if decided is not None and decided.plan is not None and memory.replacing:
+        back = returning(job, facts, swaps.memory, now)
+        memory = replacing.swapped(job, facts, memory, swaps.memory, decided.plan)
+        memory, events = replacing.returned(job, everybody, memory, now, back)
+        look = replace(look, events=(*events, *look.events))
+    if decided is None:
+        members = tuple(worker for worker in facts.members if worker is not None)
+        decided, memory = _running(job, facts, members, memory, now, unplanned=())
+    if decided.phase != "Running":
+        memory, newcomers = replacing.given_up(job, memory)
+        there = [name for name in newcomers if name in everybody.names and name not in facts.names]
+        gone = tuple(dict.fromkeys((*decided.delete, *there))) if decided.delete else decided.delete
+        return replace(decided, delete=gone, events=(*look.events, *decided.events)), memory
+    return elastic.with_pods(decided, look), memory
+
+
+def _fewer_swaps(job: Job, swaps: replacing.Replacing, now: float) -> tuple[replacing.Replacing, elastic.Look]:
+    """One swap, if no split of the batch allows all of them; or none, and the newcomers stay until one does."""
+    one_by_one = [[each] for each in swaps.swaps] if len(swaps.swaps) > 1 else []
+    for each in one_by_one:
+        fewer = swaps.only(each)
+        look = elastic.look(job, fewer.facts, fewer.memory, now, fewer.leaving)
+        if all(_leaves_out(look.decided, name) for name in fewer.leaving):
+            return fewer, look
+    fewer = swaps.only(())
+    look = elastic.look(job, fewer.facts, fewer.memory, now)
+    kept = ", ".join(f"{newcomer} cannot take the place of {straggler} yet" for straggler, newcomer in swaps.swaps)
+    waiting = "; ".join(filter(None, [f"{kept}: no split of the global batch keeps all bounds", look.lacking.waiting]))
+    return fewer, replace(look, lacking=replace(look.lacking, waiting=waiting))
+
+
+def _leaves_out(decided: Decision | None, name: str) -> bool:
+    """Whether a plan was decided that does not name this worker."""
+    return decided is not None and decided.plan is not None and all(m.name != name for m in decided.plan.members)
+
+
+def _acts(job: Job, memory: Memory) -> bool:
+    """Whether something beyond the batches may be done about stragglers now."""
+    acts = job.stragglers.action in ("Replace", "Remove") and not job.dry_run
+    return acts and (bool(memory.replacing) or any(known.evidence.advised for known in memory.workers))
 
 
 def _running(
-    job: Job, facts: Facts, members: tuple[WorkerSeen, ...], memory: Memory, now: float
+    job: Job,
+    facts: Facts,
+    members: tuple[WorkerSeen, ...],
+    memory: Memory,
+    now: float,
+    *,
+    unplanned: tuple[str, ...],
 ) -> tuple[Decision, Memory]:
-    """The active plan names exactly the workers that are there: watch over them, and adjust their batches."""
+    """The active plan names exactly the workers that train: watch over them, adjust their batches, and delete the pods
+    that are `unplanned`.
+    """
     assert facts.plan is not None
     plan = facts.plan
     version = next_version(facts, memory)
     finishing = [worker.name for worker in members if facts.is_gone(worker)]
-    change = resized(job, facts)
-    if change is not None and not finishing:
-        return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
     memory = aligned(memory, plan, now)
     blind = facts.metrics_problem or progress.all_silent(members, facts.states)
     if blind:
@@ -160,8 +299,6 @@ def _running(
         if response is not None:
             return response
     silent = progress.silent(job, members, memory, now)
-    planned = {member.name for member in plan.members}
-    unplanned = tuple(name for name in facts.names if name not in planned) if removes_surplus(job) else ()
     if finishing:
         rest = [worker.name for worker in members if not facts.is_gone(worker)]
         reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
@@ -212,11 +349,14 @@ def _carried_out(
     return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=events), memory
 
 
-def _all_finished(job: Job, facts: Facts) -> bool:
+def _all_finished(job: Job, facts: Facts, memory: Memory) -> bool:
     """Every member of the active plan ended well; where none of them is there, every worker that is wanted."""
+    members = [worker for worker in facts.members if worker is not None]
+    carries_on = facts.plan is not None and facts.plan.continues > 0  # also if the memory is lost
+    if facts.plan is not None and (carries_on or memory.protocol >= MEMBERS_CHANGE) and has_finished(facts, memory):
+        return True  # others were to join, and are too late
     if facts.failed or facts.live or not facts.finished:
         return False
-    members = [worker for worker in facts.members if worker is not None]
     if members:
         return len(members) == len(facts.members)
     return len(facts.finished) >= sum(group.replicas for group in job.groups)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Plan
+from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, PHASE_WARMING, Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.split.levels import Bounds
@@ -112,6 +112,7 @@ def _with_sound_metrics(worker: WorkerSeen, newest: int) -> WorkerSeen:
         metrics.epoch,
         metrics.memory_batch_size,
         metrics.least_batch_size,
+        metrics.protocol,
     )
     sound = max(numbers) < MAX_WHOLE and min(numbers) > -MAX_WHOLE and metrics.plan_version <= newest
     return worker if sound else replace(worker, metrics=None)
@@ -139,7 +140,7 @@ def state_of(worker: WorkerSeen, *, is_member: bool) -> WorkerState:
         return WorkerState.MEMBER
     if worker.phase != "Running" or worker.metrics is None or not worker.address:
         return WorkerState.CREATED
-    if worker.metrics.phase in (PHASE_PREPARING, PHASE_PAUSED):
+    if worker.metrics.phase in (PHASE_PREPARING, PHASE_WARMING, PHASE_PAUSED):
         return WorkerState.PREPARING
     return WorkerState.WARM
 

@@ -27,7 +27,7 @@ class WorkerState(StrEnum):
     PREPARING = "preparing"  # it answers, but its script still loads and builds what it needs
     WARM = "warm"  # it can become a member at once
     MEMBER = "member"  # the active plan names it
-    LEAVING = "leaving"  # it still runs, but its pod is being deleted
+    LEAVING = "leaving"  # it still runs, but its pod is being deleted, or the active plan names it no more
     GONE = "gone"  # its process is over, or the pod of a member is not there any more
 
 
@@ -43,6 +43,7 @@ class Group:
     multiple_of: int = 1  # batches are multiples of it
     cpu_limit: float | None = None
     flops: float | None = None
+    min_replicas: int = 1  # removing stragglers leaves so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,11 @@ class Stragglers:
     """What is done about workers that are slow by fault, and how they are told.
 
     A worker counts as one below `threshold` of the speed expected of it; `smoothing` is the weight of the newest
-    interval in the moving average of that. `rule` is a key of `core.stragglers.rules.RULES`.
+    interval in the moving average of that. At most `max_replacements` are begun over the whole job, `cooldown_seconds`
+    after one another. `rule` is a key of `core.stragglers.rules.RULES`.
     """
 
-    action: str = "Report"  # Ignore | Report
+    action: str = "Report"  # Ignore | Report | Rebalance | Replace | Remove
     threshold: float = 0.8
     smoothing: float = 0.1
     max_replacements: int = 3
@@ -132,6 +134,9 @@ class WorkerMetrics:
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0
     least_batch_size: int = 1  # with fewer samples its model trains badly
+    protocol: int = 1  # 2: its group's members can change while they train
+    rank: int | None = None  # in the plan that it follows
+    warm_up: tuple[tuple[int, float], ...] = ()  # batches and own seconds of its steps before it was a member
     resumed_step: int | None = None  # of an earlier job's checkpoint, which training went on from
     resumed_from: str = ""  # that job's UID, if it is known
     evaluated: Evaluated | None = None  # of the leader: what was measured last
@@ -148,13 +153,13 @@ class WorkerSeen:
 
     `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
     once it ended; `finished`, `step` and `message` are its last words, and so are `script_error` (the script itself
-    raised, after `step` committed steps), `fatal` (no other try may be made) and `asked_to_stop` (it left in order,
-    since it or another was sent SIGTERM). `disrupted`: somebody else shows that its end is not its fault (preemption,
-    eviction, a lost node), so it does not count as a restart; its own words show nothing. `deleting_since`: it is being
-    deleted, and its grace ends at that moment, in Unix seconds. `node` is where it runs, if that is known; `node_lost`:
-    that node does not answer, so nothing the worker last said can be relied on. `gated`: it may not be placed yet, by
-    somebody's decision. `lingering`: the worker has ended, but its pod has not, for a container beside it goes on.
-    `evaluated`: last words, too.
+    raised, after `step` committed steps), `fatal` (no other try may be made), `asked_to_stop` (it left in order,
+    since it or another was sent SIGTERM) and `left` (it left in order, since the job goes on without it). `disrupted`:
+    somebody else shows that its end is not its fault (preemption, eviction, a lost node), so it does not count as a
+    restart; its own words show nothing. `deleting_since`: it is being deleted, and its grace ends at that moment, in
+    Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does not answer, so nothing the
+    worker last said can be relied on. `gated`: it may not be placed yet, by somebody's decision. `lingering`: the
+    worker has ended, but its pod has not, for a container beside it goes on. `evaluated`: last words, too.
     """
 
     name: str
@@ -173,6 +178,7 @@ class WorkerSeen:
     script_error: bool = False
     fatal: bool = False
     asked_to_stop: bool = False
+    left: bool = False
     deleting_since: float | None = None
     node: str = ""
     node_lost: bool = False
@@ -239,7 +245,9 @@ class Decision:
     worker, the greatest batches that memory is thought to hold, where that is known. `imbalance` is by what part of the
     mean the slowest own time exceeds it, under the plan that was active; None: not measured. `worker_states` are those
     that the decision rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
-    `stragglers` are the verdicts that stand.
+    `stragglers` are the verdicts that stand, and `replacing` are stragglers, each with the newcomer that is to take its
+    place; `removed` is by how many workers groups are to be smaller, since stragglers were removed. `beside_training`:
+    the workers to create join others that train, and warm up before.
     """
 
     phase: JobPhase
@@ -256,3 +264,6 @@ class Decision:
     imbalance: float | None = None
     worker_states: tuple[tuple[str, WorkerState], ...] = ()
     stragglers: tuple[Verdict, ...] = ()
+    beside_training: bool = False
+    replacing: tuple[tuple[str, str], ...] = ()
+    removed: tuple[tuple[str, int], ...] = ()

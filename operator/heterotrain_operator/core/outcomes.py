@@ -74,6 +74,26 @@ def decision(
     return Decision(phase, reason, plan, create, delete, conditions, events, imbalance=health.imbalance)
 
 
+def with_remark(decided: Decision, remark: str, *, degraded: str, code: str) -> Decision:
+    """A decision that says this besides, in its reason and its phase's condition; and, unless that is empty, why the
+    job is Degraded besides, with the condition's reason where nothing else is wrong.
+    """
+    if not remark:
+        return decided
+    reason = f"{decided.reason}; {remark}"
+
+    def remarked(each: Condition) -> Condition:
+        if each.type == decided.phase:
+            return replace(each, message=reason)
+        if each.type != "Degraded" or not degraded:
+            return each
+        if each.status:
+            return replace(each, message=f"{each.message}; {degraded}")
+        return replace(each, status=True, reason=code, message=degraded)
+
+    return replace(decided, reason=reason, conditions=tuple(map(remarked, decided.conditions)))
+
+
 def ending(
     job: Job,
     facts: Facts,

@@ -13,7 +13,12 @@ from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
-from heterotrain_operator.core.columns import COARSE_DIGITS, checked, cut
+from heterotrain_operator.core import passages
+from heterotrain_operator.core import replacements as replacement_rows
+from heterotrain_operator.core.columns import BASELINE_DIGITS, COARSE_DIGITS, checked, cut
+from heterotrain_operator.core.passages import Passage
+from heterotrain_operator.core.pending import Pending, from_rows, rows_of
+from heterotrain_operator.core.replacements import Removal, Replacement
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of
 
 SCHEMA = 1
@@ -46,7 +51,22 @@ class Memory:
     (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
     `start_seconds` is how long the present workers took from nothing to their first plan. So many `windows` were
     compared with those before them, up to a bound, with this `persistence` (`prediction/roughness.py`). The estimates
-    that chose the batches `rested_on` so many steps, counted as independent ones (`patience.py`).
+    that chose the batches `rested_on` so many steps, counted as independent ones (`patience.py`). All members speak
+    this `protocol`, by which they meet. `changing`: nobody was seen yet who follows the members of the active plan, of
+    which the last so many (`joining`) have not trained; `changed_at` is since when that is due, or was seen
+    (`lifecycle/following.py`). `entering` are the keys of members that were to join, and have not said yet that they
+    train, one after the other. `leaving` are the keys of workers that an earlier plan named and that still live, one
+    after the other; since `unfit_at` members that are not wanted any more stay, for the others cannot do without them
+    (`lifecycle/elastic.py`); and `pending` are places whose workers are lacking (`lifecycle/refill.py`).
+
+    `ending`: the first member that was left has finished, so that the job is over once the others have ended.
+
+    `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
+    began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
+    (`lifecycle/removing.py`). A change of the members was published at `switching_at`, when `switching_step` steps were
+    committed that took `switching_seconds` each; such changes have stood still for `transition_seconds` in the mean,
+    `idle_seconds` in all, and so many of them were `swaps`, `joins` and `leaves` (`lifecycle/transitions.py`). The
+    newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
     """
 
     plan_version: int = 0
@@ -93,6 +113,30 @@ class Memory:
     start_seconds: float = 0.0
     windows: int = 0
     persistence: float = 0.0
+    protocol: int = 1
+    changing: bool = False
+    joining: int = 0
+    entering: str = ""
+    leaving: str = ""
+    unfit_at: float | None = None
+    changed_at: float | None = None
+    replacements: int = 0
+    replaced_at: float | None = None
+    switching_at: float | None = None
+    switching: str = ""
+    switching_step: int = -1
+    switching_seconds: float = 0.0
+    transition_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    ending: bool = False
+    swaps: int = 0
+    joins: int = 0
+    leaves: int = 0
+    pending: tuple[Pending, ...] = ()
+    replacing: tuple[Replacement, ...] = ()
+    removed: tuple[Removal, ...] = ()
+    arrivals: tuple[Passage, ...] = ()
+    departures: tuple[Passage, ...] = ()
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -109,6 +153,10 @@ class Memory:
                 worker._replace(silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
                 for worker in self.workers
             ),
+            pending=tuple(each.moved(seconds) for each in self.pending),
+            replacing=tuple(each.moved(seconds) for each in self.replacing),
+            arrivals=tuple(each.moved(seconds) for each in self.arrivals),
+            departures=tuple(each.moved(seconds) for each in self.departures),
             **{name: moment + seconds for name, moment in moments.items() if moment is not None},
         )
 
@@ -117,14 +165,15 @@ class Memory:
 
         Memory at another batch than the present one cannot: that batch may not come again.
         """
-        return self._learned == other._learned and all(
+        tables = (self._learned, self.pending, self.replacing, self.removed)
+        return tables == (other._learned, other.pending, other.replacing, other.removed) and all(
             getattr(self, each.name) == getattr(other, each.name) for each in _JOB_FIELDS if each.name not in _MEASURED
         )
 
     @property
-    def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[int]]:
+    def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[int], list[int]]:
         """What failures have taught, and only another one would teach again; at which batches memory was seen; and who
-        is named a straggler, which is reported once.
+        is named a straggler, which is reported once; and how many ends of a place's workers counted.
         """
         uses = [worker.memory_use for worker in self.workers]
         bounds = [
@@ -132,7 +181,8 @@ class Memory:
         ]
         seen = [(use.low_batch, use.high_batch, use.failed_batch) for use in uses]
         named = [rank for rank, worker in enumerate(self.workers) if worker.evidence.named]
-        return bounds, seen if any(map(any, seen)) else [], named
+        failures = [worker.failures for worker in self.workers]
+        return bounds, seen if any(map(any, seen)) else [], named, failures if any(failures) else []
 
     def rounded(self, before: Memory | None = None) -> Memory:
         """With every worker's numbers cut to the digits that are kept; `before` is the memory that this one follows."""
@@ -146,6 +196,11 @@ class Memory:
             rested_on=cut(self.rested_on),
             start_seconds=cut(self.start_seconds),
             persistence=cut(self.persistence, COARSE_DIGITS),
+            switching_seconds=cut(self.switching_seconds),
+            transition_seconds=cut(self.transition_seconds),
+            idle_seconds=cut(self.idle_seconds, BASELINE_DIGITS),
+            pending=tuple(each.rounded() for each in self.pending),
+            replacing=tuple(each.rounded() for each in self.replacing),
             workers=tuple(
                 [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(NOBODY), strict=False)]
             ),
@@ -160,6 +215,15 @@ class Memory:
                 document[each.name] = value
         if any(worker.key for worker in self.workers):
             document[_KEYS] = "".join(worker.key or NO_KEY for worker in self.workers)
+        if self.pending:
+            document["pending"] = rows_of(self.pending)
+        if self.replacing:
+            document["replacing"] = replacement_rows.rows_of(self.replacing)
+        if self.removed:
+            document["removed"] = replacement_rows.removal_rows(self.removed)
+        for name in _PASSAGES:
+            if getattr(self, name):
+                document[name] = passages.rows_of(getattr(self, name))
         document["workers"] = [worker.row() for worker in self.workers]
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
@@ -188,7 +252,15 @@ class Memory:
         }
         _bound(values)
         workers = map(WorkerMemory.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
-        return cls(workers=tuple(workers), **values)
+        return cls(
+            workers=tuple(workers),
+            pending=from_rows(document.get("pending", [])),
+            replacing=replacement_rows.from_rows(document.get("replacing", [])),
+            removed=replacement_rows.removals_from(document.get("removed", [])),
+            arrivals=passages.from_rows(document.get("arrivals", [])),
+            departures=passages.from_rows(document.get("departures", [])),
+            **values,
+        )
 
 
 _MEASURED = frozenset(
@@ -199,6 +271,7 @@ _MEASURED = frozenset(
         "between_steps",
         "stepped",
         "slow_step_seconds",
+        "changed_at",
         "half_placed_at",
         "most_placed",
         "promised_seconds",
@@ -212,6 +285,15 @@ _MEASURED = frozenset(
         "judged",
         "windows",
         "persistence",
+        "switching_at",
+        "switching",
+        "switching_step",
+        "switching_seconds",
+        "transition_seconds",
+        "idle_seconds",
+        "swaps",
+        "joins",
+        "leaves",
     }
 )
 _PROMISES = (
@@ -221,11 +303,16 @@ _PROMISES = (
     "retreated_seconds",
     "slow_step_seconds",
     "start_seconds",
+    "switching_seconds",
+    "transition_seconds",
+    "idle_seconds",
 )
 _MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
+_TABLES = ("workers", "pending", "replacing", "removed", "arrivals", "departures")
+_PASSAGES = ("arrivals", "departures")
 _VERSIONS = ("plan_version", "generation")
 _KEYS = "worker_keys"
-_JOB_FIELDS = tuple(each for each in fields(Memory) if each.name != "workers")
+_JOB_FIELDS = tuple(each for each in fields(Memory) if each.name not in _TABLES)
 
 
 def _bound(values: dict[str, Any]) -> None:

@@ -56,7 +56,8 @@ class WorkerMemory(NamedTuple):
     (`batching/policies/profile.py`, `omnilearn.py`), since when its metrics cannot be read (`lifecycle/progress.py`),
     where it runs (`lifecycle/prior.py`), and whether decisions leave it out (`batching/quorum.py`): `UNUSABLE`,
     `UNREADABLE`, or below these how many windows in a row could not be used; for how many decisions it has had no
-    samples, and how often it was tried again (`batching/retries.py`).
+    samples, and how often it was tried again (`batching/retries.py`); and how many ends of workers that had its place
+    counted (`lifecycle/refill.py`).
 
     `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
     members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
@@ -79,6 +80,7 @@ class WorkerMemory(NamedTuple):
     idle: Annotated[int, Column(32)] = 0
     retries: Annotated[int, Column(33)] = 0
     variation: Variation = Variation()
+    failures: Annotated[int, Column(54)] = 0
 
     def unmeasured(self) -> WorkerMemory:
         """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
@@ -102,14 +104,7 @@ class WorkerMemory(NamedTuple):
             evidence if evidence is before.evidence else evidence.rounded(),
             self.noted,
             cut(self.silent_since, BASELINE_DIGITS),
-            self.replaced_batch,
-            self.least_batch,
-            self.place,
-            self.key,
-            self.left_out,
-            self.idle,
-            self.retries,
-            self.variation,
+            *self[8:],
         )
 
     def measured(
@@ -121,24 +116,14 @@ class WorkerMemory(NamedTuple):
         resource_use: ResourceUse,
     ) -> WorkerMemory:
         """The same worker after a window of steps."""
-        return WorkerMemory(
-            step_time,
-            batch_cost,
-            memory_use,
-            throughput_cap,
-            resource_use,
-            self.evidence,
-            self.noted,
-            self.silent_since,
-            self.replaced_batch,
-            self.least_batch,
-            self.place,
-            self.key,
-            self.left_out,
-            self.idle,
-            self.retries,
-            self.variation,
-        )
+        return WorkerMemory(step_time, batch_cost, memory_use, throughput_cap, resource_use, *self[5:])
+
+    def with_evidence(self, evidence: Evidence) -> WorkerMemory:
+        """The same worker after it was judged."""
+        if evidence is self.evidence:
+            return self
+        time, cost, use, cap, resources = self[:5]
+        return WorkerMemory(time, cost, use, cap, resources, evidence, *self[6:])
 
     def row(self) -> list[Any]:
         """Its columns, without the empty ones at the end; whole numbers are written as such."""

@@ -11,6 +11,7 @@ from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.local.placement import place
 from heterotrain_operator.clusters.local.template import read_templates
+from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import WELL, Target
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.folder import TRIALS
@@ -108,9 +109,11 @@ def run_trials(
     placements: Sequence[Mapping[str, int]],
     logs: Path | None = None,
     keeps_checkpoints: bool = True,
+    control: ControlServer | None = None,
 ) -> list[TrialResult]:
     """Run trial after trial in `folder`, until one does not end well. `logs` is where the workers' logs are kept (None:
-    in `folder`); without `keeps_checkpoints` the folder is gone afterwards.
+    in `folder`); without `keeps_checkpoints` the folder is gone afterwards. Through `control` users put faults on
+    workers while a trial runs.
 
     Raises ManifestError if the job cannot run on this machine.
     """
@@ -123,6 +126,7 @@ def run_trials(
         schedule=experiment.schedule,
         placements=placements,
         keeps_checkpoints=keeps_checkpoints,
+        control=control,
     )
     results: list[TrialResult] = []
     for trial, position in zip(experiment.trials, experiment.positions(), strict=True):

@@ -67,6 +67,11 @@ def _forget(entries: Iterable[Path]) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
+def entries(here: Path, job: str) -> list[Path]:
+    """The folders of a job's runs, newest last, including those of which nothing is left."""
+    return _entries(here / RUNS / job)
+
+
 def newest(here: Path, job: str) -> Path | None:
     """The folder of a job's newest run of which something is left; None if there is none."""
     return next((entry for entry in reversed(_entries(here / RUNS / job)) if (entry / TRIALS).is_dir()), None)

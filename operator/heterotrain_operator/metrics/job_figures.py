@@ -39,7 +39,7 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         },
         table.JOB_PLANNED_BATCH_SIZE: {(m.name, m.group): m.batch_size for m in plan.members} if plan else None,
         table.JOB_EVALUATION: {(metric,): value for metric, value in evaluated.metrics} if evaluated else None,
-        table.JOB_WORKERS_WANTED: sum(group.replicas for group in job.groups),
+        table.JOB_WORKERS_WANTED: sum(group.replicas for group in job.groups) - sum(n for _, n in decision.removed),
         table.JOB_WORKERS_READY: sum(w.metrics is not None and w.metrics.phase in READY_PHASES for w in live),
         table.JOB_WORKERS_SILENT: sum(w.metrics is None and w.phase == "Running" for w in live),
         table.JOB_PLAN_VERSION: plan.version if plan else None,
@@ -50,6 +50,8 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         table.JOB_STEP: max(steps, default=None),
         table.JOB_ADJUSTMENTS: memory.adjustments,
         table.JOB_RESTARTS: memory.restarts,
+        table.JOB_TRANSITIONS: {("swap",): memory.swaps, ("join",): memory.joins, ("leave",): memory.leaves},
+        table.JOB_TRANSITION_SECONDS: memory.idle_seconds,
     }
     return JobFigures(namespace, job.name, figures)
 

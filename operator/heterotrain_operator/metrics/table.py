@@ -57,6 +57,20 @@ JOB_STRAGGLER_SLOWDOWN = JOBS.row(
 JOB_STEP = JOBS.row(GAUGE, "step", "Committed steps.", unit="steps")
 JOB_ADJUSTMENTS = JOBS.row(COUNTER, "adjustments", "Plans that changed a batch size.")
 JOB_RESTARTS = JOBS.row(COUNTER, "restarts", "Restarts after a worker's own fault.")
+JOB_TRANSITIONS = JOBS.row(
+    COUNTER,
+    "transitions",
+    "Changes of the members that were carried out while others trained: swap, join or leave.",
+    further=("kind",),
+)
+JOB_TRANSITION_SECONDS = JOBS.row(
+    COUNTER,
+    "transition_idle_seconds",
+    "Seconds for which workers stood still in these changes.",
+    unit="s",
+    details="An estimate, as coarse as a step and the looks are: the time until all members had gone over, without the "
+    "steps that were committed meanwhile.",
+)
 JOB_METRICS_SOURCE_UP = JOBS.row(GAUGE, "metrics_source_up", "1 if the workers' metrics could be asked for, 0 if not.")
 
 LEADER = OPERATOR.row(GAUGE, "leader", "1 if this replica holds the Lease.")

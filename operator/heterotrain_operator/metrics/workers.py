@@ -23,14 +23,23 @@ OWN_LABELS = frozenset(label for metric in table.WORKERS for label in metric.fur
 """Labels of single series of a worker, beside those that all of them have."""
 
 PHASE, EVALUATION, RESUMED_STEP = table.PHASE.series, table.EVALUATION.series, table.RESUMED_STEP.series
+WARM_UP = table.WARM_UP_SECONDS.series
 """The series of which the labels are read, too."""
 
 MAX_UID_LENGTH = 64
 MAX_LEAST_BATCH = 1024
 """Samples; a worker that reports to need more than this counts as one that needs one."""
 
+MAX_PROTOCOL = 1024
+"""A worker that speaks a greater version counts as one that speaks the first."""
+
 MAX_FIGURE = 2.0**53
 """Of any kind: steps, seconds, samples, bytes. Whole numbers beyond it cannot be distinguished."""
+
+MAX_BATCH_DIGITS = 9
+
+MAX_WARM_UP_SIZES = 8
+"""Batch sizes of a warm-up that are read: the smallest."""
 
 MAX_PHASE_LENGTH = 64
 """Characters of a phase's name, which may be one that this version does not know."""
@@ -65,12 +74,15 @@ def metrics_of(samples: Iterable[Sample]) -> WorkerMetrics | None:
 def _of_version(samples: Iterable[Sample], version: int) -> WorkerMetrics:
     values: dict[str, float] = {}
     evaluation: list[tuple[str, float]] = []
+    warm_up: list[tuple[str, float]] = []
     phase = resumed_from = ""
     for name, labels, value in samples:
         if name == PHASE:
             phase = labels.get(table.PHASE_LABEL, "") if value else phase
         elif name == EVALUATION:
             evaluation.append((labels.get(table.METRIC_LABEL, ""), value))
+        elif name == WARM_UP:
+            warm_up.append((labels.get(table.BATCH_LABEL, ""), value))
         else:
             if name == RESUMED_STEP:
                 resumed_from = labels.get(table.RESUMED_FROM_LABEL, "")
@@ -81,6 +93,7 @@ def _of_version(samples: Iterable[Sample], version: int) -> WorkerMetrics:
         "phase": _text("the phase", phase, MAX_PHASE_LENGTH),
         "resumed_from": _text("the earlier job's UID", resumed_from, MAX_UID_LENGTH),
         "evaluated": _evaluated(values.get(table.EVALUATION_STEP.name, math.nan), evaluation),
+        "warm_up": _warm_up(warm_up),
     }
     return WorkerMetrics(**found)
 
@@ -93,6 +106,16 @@ def _text(what: str, text: str, longest: int) -> str:
 
 def _evaluated(step: float, metrics: list[tuple[str, float]]) -> Evaluated | None:
     return Evaluated.of(int(step), metrics) if math.isfinite(step) else None
+
+
+def _warm_up(steps: Iterable[tuple[str, float]]) -> tuple[tuple[int, float], ...]:
+    """Batches and seconds; what is impossible is passed over, for it is a hint and no measurement."""
+    possible = (
+        (int(batch), seconds)
+        for batch, seconds in steps
+        if batch.isascii() and batch.isdigit() and len(batch) <= MAX_BATCH_DIGITS and 0 < seconds <= MAX_FIGURE
+    )
+    return tuple(sorted(each for each in possible if each[0] > 0)[:MAX_WARM_UP_SIZES])
 
 
 def _figure(name: str, value: float) -> float:
@@ -121,6 +144,10 @@ def _least_batch(_: str, value: float) -> int:
     return int(value) if 1 <= value <= MAX_LEAST_BATCH and value == int(value) else 1
 
 
+def _protocol(_: str, value: float) -> int:
+    return int(value) if 1 <= value <= MAX_PROTOCOL and value == int(value) else 1
+
+
 def _figure_or_none(_: str, value: float) -> float | None:
     return value if 0 <= value <= MAX_FIGURE else None
 
@@ -137,6 +164,7 @@ _BY_METRIC: Mapping[Metric, _Reader] = {
     table.LOSS: _any,  # it may be negative, and no number
     # One that is impossible does not make the others unreadable.
     table.LEAST_BATCH_SIZE: _least_batch,
+    table.PROTOCOL: _protocol,
     table.OBSERVED_SECONDS: _figure_or_none,
     table.CPU_SECONDS: _figure_or_none,
     table.CPU_THROTTLED_OF_VERSION: _figure_or_none,
@@ -151,7 +179,7 @@ def _readers() -> tuple[tuple[str, str, _Reader], ...]:
     Raises KeyError if a row of the table names a field that does not exist, or one of a type that cannot be read.
     """
     types = get_type_hints(WorkerMetrics)
-    apart = (table.PLAN_VERSION, table.PHASE, table.EVALUATION)
+    apart = (table.PLAN_VERSION, table.PHASE, table.EVALUATION, table.WARM_UP_SECONDS)
     rows = [metric for metric in table.WORKERS if metric.field and metric not in apart]
     return tuple((row.name, row.field, _BY_METRIC.get(row) or _BY_TYPE[types[row.field]]) for row in rows)
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from heterotrain.contract import Member, Plan
+from heterotrain.groups.convening.roster import Number
 from heterotrain.groups.generation import CollectiveError, Generation
 from heterotrain.groups.sockets import SocketCutter
 
@@ -24,9 +25,11 @@ plan = Plan(1, 1, "step", (Member("a", "", "", "", 1), Member("b", "", "", "", 1
 held = []
 for attempt in range(times):
     cutter = SocketCutter()
-    generation = Generation(plan, attempt, rank, cutter)
-    with cutter.watch():
+    generation = Generation(plan, Number(1, attempt), rank, cutter)
+    with cutter.watch() as ports:
         generation.make_groups(store)
+    store.set(f"ports/{attempt}/{rank}", json.dumps(ports))
+    cutter.claim({port for each in range(2) for port in json.loads(store.get(f"ports/{attempt}/{each}"))})
     tensor = torch.ones(1 << 20)
     generation.sum_gradients(tensor).wait()
     assert tensor[0] == 2

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -21,6 +22,9 @@ parser.add_argument("--width", type=int, default=8)
 parser.add_argument("--alone", type=int, default=0, help="global batch of a run alone")
 parser.add_argument("--early", type=int, default=0, help="save the weights after that many steps too")
 parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--lasting", action="store_true", help="take long until there is a file `go`")
+parser.add_argument("--apart", action="store_true", help="begin with a buffer that is each worker's own")
+parser.add_argument("--registers", default="", help="the name of a module that it registers")
 options = parser.parse_args()
 torch.set_default_dtype(getattr(torch, options.dtype))
 name = os.environ.get("HETEROTRAIN_WORKER", "alone")
@@ -37,20 +41,39 @@ class Noted(Dataset):
         return len(self.data)
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, ...]]:
-        self.notes.write(f"{session.step} {session.epoch} {','.join(map(str, indices))}\n")
+        if not session.warming:
+            self.notes.write(f"{session.step} {session.epoch} {','.join(map(str, indices))}\n")
         return [self.data[index] for index in indices]
+
+
+class Model(DigitsCNN):
+    """With a buffer that is in no state_dict. With `--apart` no two workers begin with the same: the others' is 0, like
+    the first one's, only after they have taken it over."""
+
+    def __init__(self) -> None:
+        super().__init__(options.width)
+        number = name.rpartition("-")[2]
+        offset = float(number) if options.apart and number.isdigit() else 0.0
+        self.register_buffer("offset", torch.tensor(offset), persistent=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images + self.offset)
 
 
 session = heterotrain.join(batch_size=options.alone or 1, epochs=options.epochs, seed=7)
 torch.manual_seed(1)
-model = DigitsCNN(options.width)
+model = Model()
 if options.optimizer == "sgd":
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
 else:
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr / 10)
 criterion = nn.CrossEntropyLoss(reduction=options.loss)
 model, optimizer, batches = session.prepare(model, optimizer, Noted(), loss=options.loss)
+if options.registers:
+    session.register(**{options.registers: nn.Linear(1, 1)})
 for images, labels in batches:
+    if options.lasting and not (options.out / "go").exists():
+        time.sleep(0.03 if session.step < 60 else 0.5)
     loss = session.scale(criterion(model(images), labels))
     loss.backward()
     optimizer.step()

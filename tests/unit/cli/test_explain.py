@@ -12,6 +12,7 @@ from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event
+from heterotrain_operator.core.passages import Passage
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.words import summary
@@ -169,6 +170,60 @@ def test_several_stragglers_are_named_with_the_evidence_of_the_slowest(api: ApiS
     job.put(api)
     [said] = explain()["Stragglers"]
     assert said.startswith("digits-g2-0, digits-g1-0; the slowest: digits-g1-0 takes 2 times as long ")
+
+
+def test_replacement_is_told_with_how_far_it_is(api: ApiServer, explain: Explain) -> None:
+    job = slowed("digits-g1-0")
+    first, second, third = job.document["status"]["workers"]
+    second["replacedBy"] = "digits-g1-1"
+    first["replacedBy"] = "digits-g0-1"
+    third |= {"name": "digits-g1-1", "replaces": "digits-g1-0", "phase": "preparing"}
+    job.put(api)
+    assert explain()["Stragglers that are being replaced"] == [
+        "digits-g0-1 is to take the place of digits-g0-0; its pod is not there yet",
+        "digits-g1-1 (preparing) takes the place of digits-g1-0 once it can join and its warm-up shows a gain",
+    ]
+
+
+def test_replacement_is_told_as_a_story(api: ApiServer, explain: Explain) -> None:
+    job = slowed("digits-g1-0")
+    told = [
+        ("StragglerDetected", "digits-g1-0 takes 2 times as long as when it was healthy"),
+        ("ReplacingStraggler", "creating digits-g1-1 to replace digits-g1-0: it is slow"),
+        ("SuccessfulCreatePod", "creating digits-g1-1"),
+        ("WorkerLeft", "digits-g1-0 left at step 190: digits-g1-1 takes its place"),
+        ("WorkerJoined", "digits-g1-10 trains since step 190: more workers are wanted"),
+        ("WorkerReplaced", "digits-g1-1 trains in place of digits-g1-0 since step 192"),
+    ]
+    for number, (reason, message) in enumerate(told, len(job.events)):
+        job.events.append(recorded(job.document, Event("Normal", reason, message), job.world.now, number))
+    job.put(api)
+    story = explain()["How digits-g1-0 was to be replaced"]
+    assert "digits-g1-0 takes 2 times as long" in story[0]
+    assert [line.split(" ago: ")[1].split(":")[0] for line in story[1:]] == [
+        "creating digits-g1-1 to replace digits-g1-0",
+        "digits-g1-0 left at step 190",
+        "digits-g1-1 trains in place of digits-g1-0 since step 192",
+    ]
+
+
+def test_workers_that_came_and_went_are_told_of_in_order(api: ApiServer, explain: Explain) -> None:
+    job = trained()
+    memory = replace(
+        Memory.from_json(job.plan_map[MEMORY_KEY]),
+        departures=(Passage("digits-g1-7", 20, 5.0, "it was killed by SIGKILL", "digits-g1-8"),),
+        arrivals=(
+            Passage("digits-g1-7", 10, 2.0, "more workers are wanted"),
+            Passage("digits-g1-8", 22, 9.0, "in place of digits-g1-7"),
+        ),
+    )
+    job.plan_map[MEMORY_KEY] = memory.to_json()
+    job.put(api)
+    assert explain()["Who joined and left while others trained"] == [
+        "step 10: digits-g1-7 joined: more workers are wanted",
+        "step 20: digits-g1-7 left: it was killed by SIGKILL (digits-g1-8 trains in its place)",
+        "step 22: digits-g1-8 joined: in place of digits-g1-7",
+    ]
 
 
 def test_nothing_is_said_of_stragglers_where_there_are_none(api: ApiServer, explain: Explain) -> None:

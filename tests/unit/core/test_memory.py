@@ -55,7 +55,7 @@ WORKER = any_of(
     evidence=any_of(Evidence),
     key=KEY,
 )
-COLUMNS = 54
+COLUMNS = 55
 SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 
@@ -137,6 +137,22 @@ def test_worker_of_an_operator_that_did_not_know_least_batches_is_read() -> None
     [least_batch] = [number for number, name, _ in columns_of(WorkerMemory) if name == "least_batch"]
     assert len(row) == least_batch, "what it knows nothing of is left out"
     assert Memory.from_json(text).workers == (FAST,)
+
+
+@settings(max_examples=30)
+@given(WORKER, WORKER)
+def test_what_a_window_and_a_verdict_say_nothing_of_is_kept(known: WorkerMemory, other: WorkerMemory) -> None:
+    measured = {part: getattr(other, part) for part in WorkerMemory.measured.__annotations__ if part != "return"}
+    assert known.measured(**measured) == known._replace(**measured)
+    assert known.with_evidence(other.evidence) == known._replace(evidence=other.evidence)
+
+
+@settings(max_examples=100)
+@given(any_of(BatchCost, **SUMS), POSITIVE | FINITE)
+def test_cost_of_which_only_the_speed_moved_is_rounded_as_any_other(known: BatchCost, speed: float) -> None:
+    known = known.rounded(BatchCost())
+    moved = known._replace(speed=speed)
+    assert moved.rounded(known) == moved.rounded(BatchCost())
 
 
 @pytest.mark.parametrize("number", [MAX_WHOLE, MAX_WHOLE - 1])
@@ -300,3 +316,8 @@ def test_doubt_reads_back_as_it_was_however_many_promises_were_missed(doubt: flo
 def test_keys_that_are_not_as_many_as_workers_are_none(keys: object) -> None:
     text = json.dumps({"schema": 1, "workers": [[5.0]], "worker_keys": keys})
     assert Memory.from_json(text).workers == (WorkerMemory(StepTime(counted_steps=5.0)),)
+
+
+def test_job_whose_members_do_not_change_stores_nothing_about_that() -> None:
+    stored = json.loads(hetero_world().memory.to_json())
+    assert not {"protocol", "changed_at", "pending"} & stored.keys()

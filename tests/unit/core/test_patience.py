@@ -40,6 +40,15 @@ def test_steps_that_are_alike_count_as_fewer() -> None:
     assert with_patience(Memory(rested_on=100), seats(150, inflation=1.1), KEPT) is KEPT
 
 
+@pytest.mark.parametrize(("steps", "urgent", "taken"), [(90, True, True), (90, False, False), (100, True, False)])
+def test_straggler_is_rebalanced_once_its_jump_has_cut_the_evidence_down_if_that_is_urgent(
+    steps: float, urgent: bool, taken: bool
+) -> None:
+    """And not again before the evidence has grown, since the split rests on what there was."""
+    proposal = with_patience(Memory(rested_on=100), seats(steps), KEPT, urgent=urgent)
+    assert proposal is (BETTER if taken else KEPT)
+
+
 def test_nothing_likely_and_what_is_decided_stay_as_they_are() -> None:
     memory = Memory(rested_on=1)
     decided = Proposal((1, 127), "moved")

@@ -14,6 +14,7 @@ from heterotrain.contract import (
     PHASE_REFORMING,
     PHASE_STARTING,
     PHASE_TRAINING,
+    PHASE_WARMING,
 )
 from heterotrain_operator.core.model import Condition, WorkerMetrics
 from unit.core.traces import World, hetero_world
@@ -67,7 +68,7 @@ def test_patience_follows_the_slow_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "phase", [PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_REFORMING, PHASE_STARTING]
+    "phase", [PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_REFORMING, PHASE_STARTING, PHASE_WARMING]
 )
 def test_declared_pauses_are_borne_for_long_but_not_for_ever(phase: str) -> None:
     world = trained()

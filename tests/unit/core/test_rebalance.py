@@ -35,6 +35,14 @@ def test_steps_under_an_older_plan_do_not_count() -> None:
     assert "plan 2 is not followed yet by job-g0-0 (training, plan 1)" in decision.reason
 
 
+def test_steps_that_take_no_time_that_a_number_can_hold_move_nothing() -> None:
+    world = hetero_world("Uniform")
+    for steps, seconds in ((0.0, 1.0), (7e53, 1.7e-270)):
+        for pod, counted in zip(world.workers.values(), (steps, 0.0, 0.0), strict=True):
+            pod.metrics = replace(pod.metrics, plan_version=1, steps=counted, own_seconds=seconds, samples=0.0)
+        assert world.tick().plan is None
+
+
 def test_rebalancing_keeps_generation_members_and_global_batch_and_tells_why() -> None:
     world = hetero_world()
     before = world.plan

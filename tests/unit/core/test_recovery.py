@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
+from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
@@ -54,6 +55,45 @@ def test_restored_plan_keeps_what_each_worker_computes_at_once(forgotten: bool) 
         world.memory = Memory.initial()
     decision = world.tick()
     assert decision.plan == replace(before, version=before.version + 1), decision.reason
+
+
+def joined_late() -> World:
+    """A job whose first worker by name is its last member."""
+    world = World(Job("job", (Group("a", 3),), global_batch=192), protocol=3).start()
+    world.run(2)
+    world.workers["job-a-0"].end(137)
+    world.tick()
+    world.train(2)
+    world.workers["job-a-1"].end(137)
+    for _ in range(8):
+        world.train(2)
+        world.tick(20)
+    assert world.plan is not None
+    # Its index is taken from one that is free again.
+    assert [member.name for member in world.plan.members] == ["job-a-2", "job-a-3", "job-a-0"]
+    return world
+
+
+def test_plan_that_is_lost_with_the_memory_is_restored_in_the_order_that_the_workers_report() -> None:
+    world = joined_late()
+    before = world.plan
+    assert before is not None
+    world.plan, world.memory = None, Memory.initial()
+    restored = world.tick().plan
+    assert restored is not None
+    assert restored.members == before.members
+
+
+@pytest.mark.parametrize("ranks", [(None, None, None), (0, None, 1), (0, 1, 1)])
+def test_ranks_that_cannot_be_are_no_order(world: World, ranks: tuple[int | None, ...]) -> None:
+    before = world.plan
+    assert before is not None
+    for pod, rank in zip(world.workers.values(), ranks, strict=True):
+        pod.metrics = replace(pod.metrics, rank=rank)
+    world.plan, world.memory = None, Memory.initial()
+    restored = world.tick().plan
+    assert restored is not None
+    assert restored.members == before.members
 
 
 def test_restored_plan_is_steered_on(world: World) -> None:

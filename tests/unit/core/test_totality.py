@@ -93,6 +93,7 @@ def workers(draw: st.DrawFn) -> WorkerSeen:
         message=draw(st.sampled_from(["", "boom"])),
         disrupted=draw(st.sampled_from([False, False, True])),
         asked_to_stop=draw(st.booleans()),
+        left=draw(st.booleans()),
         gated=draw(st.sampled_from([False, False, True])),
         node=draw(st.sampled_from(["", "node-1"])),
         metrics=draw(st.none() | METRICS),

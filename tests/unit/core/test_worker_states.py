@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, PHASE_STARTING, PHASE_TRAINING, PHASE_WAITING
+from heterotrain.contract import (
+    PHASE_PAUSED,
+    PHASE_PREPARING,
+    PHASE_STARTING,
+    PHASE_TRAINING,
+    PHASE_WAITING,
+    PHASE_WARMING,
+)
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import state_of
 from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, WorkerState
@@ -30,6 +37,7 @@ def with_phase(phase: str) -> WorkerSeen:
         (replace(READY, address=""), WorkerState.CREATED),
         (with_phase(PHASE_PREPARING), WorkerState.PREPARING),
         (with_phase(PHASE_PAUSED), WorkerState.PREPARING),
+        (with_phase(PHASE_WARMING), WorkerState.PREPARING),
         (READY, WorkerState.WARM),
         (with_phase(PHASE_STARTING), WorkerState.WARM),
         (replace(READY, deleting_since=100.0), WorkerState.LEAVING),

@@ -29,7 +29,7 @@ class World:
 
     `scales` are the seconds factors by worker name; those of others are 1. `noise` is everybody's coefficient of
     variation, but for those of whom `noise_of` names another one. With `forgetful` the memory is written to
-    JSON and read back between every two decisions.
+    JSON and read back between every two decisions. From `protocol` 2 on members can change while others train.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class World:
         noise_of: dict[str, float] | None = None,
         seed: int = 0,
         forgetful: bool = False,
+        protocol: int = 1,
     ) -> None:
         self.job = job
+        self.protocol = protocol
         self.scales = dict(scales or {})
         self.limits: dict[str, float] = {}
         self.leasts: dict[str, int] = {}
@@ -125,6 +127,7 @@ class World:
             pod.scale = self.scales.get(key.name, 1.0)
             pod.cpu_limit = self.limits.get(key.name)
             pod.least_batch = self.leasts.get(key.name, 1)
+            pod.protocol = self.protocol
             pod.node = self.nodes.get(key.name, "")
 
     def train(self, steps: int) -> None:
@@ -191,9 +194,10 @@ def hetero_world(
     noise: float = 0.0,
     seed: int = 0,
     fixed: float = 0.002,
+    protocol: int = 1,
     **changes: object,
 ) -> World:
     """That job's world, trained up to its first plan."""
     job = hetero_job(policy, scales, **changes)
     by_name = {f"job-g{rank}-0": float(scale) for rank, scale in enumerate(scales)}
-    return World(job, by_name, noise=noise, seed=seed, fixed=fixed).start()
+    return World(job, by_name, noise=noise, seed=seed, fixed=fixed, protocol=protocol).start()

@@ -10,9 +10,11 @@ import pytest
 
 from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.core.model import Event
+from heterotrain_operator.experiments.figures.faults import FaultRecord
 from heterotrain_operator.experiments.figures.summary import summarize
 from heterotrain_operator.experiments.report.contents import Facts, ReportContents
 from heterotrain_operator.experiments.report.files import write
+from heterotrain_operator.experiments.report.plots import batches_and_times
 from heterotrain_operator.experiments.trials.journal import Entry
 from heterotrain_operator.experiments.trials.result import TrialResult
 from heterotrain_operator.experiments.trials.trial import Trial
@@ -111,6 +113,22 @@ def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
     trials = (TrialResult(Trial("Optimal", 1), failed, (), {}),)
     write(tmp_path, ReportContents(summary, trials, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
     assert (tmp_path / "report.html").exists()
+
+
+def test_faults_are_in_the_summary_and_in_the_pictures():
+    plain = trial("Optimal", joined(history(30, (32, 32), (0.32, 0.96))))
+    records = (
+        FaultRecord(BEGAN - 1, 0, FAST, "slow"),
+        FaultRecord(BEGAN + 9, 6, SLOW, "stop", 5.0),
+        FaultRecord(BEGAN + 9, 6, FAST, "kill"),
+        FaultRecord(BEGAN + 900, 29, "job-slow-7", "leave"),  # of a worker that is not there any more
+    )
+    faulty = replace(plain, faults=records)
+    summary = summarize("job", (faulty,), (FAST, SLOW), bounds={}).to_json()
+    assert [fault["act"] for fault in summary["arms"][0]["faults"]] == ["slow", "stop", "kill", "leave"]
+    assert summary["arms"][0]["faults"][1]["lasts_seconds"] == 5.0
+    names = (FAST, SLOW)
+    assert batches_and_times(faulty, names) != batches_and_times(plain, names)
 
 
 def test_report_has_the_evaluations_of_each_trial(folder: Path):

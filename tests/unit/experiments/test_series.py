@@ -38,6 +38,19 @@ def test_step_is_committed_when_the_leader_says_so():
     assert [step.seconds for step in steps] == [10.0, 11.0]
 
 
+def test_step_that_those_who_are_left_did_again_is_not_that_of_the_one_who_died():
+    alone = record(1, 12.0, loss=1.25, mark="replay")
+    steps = align({FAST: [record(0, 10.0), alone], SLOW: [record(0, 10.0), record(1, 11.0, loss=0.5)]})
+    assert [step.loss for step in steps][1] == 1.25
+
+
+def test_restart_voids_what_a_worker_did_that_did_not_come_back():
+    before = [record(step, 10.0 + step, version=2, loss=0.5) for step in range(6)]
+    after = [record(step, 50.0 + step, version=3, loss=1.0) for step in range(3, 5)]
+    steps = align({FAST: [*before, *after], SLOW: before})
+    assert [(step.number, step.loss) for step in steps] == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0)]
+
+
 def test_torn_lines_are_passed_over(tmp_path: Path):
     path = tmp_path / "series.jsonl"
     path.write_text(record(0, 1.0).to_json() + "\n" + record(1, 2.0).to_json()[:20] + "\n[]\n{}\n", "utf-8")

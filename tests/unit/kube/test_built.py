@@ -206,6 +206,15 @@ def test_worker_is_told_who_it_is() -> None:
     assert uid in trainer(built())["env"]
 
 
+def test_worker_that_is_created_beside_training_is_told_to_warm_up_unless_its_template_says_otherwise() -> None:
+    def told(**container: Any) -> str:
+        return environment(build_pod(job(**container), JOB_UID, SMALL, beside_training=True))[contract.ENV_WARM_UP]
+
+    assert told() == "1"
+    assert told(env=[{"name": contract.ENV_WARM_UP, "value": "0"}]) == "0"
+    assert contract.ENV_WARM_UP not in environment(built())
+
+
 def test_a_global_batch_that_may_change_is_not_told() -> None:
     assert contract.ENV_GLOBAL_BATCH_SIZE not in environment(built({"batching": {"fixedGlobalBatch": False}}))
 

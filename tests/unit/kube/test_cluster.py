@@ -73,6 +73,55 @@ def test_of_the_same_members_only_the_leader_gets_a_new_plan_at_once(world: Worl
     assert len(written(api, "pods")) == 1
 
 
+def touched(api: ApiServer) -> list[str]:
+    """The pods that were touched since this was asked last."""
+    names = [name for verb, _, name in written(api, "pods") if verb == "patch"]
+    api.writes.clear()
+    return names
+
+
+def test_pods_whose_volumes_are_late_are_touched_again_for_a_while(world: World, api: ApiServer) -> None:
+    world.round()
+    world.run_pods()
+    world.workers.wait(*NAMES)
+    world.round()
+    assert touched(api) == list(NAMES)
+    values = set()
+    for _ in range(4):
+        world.round(1.0)
+        assert touched(api) == []
+        world.round(4.0)
+        assert touched(api) == list(NAMES)
+        pod = api.get("pods", LEADER)
+        assert pod is not None
+        values.add(str(pod["metadata"]["annotations"]))
+    assert len(values) == 4, "only what changes reaches the kubelet"
+    world.workers.follow(world.plan)
+    world.workers.said[LEADER] = replace(world.workers.said[LEADER], plan_version=0, generation=0)
+    world.round(5.0)
+    assert touched(api) == [LEADER]
+
+
+def test_pods_that_never_follow_are_not_touched_for_ever(world: World, api: ApiServer) -> None:
+    world.round()
+    world.run_pods()
+    world.workers.wait(*NAMES)
+    world.round()
+    for _ in range(18):
+        world.round(5.0)
+    assert len(touched(api)) == 19 * len(NAMES)
+    world.round(5.0)
+    assert touched(api) == []
+
+
+def test_of_the_same_members_only_the_leader_is_touched_again(world: World, api: ApiServer) -> None:
+    world.train()
+    rebalance(world)
+    touched(api)
+    world.round(5.0)
+    assert touched(api) == [LEADER]
+
+
 def test_pods_that_a_late_watch_does_not_show_are_not_refused(world: World, api: ApiServer) -> None:
     world.round()
     world.look(pods=[])

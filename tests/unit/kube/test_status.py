@@ -9,9 +9,11 @@ from jsonschema import Draft4Validator
 
 from heterotrain.contract import Evaluated
 from heterotrain_operator.api.generate.crd import custom_resource_definition
+from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
+from heterotrain_operator.core.passages import MOST_PASSAGES, Passage
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
@@ -42,6 +44,7 @@ def test_status_says_how_the_job_stands() -> None:
                 "name": name,
                 "group": name.split("-")[1],
                 "phase": "training",
+                "generation": 2,
                 "batchSize": batch,
                 "planVersion": 7,
                 "ownMilliseconds": own,
@@ -340,6 +343,27 @@ def test_worker_that_the_new_plan_names_is_a_member_in_the_status_that_says_its_
     assert {entry["state"] for entry in waiting["workers"]} == {"warm"}
 
 
+def test_workers_that_are_not_wanted_any_more_are_not_counted_as_ready() -> None:
+    leaving = (*((name, WorkerState.MEMBER) for name in list(BATCHES)[:2]), ("digits-large-0", WorkerState.LEAVING))
+    found = status(decided=decision(worker_states=leaving))
+    assert found["ready"] == "2/3"
+
+
+def test_no_more_workers_are_ready_than_are_wanted_while_some_are_about_to_leave() -> None:
+    states = tuple((name, WorkerState.MEMBER) for name in BATCHES)
+    found = status(decided=decision(worker_states=states), spec=groups(replicas=1))
+    assert found["ready"] == "1/1"
+
+
+def test_workers_that_are_wanted_are_those_that_are_left_once_a_straggler_was_removed() -> None:
+    seen = training()
+    left = replace(seen, workers=tuple(each for each in seen.workers if each.name != "digits-small-1"))
+    found = status(seen=left, decided=decision(removed=(("small", 1),)))
+    assert (found["ready"], found["replicas"]) == ("2/2", 2)
+    found = status(seen=seen, decided=decision(removed=(("small", 1),)))
+    assert found["ready"] == "2/2", "and no more, while it is about to leave"
+
+
 def test_workers_of_a_job_that_is_over_are_gone() -> None:
     states = tuple((name, WorkerState.MEMBER) for name in BATCHES)
     before = status(decided=decision(worker_states=states))
@@ -373,3 +397,44 @@ def test_status_lists_the_verdict_about_a_straggler_beside_the_worker() -> None:
     slower = status(decided=decision(stragglers=(replace(verdict, slowdown=2.4),)))
     assert worth_writing(status(), written, 5.0)
     assert not worth_writing(written, slower, 5.0)
+
+
+def test_status_names_the_straggler_and_the_newcomer_that_takes_its_place() -> None:
+    first, second = list(BATCHES)[:2]
+    written = status(decided=decision(replacing=((first, second), ("gone", "not-there-yet"))))
+    entries = {entry["name"]: entry for entry in written["workers"]}
+    assert (entries[first].get("replacedBy"), entries[first].get("replaces")) == (second, None)
+    assert (entries[second].get("replacedBy"), entries[second].get("replaces")) == (None, first)
+    assert worth_writing(status(), written, 5.0)
+
+
+def test_status_says_in_which_generation_a_worker_trains_and_when_and_why_it_joined() -> None:
+    memory = replace(MEMORY, arrivals=(Passage("digits-small-1", 90, NOW - 5, "more workers are wanted"),))
+    written = status(memory=memory)
+    entries = {entry["name"]: entry for entry in written["workers"]}
+    assert {entry["generation"] for entry in entries.values()} == {2}
+    joined = entries["digits-small-1"]
+    assert (joined["joinedAtStep"], joined["joinedBecause"]) == (90, "more workers are wanted")
+    assert not any("joinedAtStep" in entry for name, entry in entries.items() if name != "digits-small-1")
+    later = {entry["name"]: entry for entry in status(written)["workers"]}
+    assert later["digits-small-1"]["joinedAtStep"] == 90, "also once others have joined after it"
+    assert worth_writing(status(), written, 5.0)
+
+
+def test_status_lists_the_members_that_left_and_no_more_than_are_remembered() -> None:
+    gone = Passage("digits-small-7", 40, NOW - 60, "fewer workers are wanted", "digits-small-1")
+    found = status(memory=replace(MEMORY, departures=(gone,)))["departures"]
+    assert found == [
+        {
+            "name": "digits-small-7",
+            "step": 40,
+            "time": "2026-01-31T11:59:00Z",
+            "reason": "fewer workers are wanted",
+            "replacedBy": "digits-small-1",
+        }
+    ]
+    assert MAX_DEPARTURES == MOST_PASSAGES
+    many = tuple(replace(gone, step=step, other="") for step in range(40))
+    listed = status(memory=replace(MEMORY, departures=many))["departures"]
+    assert [entry["step"] for entry in listed] == list(range(24, 40))
+    assert "replacedBy" not in listed[0]

@@ -64,6 +64,7 @@ def test_a_worker_is_told_the_contract(start: Start) -> None:
     assert folder == "/"
     assert environment["ME"] == worker.name
     assert environment["PYTHONUNBUFFERED"] == "1"
+    assert not environment["TORCHINDUCTOR_CACHE_DIR"].startswith(environment["TMPDIR"])
     assert environment[contract.ENV_JOB] == "job"
     assert environment[contract.ENV_WORKER] == worker.name
     assert environment[contract.ENV_UID] == worker.uid
@@ -72,10 +73,48 @@ def test_a_worker_is_told_the_contract(start: Start) -> None:
     assert environment[contract.ENV_METRICS_PORT] != worker.address.rpartition(":")[2]
     assert environment[contract.ENV_PLAN_DIR] == str(cluster.directory / "plan")
     assert environment[contract.ENV_CPU_LIMIT] == "0.25"
+    assert contract.ENV_WARM_UP not in environment
     assert environment[contract.ENV_SERIES] == str(files / f"{worker.uid}.jsonl")
     config = TrainingConfig.from_json(environment[contract.ENV_CONFIG])
     assert config.steps == 10
     assert config.checkpoint_path is None
+
+
+@pytest.mark.parametrize(("env", "told"), [((), "1"), (({"name": contract.ENV_WARM_UP, "value": "0"},), "0")])
+def test_worker_that_is_created_beside_training_is_told_to_warm_up(
+    tmp_path: Path, env: tuple[dict[str, str], ...], told: str
+) -> None:
+    with LocalCluster(make_job(SAY_ENVIRONMENT, env=list(env)), tmp_path, None) as cluster:
+        cluster.act(Decision("Running", "", create=(key(),), beside_training=True), Memory.initial())
+        environment = json.loads(cluster.log_file(ended(cluster).name).read_text())[0]
+    assert environment[contract.ENV_WARM_UP] == told
+
+
+LITTER = """
+import pathlib, socket, tempfile
+path = pathlib.Path(tempfile.mkdtemp(), "listener-0123456789")
+socket.socket(socket.AF_UNIX).bind(str(path))
+print(path, flush=True)
+"""
+
+
+def test_temporary_files_of_a_worker_go_with_it(start: Start) -> None:
+    cluster = start(make_job(f"{LITTER}\n{SLEEP}"), mechanism=None)
+    name = key().name
+    said = eventually(lambda: cluster.log_file(name).read_text().strip())
+    assert Path(said).is_socket()
+    cluster.process(name).kill()
+    eventually(lambda: only(cluster).exit_code is not None and not Path(said).parent.parent.exists())
+
+
+def test_temporary_files_of_a_run_go_with_it(tmp_path: Path) -> None:
+    with LocalCluster(make_job(f"{LITTER}\n{SLEEP}"), tmp_path, None) as cluster:
+        cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+        log = cluster.log_file(key().name)
+        said = Path(eventually(lambda: log.read_text().strip()))
+        of_run = said.parents[2]
+        assert of_run.exists()
+    assert not of_run.exists()
 
 
 def test_the_run_decides_where_checkpoints_go(tmp_path: Path) -> None:
@@ -113,6 +152,13 @@ def test_last_words_tell_whose_error_it_was_and_whether_to_try_again(start: Star
     assert (worker.exit_code, worker.step, worker.message) == (1, 10, "no label 17")
     assert worker.script_error
     assert worker.fatal
+
+
+def test_last_words_tell_that_the_job_goes_on_without_it(start: Start) -> None:
+    words = contract.Termination(finished=False, step=10, message="left after step 10", left=True)
+    script = f"import os; open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words.to_json()!r})"
+    worker = ended(start(make_job(script)))
+    assert (worker.exit_code, worker.finished, worker.left) == (0, False, True)
 
 
 def test_a_worker_that_fails_without_a_word_is_quoted_from_its_log(start: Start) -> None:

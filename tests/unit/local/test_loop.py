@@ -267,3 +267,13 @@ def test_rounds_are_seldom_only_while_all_train(
 def test_first_steps_of_many_workers_are_looked_at_no_oftener_than_reading_them_allows() -> None:
     workers = tuple(WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=FIRST) for rank in range(150))
     assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(0.75)
+
+
+def test_newcomers_are_waited_for_no_oftener_than_reading_those_that_train_allows() -> None:
+    members = tuple(
+        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=replace(TRAINING, protocol=2))
+        for rank in range(150)
+    )
+    starting = WorkerSeen("new", "u", "cpu", 150, "Running", metrics=replace(STARTING, protocol=2))
+    assert period_seconds(Seen((*members, starting)), Decision("Running", "")) == pytest.approx(0.75)
+    assert period_seconds(Seen((starting,)), Decision("Running", "")) == BUSY_PERIOD_SECONDS

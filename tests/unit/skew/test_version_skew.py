@@ -199,6 +199,8 @@ COLUMNS = [
     *("cpu", "throttled", "waited", "cause", "thousandths"),
     *("healthy_seconds", "healthy_batch", "healthy_windows", "spread", "level", "evidence", "since_step", "named"),
     *("roughness", "surprise", "basis", "unfelt", "limit_change", "unbound_limit", "trend"),
+    "failures",
+    "advised",
 ]
 
 

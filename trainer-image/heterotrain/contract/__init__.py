@@ -22,5 +22,6 @@ from heterotrain.contract.plan import Member as Member
 from heterotrain.contract.plan import Plan as Plan
 from heterotrain.contract.plan import PlanError as PlanError
 from heterotrain.contract.plan import parse_plan as parse_plan
+from heterotrain.contract.protocol import *  # noqa: F403 - holds names of the contract and nothing else
 from heterotrain.contract.records import EvaluationRecord as EvaluationRecord
 from heterotrain.contract.records import StepRecord as StepRecord

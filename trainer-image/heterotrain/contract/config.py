@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from heterotrain.contract.environment import ENV_CONFIG
 from heterotrain.foreign import is_number, is_text, is_whole, parse_object, shown
 
-_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("endless", False))
+_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("endless", False), ("heartbeat_timeout_seconds", 5.0))
 """Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know, and refuse."""
 
 _ESSENTIAL = "essential"
@@ -52,6 +52,7 @@ class TrainingConfig:
     target_every_steps: int = 50
     progress_timeout_seconds: float = 60.0
     startup_deadline_seconds: float = 600.0
+    heartbeat_timeout_seconds: float = 5.0
     last_step: str = "Partial"  # a smaller step; or Drop, or Carry: into the next epoch
     endless: bool = False
     backend: str = "auto"  # nccl where all workers have GPUs, else gloo; or gloo, whatever they have

@@ -12,6 +12,8 @@ ENV_METRICS_PORT = "HETEROTRAIN_METRICS_PORT"
 ENV_CPU_LIMIT = "HETEROTRAIN_CPU_LIMIT"  # cores, as the pod started
 ENV_TERMINATION_LOG = "HETEROTRAIN_TERMINATION_LOG"
 ENV_SECRET = "HETEROTRAIN_SECRET"  # by which a job's workers know one another; unset: every peer is believed
+ENV_ELASTIC = "HETEROTRAIN_ELASTIC"  # 0: members stay, and all start again; unset or 1: they change in training
+ENV_WARM_UP = "HETEROTRAIN_WARM_UP"  # 1: others train already, so it is to warm up before it says that it waits
 ENV_SERIES = "HETEROTRAIN_SERIES"  # file for one JSON line per step; unset: none is written
 
 SECRET_BYTES = 32

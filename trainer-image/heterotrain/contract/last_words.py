@@ -21,12 +21,13 @@ long as the worker's place has no such device, the others speak of other workers
 class Termination:
     """A worker's last words; Kubernetes shows at most 4096 bytes of them in the pod's status.
 
-    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. `asked_to_stop`: all
-    workers left in order between two steps, because one of them, not necessarily this one, got SIGTERM.
-    `out_of_memory`: an allocation failed, so the batch was too large; a worker that the kernel kills for that has no
-    last words. `script_error`: the script itself raised, after `step` committed steps, which the same step will likely
-    do again. `fatal`: whatever the reason, another try from the newest checkpoint would do harm or is sure to fail.
-    `evaluated`: what was measured last; the leader alone has it.
+    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. `asked_to_stop`:
+    all workers left in order between two steps, because one of them, not necessarily this one, got SIGTERM.
+    `out_of_memory`: an allocation failed, so the batch was too large; a worker that the kernel kills for that has
+    no last words. `left`: a plan goes on without this worker, which left in order. `script_error`: the script
+    itself raised, after `step` committed steps, which the same step will likely do again. `fatal`: whatever the
+    reason, another try from the newest checkpoint would do harm or is sure to fail. `evaluated`: what was measured
+    last; the leader alone has it.
     """
 
     finished: bool
@@ -37,6 +38,7 @@ class Termination:
     script_error: bool = False
     fatal: bool = False
     evaluated: Evaluated | None = None
+    left: bool = False
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
@@ -47,6 +49,7 @@ class Termination:
             document |= {"outOfMemory": True} if self.out_of_memory else {}
             document |= {"scriptError": True} if self.script_error else {}
             document |= {"fatal": True} if self.fatal else {}
+            document |= {"left": True} if self.left else {}
             document |= {"evaluated": self.evaluated.to_document()} if self.evaluated is not None else {}
             text = json.dumps(document)
             excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
@@ -74,4 +77,5 @@ class Termination:
             script_error=document.get("scriptError") is True,
             fatal=document.get("fatal") is True,
             evaluated=Evaluated.from_document(document.get("evaluated")),
+            left=document.get("left") is True,
         )

@@ -45,17 +45,23 @@ class Plan:
     """Who trains, and with how many samples each.
 
     `version` grows with every change, `generation` with every change of membership. Ranks are positions in
-    `members`; the first member is the leader.
+    `members`; the first member is the leader. With `continues`, which is an earlier generation, those members that
+    train already go on, and the others join them; without it (0) all begin at the newest checkpoint.
+
+    `apply_at` is the boundary at which members follow other batch sizes. Members themselves change at the next step
+    for which the new groups are made, whatever it says: who leaves has no time until an epoch's end, who joins would
+    stand idle in groups that may break meanwhile, and the sum of the gradients is the same for any split.
     """
 
     version: int
     generation: int
     apply_at: str  # "step" | "epoch"
     members: tuple[Member, ...]
+    continues: int = 0
 
     @property
     def leader(self) -> str:
-        """Name of the member that serves the rendezvous and announces newer plans."""
+        """Name of the member that announces newer plans, and with which the others meet first."""
         return self.members[0].name
 
     @property
@@ -82,6 +88,7 @@ class Plan:
                 "schema": PLAN_SCHEMA,
                 "version": self.version,
                 "generation": self.generation,
+                **({"continues": self.continues} if self.continues else {}),
                 "applyAt": self.apply_at,
                 "leader": self.leader,
                 "globalBatchSize": self.global_batch_size,
@@ -163,7 +170,10 @@ def parse_plan(text: str | bytes) -> Plan:
                 micro_batch_size=_whole(entry, "microBatchSize", where) if "microBatchSize" in entry else 0,
             )
         )
-    plan = Plan(_whole(document, "version"), _whole(document, "generation"), apply_at, tuple(members))
+    continues = _whole(document, "continues") if "continues" in document else 0
+    plan = Plan(_whole(document, "version"), _whole(document, "generation"), apply_at, tuple(members), continues)
+    if continues and continues >= plan.generation:
+        raise PlanError(f"continues: {continues} is not before the generation, {plan.generation}")
     if len({member.name for member in members}) != len(members):
         raise PlanError("members: a name occurs twice")
     leader = _text(document, "leader")

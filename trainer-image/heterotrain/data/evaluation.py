@@ -121,6 +121,13 @@ class Evaluation:
             every_steps = self._config.target_every_steps
         self._plan = _Plan(Loader(source, self._config.seed, device), source.length, measure, every_steps)
 
+    def describe(self) -> str:
+        """What is evaluated and when, in words; the same on all workers."""
+        if self._plan is None:
+            return "none"
+        steps = self._plan.every_steps
+        return f"of {self._plan.length} samples each {'epoch' if steps is None else f'{steps} steps'}"
+
     def __enter__(self) -> Evaluation:
         """Raises ValueError if the job's target is a metric that nothing measures."""
         if self._plan is not None:

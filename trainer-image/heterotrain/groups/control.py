@@ -17,9 +17,12 @@ class Signals:
 
     Of the steps committed since the last exchange: `samples`, `loss` (contribution to the sum of their global losses),
     `loss_weight` (the share of their samples it stands for), `nonfinite` (those with a loss that is no number). `stop`:
-    ranks that were asked to stop; `done`: ranks whose script has ended the job. Only the leader sets the other fields,
-    so their sums are its values: `plan_version` and `plan_bytes`, its newest plan and the length of its document, 0 if
-    there is nothing new, and `next_after`, in how many steps the next exchange is due.
+    ranks that were asked to stop; `done`: ranks whose script has ended the job; `prepared`: ranks that can go over to
+    the next generation, `failed`: those that could not make its groups, `refuses`: those that never can. Only the
+    leader sets the other fields, so their sums are its values: `plan_version` and `plan_bytes`, its newest plan and the
+    length of its document, 0 if there is nothing new, `attempt`, under which number groups of the next generation are
+    to be made, 0 if there are none to make, `switch`, 1 if all are to go over to the next generation after this step,
+    and `next_after`, in how many steps the next exchange is due.
     """
 
     samples: float = 0.0
@@ -30,6 +33,11 @@ class Signals:
     nonfinite: float = 0.0
     plan_version: float = 0.0
     plan_bytes: float = 0.0
+    prepared: float = 0.0
+    failed: float = 0.0
+    refuses: float = 0.0
+    attempt: float = 0.0
+    switch: float = 0.0
     next_after: float = 0.0
 
 

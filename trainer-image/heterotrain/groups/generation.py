@@ -1,12 +1,13 @@
 """The process groups of one attempt of a generation; they are never repaired.
 
 When a collective fails on one rank, it shuts the sockets of the whole generation: every pending collective fails at
-once, here and at the others, and all meet again under the next attempt (`membership.py`).
+once, here and at the others, and those that are left meet again under the next attempt (`assembly.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from heterotrain.contract import Plan
-from heterotrain.groups.seal import SealedStore
+from heterotrain.groups.convening.roster import Number
 from heterotrain.groups.sockets import SocketCutter
 
 CPU = torch.device("cpu")
@@ -51,17 +52,22 @@ class Collective:
         self._work = work
         self._backend = backend
 
-    def wait(self) -> None:
-        """Wait until it has ended; over nccl, until the device's current stream is ordered after it.
+    def wait(self, seconds: float = math.inf, look: Callable[[], None] = lambda: None) -> None:
+        """Wait until it has ended; over nccl, until the device's current stream is ordered after it. `look` is called
+        now and then meanwhile, and may raise.
 
-        Raises CollectiveError if it failed, or the groups were broken up meanwhile. Gloo can lose track of an operation
-        on a connection that closes, and such an operation would never end by itself.
+        Raises CollectiveError if it failed, takes longer than `seconds`, or the groups were broken up meanwhile. Gloo
+        can lose track of an operation on a connection that closes, and such an operation would never end by itself.
         """
         ended_well = False
+        deadline = time.monotonic() + seconds
         try:
             self._generation.check()
             while not self._ended():
                 self._generation.check_others()
+                look()
+                if time.monotonic() > deadline:
+                    raise CollectiveError(f"a member did not come within {seconds:g} s")
             self._generation.check()
             ended_well = True
         except CollectiveError:
@@ -108,19 +114,17 @@ class Generation:
     def __init__(
         self,
         plan: Plan,
-        attempt: int,
+        number: Number,
         rank: int,
         cutter: SocketCutter,
         *,
-        backend: str = "gloo",
         is_asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Once `is_asked_to_stop`, this worker waits no longer than `STOP_SECONDS`."""
-        self.number = f"{plan.generation}.{attempt}"
-        self.attempt = attempt
+        self.number = number
         self.rank = rank
         self.world_size = len(plan.members)
-        self.backend = backend
+        self.backend = "gloo"
         self._cutter = cutter
         self._is_asked_to_stop = is_asked_to_stop
         self._stopping_since: float | None = None  # when that was first seen in waiting
@@ -128,24 +132,25 @@ class Generation:
         self._under_way: dict[Collective, float] = {}  # since when
         self._given_up: list[Collective] = []
         self._broken = ""
+        self.on_leave: Callable[[], None] = lambda: None
         self._left = False
         self._sum = dist.AllreduceOptions()
 
-    def make_groups(self, store: dist.Store) -> None:
-        """Connect to all other members, who do the same. Raises RuntimeError if that takes too long."""
+    def make_groups(self, store: dist.Store, prefix: str = "", for_nccl: dist.Store | None = None) -> None:
+        """Connect to all other members, who do the same; gradients travel over NCCL if there is a store for it. Raises
+        RuntimeError if that takes too long."""
         make = timedelta(seconds=GROUP_SECONDS)
         self._store = store  # torch holds no reference that would keep one of Python's alive
-        prefix = dist.PrefixStore(self.number, store)
-        self.control = self._gloo(dist.PrefixStore("control", prefix), make)
-        if self.backend == "nccl":
+        self.backend = "gloo" if for_nccl is None else "nccl"
+        named = dist.PrefixStore(f"{prefix}{self.number}", store)
+        self.control = self._gloo(dist.PrefixStore("control", named), make)
+        if for_nccl is not None:
             options = dist.ProcessGroupNCCL.Options()
-            own: dist.Store = dist.PrefixStore("gradients", prefix)
-            if isinstance(store, SealedStore):
-                own = store.plain(f"{self.number}/gradients")
+            own = dist.PrefixStore(f"{self.number}/gradients", for_nccl)
             nccl: Any = dist.ProcessGroupNCCL(own, self.rank, self.world_size, options)
             self.gradients = nccl
         else:
-            self.gradients = self._gloo(dist.PrefixStore("gradients", prefix), make)
+            self.gradients = self._gloo(dist.PrefixStore("gradients", named), make)
 
     def _gloo(self, store: dist.Store, make: timedelta) -> dist.ProcessGroup:
         group: Any = dist.ProcessGroupGloo(store, self.rank, self.world_size, make)
@@ -166,6 +171,14 @@ class Generation:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = source, 0
         return self._watched(self.control.broadcast([tensor], options))
+
+    def exchange(
+        self, sent: torch.Tensor, to_each: Sequence[int], received: torch.Tensor, from_each: Sequence[int]
+    ) -> Collective:
+        """Send each rank its own part of `sent`, and put what each sends into `received`, in the ranks' order: vectors
+        on the CPU, and how many elements go to and come from each rank. Raises RuntimeError as `sum_gradients`."""
+        options = dist.AllToAllOptions()
+        return self._watched(self.control.alltoall_base(received, sent, list(from_each), list(to_each), options))
 
     def _watched(self, work: dist.Work, backend: str = "gloo") -> Collective:
         collective = Collective(self, work, backend)
@@ -240,6 +253,7 @@ class Generation:
             # process down.
             del group
         self._cutter.release()
+        self.on_leave()
 
 
 class _LostTrack:

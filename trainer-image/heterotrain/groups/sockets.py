@@ -1,6 +1,7 @@
 """The sockets of one generation's groups, and how to shut them all at once.
 
-`ProcessGroupGloo.abort()` does not unblock a stuck collective; shutting its sockets does.
+`ProcessGroupGloo.abort()` does not unblock a stuck collective; shutting its sockets does. Groups may be made while the
+script trains, whose threads open connections of their own at the same time; those are left alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import socket
 from collections.abc import Collection, Iterator
 from pathlib import Path
+
+from heterotrain.groups.peering import own_sockets
 
 
 def _open_sockets() -> dict[int, int]:
@@ -24,41 +27,64 @@ def _open_sockets() -> dict[int, int]:
 
 
 class SocketCutter:
-    """Remembers which sockets appeared inside its `watch()`, and can shut them down while they are in use.
+    """Remembers which sockets of groups appeared inside its `watch()`, and can shut them down while they are in use.
 
-    `ProcessGroupGloo.abort()` does not unblock a stuck collective; this does. It works on duplicates, so that a file
-    descriptor that was closed and used again is never touched.
+    It works on duplicates, so that a file descriptor that was closed and used again is never touched.
     """
 
     def __init__(self, spare_port: int | None = None, hosts: Collection[str] = ()) -> None:
         """Sockets with the local port `spare_port` (that of our metrics server) are left alone; so are, if `hosts` are
-        given, those that lead to other hosts: another thread's connections."""
+        given, those that lead to other hosts: another thread's connections. So are always those of `own_sockets`."""
         self._spare_port = spare_port
         self._hosts = frozenset(hosts)
+        self._found: list[socket.socket] = []  # may be the groups'
         self._sockets: list[socket.socket] = []
 
     @contextlib.contextmanager
-    def watch(self) -> Iterator[None]:
-        """Sockets that appear inside this block belong to the generation, also if it is left by an exception."""
-        before = _open_sockets()
+    def watch(self) -> Iterator[list[int]]:
+        """Sockets that appear inside this block may be the groups'; `claim` tells which are. Afterwards the list holds
+        the ports of those that listen; what others have connected to them is claimed if the block is left by an
+        exception."""
+        before, ports = _open_sockets(), list[int]()
+        ended = False
         try:
-            yield
+            yield ports
+            ended = True
         finally:
-            for inode, descriptor in _open_sockets().items():
-                if inode not in before:
-                    with contextlib.suppress(OSError):
-                        self._adopt(socket.socket(fileno=os.dup(descriptor)))
+            with own_sockets.unchanged() as spare:
+                for inode, descriptor in _open_sockets().items():
+                    if inode not in before and inode not in spare:
+                        with contextlib.suppress(OSError):
+                            self._find(socket.socket(fileno=os.dup(descriptor)), ports)
+            if not ended:
+                self.claim(ports)
 
-    def _adopt(self, duplicate: socket.socket) -> None:
+    def _find(self, duplicate: socket.socket, ports: list[int]) -> None:
         name = duplicate.getsockname()
         # one that is not of the network (a data loader's) is no group's
-        ours = not isinstance(name, tuple) or name[1] == self._spare_port
+        foreign = not isinstance(name, tuple) or name[1] == self._spare_port
         # gloo ends the process if accept() on a listening socket of its fails
         listening = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        if ours or listening or not self._leads_to_a_member(duplicate):
+        if listening and not foreign:
+            ports.append(name[1])
+        if foreign or listening or not self._leads_to_a_member(duplicate):
             duplicate.close()
         else:
-            self._sockets.append(duplicate)
+            self._found.append(duplicate)
+
+    def claim(self, ports: Collection[int]) -> None:
+        """Of the sockets found those are the groups' that lead from or to these ports, at which the members' groups
+        listen; the others were opened by other threads meanwhile."""
+        found, self._found = self._found, []
+        for each in found:
+            try:
+                ends = {each.getsockname()[1], each.getpeername()[1]}
+            except OSError:
+                ends = set(ports)  # not connected any more: shutting it does nothing
+            if ends.isdisjoint(ports):
+                each.close()
+            else:
+                self._sockets.append(each)
 
     def _leads_to_a_member(self, duplicate: socket.socket) -> bool:
         if not self._hosts:
@@ -78,6 +104,6 @@ class SocketCutter:
 
     def release(self) -> None:
         """Forget them without shutting them."""
-        for each in self._sockets:
+        for each in [*self._sockets, *self._found]:
             each.close()
-        self._sockets = []
+        self._sockets, self._found = [], []

@@ -27,6 +27,8 @@ class Plans:
         self._active = active
         self._split = None if active is None else Split.of(active)
         self._pending: Plan | None = None
+        self.successor: Plan | None = None
+        """The plan with other members that all ranks have received, and prepare for."""
         self._file = file
 
     @property
@@ -65,12 +67,23 @@ class Plans:
                 return plan
             time.sleep(_POLL_SECONDS)
 
+    def show_others(self) -> Plan | None:
+        """Until `hide_others`, the script sees the job by the plan that is in the volume, in which this worker need not
+        be. None if there is none."""
+        assert self._file is not None
+        self._active = self._file.newest()
+        return self._active
+
+    def hide_others(self) -> None:
+        """From here on this worker has no plan yet."""
+        self._active = None
+
     def look(self) -> tuple[int, int]:
         """Look for a newer plan to announce, at the beginning of a step: its version and length, zeros if there is
         none."""
         self.announced = None
         if self._file is not None and self.rank == 0:
-            self.announced = self._file.newest(self._pending or self._active)
+            self.announced = self._file.newest(self.successor or self._pending or self._active)
         return (self.announced.version, len(self.document())) if self.announced else (0, 0)
 
     def document(self) -> bytes:
@@ -80,9 +93,41 @@ class Plans:
     def receive(self, document: bytes) -> None:
         """Take the announced plan, which all ranks have now. Raises PeerError if the document is no plan."""
         try:
-            self._pending = parse_plan(document)
+            plan = parse_plan(document)
         except PlanError as error:
             raise PeerError(f"the leader announces a plan that cannot be followed: {error}") from error
+        if plan.generation == self.active.generation:
+            self._pending = plan
+        else:
+            self.successor = plan
+
+    def refuse_successor(self) -> None:
+        """On the leader: the successor is impossible, and is not announced again."""
+        assert self.successor is not None and self._file is not None
+        self._file.refuse(self.successor.version)
+        self.successor = None
+
+    def adopt(self, successor: Plan, rank: int) -> None:
+        """The members of a plan with other members train by it from here on."""
+        self._active, self.rank = successor, rank
+        self._pending = self.successor = None
+
+    def reform(self, plan: Plan, rank: int) -> None:
+        """The members of an attempt are those of this plan. It is followed if they are others than before; if not,
+        what this worker knows of plans may be newer."""
+        if [member.uid for member in plan.members] != [member.uid for member in self.active.members]:
+            self.adopt(plan, rank)
+
+    def in_volume(self) -> Plan | None:
+        """The newest plan in this worker's own volume, whomever it names; None if there is none."""
+        return None if self._file is None else self._file.newest()
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether there is a newer plan for other members than those whom this worker, which does not train yet, waits
+        for."""
+        found = self.in_volume()
+        return found is not None and found.version > self.active.version and found.generation != self.active.generation
 
     def take_due(self, epoch_begins: bool) -> Plan | None:
         """The announced plan becomes the active one, if this boundary is the one that it waits for."""
@@ -98,4 +143,4 @@ class Plans:
 
     def take_over(self, facts: Facts) -> None:
         """Take over what another rank knows."""
-        self._active, self._pending = facts.plan, facts.pending
+        self._active, self._pending, self.successor = facts.plan, facts.pending, None

@@ -10,6 +10,7 @@ import logging
 import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +20,9 @@ import torch
 
 from heterotrain import contract
 from heterotrain.contract import Termination, TrainingConfig
+from heterotrain.groups.assembly import MembershipError
 from heterotrain.groups.generation import CollectiveError
-from heterotrain.groups.membership import MembershipError
-from heterotrain.groups.seal import SECRET_LENGTH
+from heterotrain.groups.peering.frames import SECRET_LENGTH
 from heterotrain.peers import PeerError
 from heterotrain.state.checkpoint import CheckpointError
 from heterotrain.state.replica_check import ReplicaError
@@ -44,6 +45,8 @@ class Worker:
     series: Path | None
     termination_log: Path
     job_uid: str = ""
+    elastic: bool = True
+    warms_up: bool = False
     secret: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -77,8 +80,19 @@ class Worker:
             series=Path(series) if series else None,
             termination_log=Path(environment.get(contract.ENV_TERMINATION_LOG, contract.DEFAULT_TERMINATION_LOG)),
             job_uid=environment.get(contract.ENV_JOB_UID, ""),
+            elastic=_is_elastic(environment),
+            warms_up=environment.get(contract.ENV_WARM_UP) == "1",
             secret=_secret(environment),
         )
+
+
+def _is_elastic(environment: Mapping[str, str]) -> bool:
+    """Whether members change while the others train, as they do unless the user has set the variable to 0. Raises
+    ValueError for anything but 0 and 1: a typing error must not decide it."""
+    value = environment.get(contract.ENV_ELASTIC) or "1"  # a template may set it to nothing
+    if value not in ("0", "1"):
+        raise ValueError(f"{contract.ENV_ELASTIC}: expected 0 or 1, found {value!r}")
+    return value == "1"
 
 
 def _secret(environment: Mapping[str, str]) -> str | None:
@@ -128,12 +142,20 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self.deferred = False
+        self._at = math.inf
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has been set; 0 before."""
+        return max(0.0, time.monotonic() - self._at)
 
     def install(self) -> None:
         """Take SIGTERM over (from the main thread only, as Python demands)."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.requested:
+            self._at = time.monotonic()
         self.requested = True
         if not self.deferred:
             raise SystemExit(contract.EXIT_PREEMPTED)

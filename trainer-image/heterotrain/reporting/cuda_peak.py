@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from heterotrain.reporting.peak import PeakMemory
+from heterotrain.reporting import resources
+from heterotrain.reporting.peak import USABLE, PeakMemory
 
 
 class CudaPeakMemory(PeakMemory):
@@ -20,6 +21,17 @@ class CudaPeakMemory(PeakMemory):
 
     def limit_bytes(self) -> float | None:
         return self._limit_bytes
+
+    def hold(self, size_bytes: int) -> bool:
+        # Steps are measured on the GPU, so whatever the host holds they count.
+        limit, resident = resources.memory_limit_bytes(), resources.memory_bytes()
+        if limit is None or resident is None:
+            available = resources.available_bytes()
+            return available is None or size_bytes <= available
+        return resident + size_bytes + resources.children_memory_bytes() <= USABLE * limit
+
+    def release(self) -> None:
+        """Steps go on to count."""
 
     def _give_back(self) -> None:
         torch.cuda.empty_cache()

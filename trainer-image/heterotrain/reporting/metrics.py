@@ -60,6 +60,7 @@ class VersionCounters:
     wait_seconds: float = 0.0
     ewma: float | None = None
     cpu: CpuMeter = field(default_factory=CpuMeter)
+    rank: int | None = None
 
     @property
     def mean_seconds(self) -> float:
@@ -83,6 +84,7 @@ class WorkerState:
     step: int = 0
     total_steps: int = 0
     least_batch_size: int = 1
+    protocol: int = contract.MEMBERS_STAY
     epoch: int = 0
     phase: str = contract.PHASE_PREPARING
     loss: float = math.nan
@@ -91,6 +93,8 @@ class WorkerState:
     steps_nonfinite: int = 0
     taken_over: Origin | None = None
     evaluated: contract.Evaluated | None = None
+    warm_up: dict[int, float] = field(default_factory=dict)  # seconds per step, by batch size
+    checkpoint: tuple[int, float] | None = None  # the step of the newest one, and the seconds that it took
 
 
 class WorkerMetrics(Collector):
@@ -110,7 +114,8 @@ class WorkerMetrics(Collector):
         parts = sampler.micro_batches(0, member.batch_size, member.micro_batch_size)
         self._samples_at_once = max(stop - start for start, stop in parts)
         self.memory.begin()
-        self.counters = VersionCounters(plan.version, plan.generation, member.batch_size)
+        self.counters = VersionCounters(plan.version, plan.generation, member.batch_size, rank=rank)
+        self.state.warm_up = {}  # what is measured from here on says more
 
     def committed(self, samples: int, times: StepTimes, smoothing: float, *, measured: bool) -> None:
         """A step of `samples` here is committed; only one fit for measuring counts."""
@@ -137,14 +142,17 @@ class WorkerMetrics(Collector):
         """The value of every metric in the table of workers' metrics."""
         state, peak, cpu = self.state, self.memory.peak, counters.cpu.read()
         evaluated, origin = state.evaluated, state.taken_over
+        checkpoint_step, checkpoint_seconds = state.checkpoint or (None, None)
         return {
             table.OWN_SECONDS_EWMA: counters.ewma,
             table.BATCH_SIZE: counters.batch_size,
             table.PLAN_VERSION: counters.plan_version,
             table.GENERATION: counters.generation,
+            table.RANK: counters.rank,
             table.STEP: state.step,
             table.TOTAL_STEPS: state.total_steps,
             table.LEAST_BATCH_SIZE: state.least_batch_size,
+            table.PROTOCOL: state.protocol,
             table.EPOCH: state.epoch,
             table.IN_COLLECTIVE: float(self._in_collective()),
             table.LOSS: None if math.isnan(state.loss) else state.loss,
@@ -167,7 +175,10 @@ class WorkerMetrics(Collector):
             table.PLANS_REJECTED: state.plans_rejected,
             table.STEPS_REPLAYED: state.steps_replayed,
             table.STEPS_NONFINITE: state.steps_nonfinite,
+            table.CHECKPOINT_STEP: checkpoint_step,
+            table.CHECKPOINT_SECONDS: checkpoint_seconds,
             table.RESUMED_STEP: {(origin.job_uid,): origin.step} if origin else None,
+            table.WARM_UP_SECONDS: {(str(batch),): seconds for batch, seconds in state.warm_up.items()},
             table.PHASE: {(state.phase,): 1},
             table.EVALUATION: {(name,): value for name, value in evaluated.metrics} if evaluated else None,
             table.EVALUATION_STEP: evaluated.step if evaluated else None,

@@ -14,6 +14,9 @@ READ_SECONDS = 0.25
 """Seconds of measured steps between two readings, since a reading at each small step would cost too much. The kernel
 keeps the greatest figure until it is reset."""
 
+USABLE = 0.95
+"""The part of a memory limit up to which anything but steps may fill it; the kernel needs some of the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -32,6 +35,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self.peak: Peak | None = None
         self._forgets = False
+        self._holds = self._held = False  # memory that is no step's: now, and at the last step's end
         self._unread_seconds = READ_SECONDS  # of measured steps since the last reading
 
     def begin(self) -> None:
@@ -46,7 +50,8 @@ class PeakMemory:
 
     def step(self, samples: int, seconds: float, *, measured: bool) -> None:
         """A step of this many seconds has ended, with `samples` at once; one that is not `measured` does not count."""
-        if not measured or samples <= 0:
+        held, self._held = self._held, self._holds
+        if not measured or samples <= 0 or held or self._held:
             self._begin_again()
             return
         self._unread_seconds += seconds
@@ -61,6 +66,29 @@ class PeakMemory:
     def limit_bytes(self) -> float | None:
         """The limit under which it is; None if there is none."""
         return resources.memory_limit_bytes()
+
+    def hold(self, size_bytes: int) -> bool:
+        """Whether so much memory of the host, which is no step's, fits beside what steps need. If so it is held until
+        `release`, and steps meanwhile do not count."""
+        room = self._room_bytes()
+        if room is not None and size_bytes > room:
+            return False
+        self._holds = self._held = True
+        return True
+
+    def release(self) -> None:
+        """What was held is free again; called by any thread."""
+        self._holds = False
+
+    def _room_bytes(self) -> float | None:
+        """What is left beside steps; None if that is not known. Nothing, under a limit, before a step was measured."""
+        limit = resources.memory_limit_bytes()
+        if limit is None:
+            return resources.available_bytes()
+        if self.peak is None:
+            return 0.0
+        needed = max(self.peak.memory_bytes, resources.memory_bytes() or 0.0) + self.children_bytes()
+        return USABLE * limit - needed
 
     def _begin_again(self) -> None:
         self._unread_seconds = READ_SECONDS

@@ -50,6 +50,11 @@ def children_memory_bytes() -> float:
     return sum(_private_bytes(child) for child in _children())
 
 
+def available_bytes() -> float | None:
+    """What the machine can hand out without swapping, in bytes."""
+    return _of(PROC / "meminfo", "MemAvailable:")
+
+
 def memory_limit_bytes() -> float | None:
     """The present memory limit in bytes; None if there is none. It follows an in-place resize."""
     return own_cgroup().memory_limit_bytes()
@@ -104,7 +109,12 @@ def thread_times() -> dict[str, ThreadTime] | None:
 
 
 def _of_status(key: str) -> float | None:
-    _, found, rest = read_figures(PROC / "self" / "status").partition(key)
+    return _of(PROC / "self" / "status", key)
+
+
+def _of(path: Path, key: str) -> float | None:
+    """A figure in bytes of a file that holds it in kibibytes, behind a key."""
+    _, found, rest = read_figures(path).partition(key)
     kibibytes = number(rest.split(None, 1)[0]) if found and rest.strip() else None
     return None if kibibytes is None else kibibytes * 1024
 

@@ -7,6 +7,7 @@ read with `weights_only=True`, so that a checkpoint cannot run code.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import operator
@@ -28,6 +29,7 @@ from heterotrain.data.sampler import Position
 log = logging.getLogger(__name__)
 
 SCHEMA = 1
+_PARTIAL = ".partial"
 _NAME = re.compile(r"step-(\d{10})\.pt")
 _REFUSED = re.compile(r"GLOBAL (\S+)")
 
@@ -61,19 +63,22 @@ def _save(state: dict[str, Any], file: IO[bytes]) -> None:
 
 
 class _Noting:
-    """A file that notes the first error of a write to it."""
+    """A file that notes the first error of a write to it. One without a buffer may write a part at a time."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.error: OSError | None = None
         self._file = file
 
     def write(self, data: bytes) -> int:
-        """Do as the file does."""
+        """Write all of it."""
+        left = memoryview(data)
         try:
-            return self._file.write(data)
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
             self.error = self.error or error
             raise
+        return len(data)
 
     def flush(self) -> None:
         """Do as the file does."""
@@ -173,14 +178,15 @@ def write(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     Raises CheckpointError if it cannot be written; earlier checkpoints are then untouched.
     """
     path = folder / f"step-{step:010d}.pt"
-    partial = folder / f".{path.name}.partial"
+    partial = folder / f".{path.name}{_PARTIAL}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        # Without a buffer, which a process that is forked meanwhile could write a second time.
+        with partial.open("wb", buffering=0) as file:
             _save(state, file)
-            file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        _sync_folder(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -189,8 +195,35 @@ def write(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
             f"{error.strerror}; earlier checkpoints are untouched"
         ) from error
     for _, old in [each for each in _steps(folder) if each[0] <= step][:-keep]:
-        old.unlink(missing_ok=True)
+        _remove(old)
     return path
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what earlier workers that were killed have left half written; for when nobody writes into the folder."""
+    for path in folder.glob(f".step-*{_PARTIAL}"):
+        log.info("removing %s, which was never completed", path)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that is of no use any more; that it stays is no reason to stop training."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", path, error.strerror)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make names in a folder as durable as the files; file systems that do not know that do so by themselves."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def read_newest(folder: Path) -> dict[str, Any] | None:

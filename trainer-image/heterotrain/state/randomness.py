@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+from typing import Any
 
 import torch
 
@@ -48,3 +49,24 @@ class StepRandomness:
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _64_BITS
         return (mixed ^ (mixed >> 31)) >> 1
+
+
+class KeptRandomness:
+    """The states of all sources of random numbers in this process, as they are when it is made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device if device.type == "cuda" else None
+        self._torch = torch.get_rng_state()
+        self._gpu = None if self._device is None else torch.cuda.get_rng_state(self._device)
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy: Any = None if numpy is None else numpy.random.get_state()
+
+    def restore(self) -> None:
+        """Go back to them."""
+        torch.set_rng_state(self._torch)
+        if self._device is not None and self._gpu is not None:
+            torch.cuda.set_rng_state(self._gpu, self._device)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)

@@ -1,15 +1,24 @@
-"""Sends a training state from one worker to the others: first its structure, then one tensor after the other, so that
-no worker holds the state a second time as bytes."""
+"""Gives workers that lag behind the state of those that do not: first its structure, then its tensors, so that no
+worker holds the state a second time as bytes.
+
+Where few workers take the state and many hold it, as when one joins, each holder sends to each taker an equal part of
+what is the same on all, and nothing to anybody else. Where there are many takers, one holder sends all to all, for then
+the others pass on what they have received. hack/bench/handover.py measures both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import platform
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
-from heterotrain.groups.control import broadcast_document, broadcast_tensors
-from heterotrain.groups.generation import Generation
+from heterotrain.groups.control import broadcast_document, broadcast_tensors, sum_over_ranks
+from heterotrain.groups.generation import Collective, Generation
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError
 
@@ -18,34 +27,185 @@ from heterotrain.state.checkpoint import CheckpointError
 _TIMES_LARGER = 8
 _BYTES_MORE = 64 << 20
 
+WINDOW_BYTES = 16 << 20
+"""So much of the state travels at once, and as much waits to be sent behind it."""
 
-def broadcast_state(own: dict[str, Any], source: int, generation: Generation, *, takes: bool) -> dict[str, Any] | None:
+
+Place = tuple[Any, ...]
+"""Keys and places that lead to a tensor of a state."""
+
+
+def hand_over(
+    own: dict[str, Any], source: int, generation: Generation, *, takes: bool, shared: Callable[[Place], bool]
+) -> dict[str, Any] | None:
     """The state of rank `source`, on the CPU, for the ranks that are to take it; None for all other ranks, which call
-    this function too. `own` is this rank's state.
+    this function too. `own` is this rank's state. `shared` says which tensors are the same on all ranks that do not
+    take the state, but for rounding, such as parameters; all others come from the source.
 
     Raises RuntimeError if the groups break, CheckpointError if what arrives is no state, or far larger than `own`.
     """
-    sends = generation.rank == source
-    received = broadcast_document(checkpoint.pack(_without_content(own)) if sends else None, source, generation)
-    if sends:
-        for tensor in _tensors(own):
-            broadcast_tensors([tensor], source, generation)
-        return None
-    frame = checkpoint.unpack(received)
-    most = _TIMES_LARGER * sum(map(_bytes, _tensors(own))) + _BYTES_MORE
-    coming = sum(map(_bytes, _tensors(frame)))
-    if coming > most:
-        raise CheckpointError(f"the state of rank {source} has {coming} bytes, expected at most {most}")
+    roles = _roles(own, source, generation, takes=takes, shared=shared)
+    here = own
+    if generation.rank == source:
+        broadcast_document(checkpoint.pack(_without_content(own)), source, generation)
+    else:
+        here = checkpoint.unpack(broadcast_document(None, source, generation))
+        most = _TIMES_LARGER * sum(map(_bytes, _tensors(own))) + _BYTES_MORE
+        coming = sum(map(_bytes, _tensors(here)))
+        if coming > most:
+            raise CheckpointError(f"the state of rank {source} has {coming} bytes, expected at most {most}")
+        if takes:
+            here = checkpoint.mapped(here, _with_room)
+    parts = by_parts(len(roles.holders), len(roles.takers))
+    if parts:
+        # Whoever neither holds nor takes it walks the source's layout, so that all meet in as many collectives.
+        walked = own if generation.rank in roles.holders else here
+        _exchange_parts([each for path, each in _named_tensors(walked) if shared(path)], roles, generation)
+    for path, tensor in _named_tensors(here):
+        if not (parts and shared(path)):
+            # A frame has no content: what comes is forgotten.
+            broadcast_tensors([_with_room(tensor) if tensor.is_meta else tensor], source, generation)
+    return here if takes else None
 
-    def arrive(value: Any) -> Any:
-        if not _has_content_apart(value):
-            return value
-        tensor = torch.empty(value.shape, dtype=value.dtype)
-        broadcast_tensors([tensor], source, generation)
-        return tensor if takes else None
 
-    state: dict[str, Any] = checkpoint.mapped(frame, arrive)
-    return state if takes else None
+def _with_room(value: Any) -> Any:
+    return torch.empty(value.shape, dtype=value.dtype) if _has_content_apart(value) else value
+
+
+def by_parts(holders: int, takers: int) -> bool:
+    """Whether so many holders send parts of the state to so many takers, or one of them all to all."""
+    return 2 * takers <= holders
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Ranks that send parts of the state, and those that take it."""
+
+    holders: tuple[int, ...]
+    takers: tuple[int, ...]
+
+
+def _roles(
+    own: dict[str, Any], source: int, generation: Generation, *, takes: bool, shared: Callable[[Place], bool]
+) -> _Roles:
+    """Only workers whose shared tensors are laid out as the source's, and which compute as it does, hold the same ones:
+    the last bits depend on the processor."""
+    said = torch.zeros(2, generation.world_size, dtype=torch.int64)
+    said[:, generation.rank] = torch.tensor([takes, 0 if takes else _kind_of(own, shared)])
+    sum_over_ranks(said, generation)
+    lagging, kinds = said.tolist()
+    ranks = range(generation.world_size)
+    return _Roles(
+        tuple(rank for rank in ranks if not lagging[rank] and kinds[rank] == kinds[source]),
+        tuple(rank for rank in ranks if lagging[rank]),
+    )
+
+
+def _kind_of(state: dict[str, Any], shared: Callable[[Place], bool]) -> int:
+    """A number that is the same for shared tensors that are laid out alike, on processors that compute alike."""
+    layout = [
+        (path, tuple(each.shape), str(each.dtype), _processor(each.device))
+        for path, each in _named_tensors(state)
+        if shared(path)
+    ]
+    return zlib.crc32(repr(layout).encode())
+
+
+def _processor(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else device.type
+
+
+def _exchange_parts(tensors: Iterable[torch.Tensor], roles: _Roles, generation: Generation) -> None:
+    """Send this rank's part of each window to the takers, or receive the parts of all holders in place."""
+    rank, under_way = generation.rank, None
+    for window in _windows(tensors):
+        launched = _receive(window, roles, generation) if rank in roles.takers else _send(window, roles, generation)
+        if under_way is not None:
+            under_way.finish()
+        under_way = launched
+    if under_way is not None:
+        under_way.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Elements `start` to `stop` of a tensor that is a vector on any device."""
+
+    flat: torch.Tensor
+    start: int
+    stop: int
+
+    def part(self, index: int, parts: int) -> torch.Tensor:
+        """The elements that the holder of this place sends."""
+        size = self.stop - self.start
+        return self.flat[self.start + size * index // parts : self.start + size * (index + 1) // parts]
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """One window's collective, and where its bytes go."""
+
+    collective: Collective
+    buffers: tuple[torch.Tensor, torch.Tensor]  # which gloo reads and writes meanwhile
+    places: Sequence[torch.Tensor]
+
+    def finish(self) -> None:
+        """Wait for it, and put what has come into its places. Raises RuntimeError."""
+        self.collective.wait()
+        came = self.buffers[1]
+        sizes = accumulate((_bytes(place) for place in self.places), initial=0)
+        for place, (start, stop) in zip(self.places, pairwise(sizes), strict=True):
+            # A copy, for the bytes of a tensor with wider elements may begin anywhere in the window.
+            place.copy_(came[start:stop].clone().view(place.dtype))
+
+
+def _send(window: Sequence[_Piece], roles: _Roles, generation: Generation) -> _UnderWay:
+    nothing = torch.empty(0, dtype=torch.uint8)
+    ways_in, ways_out = [0] * generation.world_size, [0] * generation.world_size
+    sent = nothing
+    if generation.rank in roles.holders:
+        place = roles.holders.index(generation.rank)
+        parts = [each.part(place, len(roles.holders)) for each in window]
+        own = torch.cat([part.to("cpu").contiguous().view(torch.uint8) for part in parts])
+        sent = own.repeat(len(roles.takers))
+        for taker in roles.takers:
+            ways_out[taker] = len(own)
+    return _UnderWay(generation.exchange(sent, ways_out, nothing, ways_in), (sent, nothing), ())
+
+
+def _receive(window: Sequence[_Piece], roles: _Roles, generation: Generation) -> _UnderWay:
+    nothing = torch.empty(0, dtype=torch.uint8)
+    ways_in, ways_out = [0] * generation.world_size, [0] * generation.world_size
+    places: list[torch.Tensor] = []
+    for place, holder in enumerate(roles.holders):
+        parts = [each.part(place, len(roles.holders)) for each in window]
+        ways_in[holder] = sum(map(_bytes, parts))
+        places += parts
+    came = torch.empty(sum(ways_in), dtype=torch.uint8)
+    return _UnderWay(generation.exchange(nothing, ways_out, came, ways_in), (nothing, came), places)
+
+
+def _windows(tensors: Iterable[torch.Tensor]) -> Iterator[list[_Piece]]:
+    """All elements, in order, in windows of at most `WINDOW_BYTES` (or one element)."""
+    window: list[_Piece] = []
+    room = WINDOW_BYTES
+    for tensor in tensors:
+        # A tensor that is conjugated or negated lazily cannot be viewed as bytes.
+        flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+        start = 0
+        while start < len(flat):
+            stop = min(len(flat), start + max(1, room // flat.itemsize))
+            if window and (stop - start) * flat.itemsize > room:
+                yield window
+                window, room = [], WINDOW_BYTES
+                continue
+            window.append(_Piece(flat, start, stop))
+            room -= (stop - start) * flat.itemsize
+            start = stop
+    if window:
+        yield window
 
 
 def _without_content(state: dict[str, Any]) -> dict[str, Any]:
@@ -59,16 +219,20 @@ def _has_content_apart(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a state, in the order of `checkpoint.mapped`."""
+def _tensors(state: dict[str, Any]) -> Iterator[torch.Tensor]:
+    return (each for _, each in _named_tensors(state))
+
+
+def _named_tensors(value: Any, path: Place = ()) -> Iterator[tuple[Place, torch.Tensor]]:
+    """The tensors of a state, in the order of `checkpoint.mapped`, each with its keys and places."""
     if isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
+        for key, each in value.items():
+            yield from _named_tensors(each, (*path, key))
     elif type(value) in (list, tuple):
-        for each in value:
-            yield from _tensors(each)
+        for place, each in enumerate(value):
+            yield from _named_tensors(each, (*path, place))
     elif _has_content_apart(value):
-        yield value
+        yield path, value
 
 
 def _bytes(tensor: torch.Tensor) -> int:

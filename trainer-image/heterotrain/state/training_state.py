@@ -14,6 +14,8 @@ from heterotrain.data.sampler import Position
 from heterotrain.origin import Origin
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError, MisfitError
+from heterotrain.state.snapshot import Snapshots, Target
+from heterotrain.state.state_copy import tensors_in
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +30,17 @@ class TrainingState:
         dataset_length: int,
         config: TrainingConfig,
         job_uid: str = "",
+        *,
+        snapshots: Snapshots | None = None,
     ) -> None:
         """Without a `job_uid` it is not known which job wrote a checkpoint."""
+        self.snapshots = Snapshots() if snapshots is None else snapshots
         self.position = Position()
         self.registered: dict[str, Any] = {}
         self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
         self._model = model
         self._optimizer = optimizer
+        self._parameters = {(name,) for name, _ in model.named_parameters()}
         self._dataset_length = dataset_length
         self._config = config
         self._job_uid = job_uid
@@ -67,12 +73,21 @@ class TrainingState:
             **self.checked(),
         }
 
+    def is_shared(self, path: tuple[Any, ...]) -> bool:
+        """Whether what a path in the whole state leads to is the same on all ranks after the same step: parameters, and
+        what the optimizer knows of them. Buffers are each rank's own until they are merged, and nobody knows about what
+        users register."""
+        if path[0] == "model":
+            return path[1:] in self._parameters
+        return path[:2] == ("optimizer", "state")
+
     def load(self, state: dict[str, Any]) -> str:
         """Take over the state of another rank, or of an earlier run. Returns the UID of its job, empty if it has none.
 
         Raises CheckpointError if it does not fit this job, model or optimizer.
         """
         position = checkpoint.check_fits(state, seed=self._config.seed, dataset_length=self._dataset_length)
+        self.snapshots.before_change()
         try:
             self._model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
@@ -91,24 +106,42 @@ class TrainingState:
         due = step % self._config.checkpoint_every_steps == 0 and step != self.saved_step
         return self._config.checkpoint_path is not None and due
 
-    def save(self, *, writes: bool) -> None:
-        """Write a checkpoint of what is committed, unless there is one already. Raises CheckpointError.
+    def save(self, *, writes: bool, beside: bool = False) -> None:
+        """Write a checkpoint of what is committed, unless there is one already, and wait until it is on the disk; or,
+        if `beside`, only until the state is copied that may change before `snapshots.before_change`.
 
-        `writes` is true on the leader alone; the others only note that it is done.
+        `writes` is true on the leader alone; the others only note that it is done. Raises CheckpointError, also for a
+        checkpoint before this one.
         """
-        folder = self._config.checkpoint_path
-        if folder is None or self.position.step == self.saved_step:
+        folder, step = self._config.checkpoint_path, self.position.step
+        if folder is None:
+            return
+        if writes and not beside:
+            self.snapshots.wait()
+        if step == self.saved_step and not (writes and step == self.snapshots.lost_step):
             return
         if writes:
-            checkpoint.write(Path(folder), self.position.step, self.whole(), self._config.checkpoint_keep)
-            log.info("checkpoint of step %d written", self.position.step)
-        self.saved_step = self.position.step
-        self.saved_steps = [*self.saved_steps, self.position.step][-self._config.checkpoint_keep :]
+            target = Target(Path(folder), step, self._config.checkpoint_keep)
+            if beside:
+                self._begin(target)
+            else:
+                self.snapshots.write(target, self.whole())
+        self.saved_step = step
+        self.saved_steps = [*self.saved_steps, step][-self._config.checkpoint_keep :]
+
+    def _begin(self, target: Target) -> None:
+        state = self.whole()
+        optimizer = state["optimizer"]
+        later = [*self._model.parameters(), *tensors_in(optimizer["state"])]
+        at_once = [*self._model.buffers(), *tensors_in([optimizer["param_groups"], state["registered"]])]
+        self.snapshots.begin(target, state, later, at_once)
 
     def resume(self) -> None:
         """Start from the newest checkpoint, or from the beginning if there is none: the leader alone does so. Raises
         CheckpointError."""
         folder = self._config.checkpoint_path
+        if folder:
+            checkpoint.remove_partial(Path(folder))
         state = checkpoint.read_newest(Path(folder)) if folder else None
         if state is None:
             return

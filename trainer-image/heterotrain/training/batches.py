@@ -39,11 +39,19 @@ class Batches:
                 "around it write `for epoch in session.epochs():`"
             )
             return
+        if life.warm_up.is_running:
+            yield from self._of_warm_up()
+            return
+        epoch = life.position.epoch if self._by_epoch else None
         if not self._by_epoch:
             self._open()
-        epoch = life.position.epoch if self._by_epoch else None
-        life.go_on()
         try:
+            if not self._by_epoch:
+                if life.warm_up.begin():
+                    yield from self._of_warm_up()
+                    life.warm_up.end()
+                life.start()
+            life.go_on()
             while life.begin_step(epoch):
                 share = step.share
                 if share is not None:
@@ -58,12 +66,20 @@ class Batches:
             if not self._by_epoch:
                 self._close()
 
+    def _of_warm_up(self) -> Iterator[Any]:
+        while (share := self._life.warm_up.advance()) is not None:
+            yield self._prefetch.batch(share)
+
     def epochs(self) -> Iterator[int]:
         """See `Session.epochs`."""
         life = self._life
         self._open()
         self._by_epoch = True
         try:
+            if life.warm_up.begin():
+                yield life.position.epoch
+                life.warm_up.end()
+            life.start()
             while life.begin_epoch():
                 epoch = life.position.epoch
                 yield epoch
@@ -84,7 +100,7 @@ class Batches:
             raise RuntimeError("the loop over the batches was begun already; there is one for the whole job")
         self._stack.enter_context(self._loader)
         self._stack.enter_context(self._life.evaluation)
-        self._life.start()
+        self._life.settle()
 
     def _close(self) -> None:
         self._stack.close()

@@ -7,23 +7,33 @@ each exchange the leader says after how many steps the next one is due, and all 
 
 from __future__ import annotations
 
+import logging
+
 from heterotrain.gradients.losses import Losses
 from heterotrain.groups.control import PendingSignals, Signals, broadcast_bytes
 from heterotrain.groups.generation import Generation
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest
 from heterotrain.state.replica_watch import MOST_STEPS, ReplicaWatch
+from heterotrain.training.transition import Transition
+
+log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
+_CHANGING_SECONDS = 0.2  # while members are about to change, for which three exchanges are needed
 
 
 class Exchange:
     """One worker's side of the exchange; all workers draw the same conclusions at the same step."""
 
     def __init__(self, plans: Plans, losses: Losses, stop: StopRequest, watch: ReplicaWatch) -> None:
-        self.stop_agreed = False
+        self.stopping = 0
+        """How many workers were asked to stop, as all know."""
+        self.leaves = False
+        """Whether this worker is one of them."""
         self.done = False  # this worker's script has ended the job
         self.done_agreed = False
+        self.transition = Transition()
         self._watch = watch
         self._plans = plans
         self._losses = losses
@@ -32,6 +42,7 @@ class Exchange:
         self._next_step = 0
         self._steps_between = 1
         self._samples = (0, 0)  # this worker's and all workers' in the steps committed since the last exchange
+        self._told_to_stop = False  # in the exchange under way
         self._announced_samples = 0  # all workers' samples, whose sum the exchange under way brings
 
     @property
@@ -49,8 +60,17 @@ class Exchange:
 
         Raises RuntimeError if the group is broken.
         """
-        plan_version, plan_bytes = self._plans.look()
-        steps = min(MOST_STEPS, max(1, round(INTERVAL_SECONDS / step_seconds))) if step_seconds > 0 else 1
+        leads, transition = self._plans.rank == 0, self.transition
+        if leads and transition.refused:
+            log.warning("plan %d cannot be followed: %s", transition.version, transition.refused)
+            transition.give_up("the plan cannot be followed")
+            self._plans.refuse_successor()
+        switches = leads and transition.may_switch
+        if switches and transition.announce is not None and transition.succession is not None:
+            transition.announce(transition.succession)
+        plan_version, plan_bytes = (0, 0) if switches else self._plans.look()
+        seconds = INTERVAL_SECONDS if transition.succession is None else _CHANGING_SECONDS
+        steps = min(MOST_STEPS, max(1, round(seconds / step_seconds))) if step_seconds > 0 else 1
         loss, loss_weight, nonfinite = self._losses.signals()
         signals = Signals(
             samples=self._samples[0],
@@ -61,8 +81,14 @@ class Exchange:
             nonfinite=nonfinite,
             plan_version=plan_version,
             plan_bytes=plan_bytes,
-            next_after=steps if self._plans.rank == 0 else 0,
+            prepared=float(transition.prepared),
+            failed=float(transition.failed),
+            refuses=float(transition.refuses),
+            attempt=transition.next_attempt() if leads else 0,
+            switch=float(switches),
+            next_after=steps if leads else 0,
         )
+        self._told_to_stop = signals.stop > 0
         self._announced_samples = self._samples[1]
         self._samples = (0, 0)
         self._pending = PendingSignals(signals, self._watch.checksums(self._steps_between), generation)
@@ -92,10 +118,14 @@ class Exchange:
         if signals.plan_bytes:
             document = self._plans.document() if self._plans.rank == 0 else None
             self._plans.receive(broadcast_bytes(document, int(signals.plan_bytes), 0, generation))
+            if self._plans.successor is not None:
+                self.transition.follow(self._plans.successor)
+        else:
+            self.transition.receive(signals, generation.world_size)
         self._watch.compare(checksums, self._plans.active.members)
         self._steps_between = int(signals.next_after)
         self._next_step = step - 1 + self._steps_between
-        self.stop_agreed = signals.stop > 0
+        self.stopping, self.leaves = int(signals.stop), self._told_to_stop
         self.done_agreed = self.done_agreed or signals.done > 0
         return signals
 
@@ -108,5 +138,6 @@ class Exchange:
         self._pending = None
         self._next_step, self._steps_between = 0, 1
         self._samples = (0, 0)
-        self.stop_agreed = False  # a worker that was asked to stop sends that again
+        self.transition.restart()
+        self.stopping, self.leaves = 0, False  # a worker that was asked to stop sends that again
         self._watch.restart()

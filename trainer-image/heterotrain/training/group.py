@@ -1,51 +1,48 @@
 """The workers that train together at the moment, as one of them sees it: meet, agree, fail, meet again.
 
 The worker that committed most is right. At the start that is the leader, which alone reads the checkpoint; after a
-failure it may be any worker, and it is ahead by at most one step.
+failure it may be any worker, and it is ahead by at most one step. Where members change while they train, those that
+stay are all at the same step, and those that join take everything from the first of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
 
 import torch
 
+from heterotrain.contract import MEMBERS_MAY_END, MEMBERS_STAY, Plan
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.gradients.counting import GlobalCount
 from heterotrain.gradients.gradient_sum import GradientSum
 from heterotrain.gradients.losses import Losses
 from heterotrain.gradients.reduction import Reducing, StepReduction
 from heterotrain.gradients.wire import wire_for
+from heterotrain.groups.assembly import MembershipError
 from heterotrain.groups.control import Signals, broadcast_document, broadcast_tensors, gather_documents, sum_over_ranks
-from heterotrain.groups.generation import CollectiveError, Generation, is_collective_error
-from heterotrain.groups.membership import MembershipError, Rendezvous
+from heterotrain.groups.generation import Collective, CollectiveError, Generation, is_collective_error
+from heterotrain.groups.making import DEVICE, Traits
+from heterotrain.groups.succession import Succession
 from heterotrain.job.plans import Plans
-from heterotrain.peers import parse_facts, parse_traits
+from heterotrain.peers import parse_facts
 from heterotrain.reporting.timing import StepClock
 from heterotrain.state.buffers import SharedBuffers
-from heterotrain.state.replica_check import kind_of_machine
-from heterotrain.state.state_transfer import broadcast_state
+from heterotrain.state.replica_check import ReplicaError, kind_of_machine
+from heterotrain.state.state_transfer import hand_over
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.exchange import Exchange
+from heterotrain.training.gathering import KIND, Gathering, Meeting
 from heterotrain.training.handing_on import hand_on_changes
 from heterotrain.training.subject import Subject
+from heterotrain.training.traits import traits_of
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """How this worker meets the others.
-
-    `spare_port` is the port of its own metrics server, `backend` is what carries gradients, and by the `secret` the
-    workers know one another. `is_asked_to_stop` says whether this worker has to stop; `check_stop` raises if it has.
-    """
-
-    spare_port: int
-    backend: str
-    check_stop: Callable[[], None]
-    is_asked_to_stop: Callable[[], bool]
-    secret: str | None
+_PROBE_SECONDS = 5.0  # for all members of the next generation to answer in its groups
+_RELEASE_SECONDS = 5.0
+_CLOSING_SECONDS = 1.0
 
 
 class Group:
@@ -74,13 +71,27 @@ class Group:
         self._plans = plans
         self._evaluation = evaluation
         self._reducing = Reducing()
-        self._rendezvous: Rendezvous | None = None
-        self._has_met = False
+        self._gathering: Gathering | None = None
+        self._farewell: Collective | None = None
+        self._retired: list[tuple[Generation, Collective]] = []
+        transition = exchange.transition
+        transition.prepare = self._prepare
 
     @property
     def broken(self) -> str:
         """Why the present groups are of no use any more; empty if they are of use, or if there are none."""
         return "" if self.reduction is None else self.reduction.error
+
+    @property
+    def protocol(self) -> int:
+        """How the members of these groups meet; see `heterotrain.contract`."""
+        over_nccl = self.generation is not None and self.generation.backend == "nccl"
+        return MEMBERS_STAY if over_nccl else MEMBERS_MAY_END
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this worker has never come to the same state as others."""
+        return self._gathering is None or not self._gathering.has_met
 
     @property
     def in_collective(self) -> bool:
@@ -92,35 +103,54 @@ class Group:
         assert self.reduction is not None
         self.reduction.fail(error)
 
-    def join(self, meeting: Meeting, deadline_seconds: float) -> None:
-        """Meet the members of the active plan for the first time. Raises as `form` does."""
+    def make_ready(self) -> None:
+        """Make what sums gradients, which takes seconds in a new process. Before the workers meet it sums nothing."""
         subject = self._subject
-        subject.passes.gradients = GradientSum(
-            subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
-        )
-        self._rendezvous = Rendezvous(
-            self._plans.active,
-            self._plans.rank,
-            subject.device.type,
-            deadline_seconds=deadline_seconds,
-            spare_port=meeting.spare_port,
-            check_stop=meeting.check_stop,
-            backend=meeting.backend,
-            secret=meeting.secret,
-            is_asked_to_stop=meeting.is_asked_to_stop,
-        )
-        if self._plans.rank == 0:
+        if subject.passes.gradients is None:
+            subject.passes.gradients = GradientSum(
+                subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
+            )
+
+    def join(self, meeting: Meeting, deadline_seconds: float) -> None:
+        """Meet the members of the active plan for the first time. Raises as `form` does, and JobOverError if the job is
+        done meanwhile."""
+        subject, plans, gathering = self._subject, self._plans, self._gathering
+        self.make_ready()
+        self._forget("another plan has taken its place")
+        if gathering is None:
+            own = {DEVICE: subject.device.type, KIND: kind_of_machine(subject.device)}
+            traits = own | traits_of(subject, self._state, self._evaluation)
+            gathering = self._gathering = Gathering(meeting, plans, traits)
+            transition = self.exchange.transition
+            transition.begin, transition.abandon = gathering.begin_to_make, gathering.abandon
+            transition.announce = gathering.announce
+        gathering.begin()
+        if plans.rank == 0 and not gathering.joins:
             self._state.resume()
         self.form(deadline_seconds)
 
-    def form(self, deadline_seconds: float) -> None:
-        """Leave the present groups, meet all members in new ones and come to the same state as they.
+    def _forget(self, why: str) -> None:
+        """Let go of groups that came to nothing."""
+        self.give_up(why)
+        self.reduction = None
+        if self.generation is not None:
+            self.generation.leave()
+            self.generation = None
 
-        If that fails in turn the group is `broken` again. Raises MembershipError if not all come in time or one has
-        left for good, CheckpointError if the state does not fit, ValueError if the workers' scripts are not the same.
+    # --- meeting --------------------------------------------------------------------------------------------------
+
+    def form(self, deadline_seconds: float) -> None:
+        """Leave the present groups, meet the members in new ones and come to the same state as they.
+
+        If that fails in turn the group is `broken` again. Raises MembershipError if those who are needed do not come in
+        time, or one has left for good, CheckpointError if the state does not fit, ValueError if the workers' scripts
+        are not the same.
         """
-        assert self._rendezvous is not None
+        gathering = self._gathering
+        assert gathering is not None
         self._reducing.now = None
+        self.exchange.transition.drop("the members meet again")
+        self._release_retired()
         if self.generation is not None:
             if self.generation.backend == "nccl":
                 # What nccl calls completed is only enqueued, so it is not known which steps are committed.
@@ -129,17 +159,140 @@ class Group:
                     "checkpoint (training.backend: gloo repeats it)"
                 )
             self.generation.leave()
-        self.generation = self._rendezvous.meet(deadline_seconds)
-        wire = wire_for(self.generation, self._subject.device)
-        self.reduction = StepReduction(self.generation, self.clock, wire, self._subject.accumulator)
+        gathering.assembly.broken(self._state.position.step)
+        making = gathering.make(deadline_seconds)
+        self._settle_in(making.generation, making.traits)
+
+    def _settle_in(self, generation: Generation, traits: Sequence[Traits]) -> None:
+        """Use these groups, in which all members come to the same state."""
+        assert self._gathering is not None
+        self.generation = generation
+        wire = wire_for(generation, self._subject.device)
+        self.reduction = StepReduction(generation, self.clock, wire, self._subject.accumulator)
+        self._gathering.assembly.cut_with(generation.break_up)
+        if self.protocol < MEMBERS_MAY_END:
+            self._gathering.assembly.stay_together()  # one that is silent may go on, and without it nobody does
+        self.exchange.compare_bits(len({each.get(KIND) for each in traits}) == 1)
         try:
-            self._agree(self.generation)
+            self._agree(generation)
             self._reducing.now = self.reduction
-            self._has_met = True
+            self._gathering.has_met = True
         except RuntimeError as error:
             if not is_collective_error(error):
                 raise
             self.fail(error)
+            return
+        self._gathering.assembly.agreed(self._state.position.step)
+
+    # --- another generation of members ----------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan) -> Succession:
+        assert self._gathering is not None
+        stays = self.protocol < MEMBERS_MAY_END
+        return self._gathering.prepare(plan, "over nccl members change with a restart alone" if stays else "")
+
+    def part(self) -> bool:
+        """All members are about to go over to the next generation, or to leave: come to the same state as they, and
+        look whether all answer in the new groups. False if they stay as they are, or as `unite`."""
+        transition, gathering = self.exchange.transition, self._gathering
+        succession = transition.succession
+        assert succession is not None and gathering is not None
+        if not self.unite():
+            return False
+        answers = torch.tensor([succession.rank is None or self._all_answer(succession)], dtype=torch.float64)
+        if not self._together(lambda generation: sum_over_ranks(answers, generation)):
+            return False
+        assert self.generation is not None
+        if answers.item() < self.generation.world_size:
+            transition.postpone("a member did not answer in its groups")
+            return False
+        if succession.rank is not None and succession.number is not None:
+            gathering.assembly.switched(succession.number)
+        self.say_goodbye()
+        return True
+
+    def _all_answer(self, succession: Succession) -> bool:
+        generation = succession.generation
+        if generation is None:
+            return False
+        try:
+            generation.sum(torch.ones(1)).wait(_PROBE_SECONDS)
+        except RuntimeError as error:
+            log.warning("groups of the next generation do not work: %s", error)
+            return False
+        return True
+
+    def enter(self) -> None:
+        """Go over to the groups of the next generation, which are made. If its members do not come to the same state,
+        it is `broken`, and they meet again as members of that generation."""
+        succession, old = self.exchange.transition.take(), self.generation
+        assert succession.rank is not None and self._gathering is not None
+        generation, traits = succession.take()
+        self._gathering.assembly.offer(None)
+        self._reducing.now = None
+        self._plans.adopt(succession.plan, succession.rank)
+        if old is not None and self._farewell is not None:
+            self._retired.append((old, self._farewell))
+        elif old is not None:
+            old.break_up("its members have gone over to others")
+            old.leave()
+        self._farewell = None
+        self._settle_in(generation, traits)
+
+    def say_goodbye(self) -> None:
+        """All have what they need of one another in the present groups. Whoever leaves waits for this to arrive
+        everywhere (`await_release`): a connection that is closed takes along what it has not delivered."""
+
+        def say(generation: Generation) -> None:
+            self._farewell = generation.sum(torch.ones(1))
+
+        self._together(say)
+
+    def await_release(self) -> None:
+        """Wait until no member needs this worker any more, as far as they said goodbye."""
+        farewell, self._farewell = self._farewell, None
+        if farewell is None:
+            return
+        try:
+            farewell.wait(_RELEASE_SECONDS)
+        except CollectiveError as error:
+            log.info("the others did not say goodbye: %s", error)
+
+    def _release_retired(self, *, all_of_them: bool = True) -> None:
+        """Let go of groups of earlier generations: of those in which all have said goodbye, or of all."""
+        kept = []
+        for generation, farewell in self._retired:
+            if all_of_them and not farewell.has_ended:
+                generation.break_up("this worker does not need them any more")
+            if all_of_them or farewell.has_ended:
+                generation.leave()
+            else:
+                kept.append((generation, farewell))
+        self._retired = kept
+
+    # --- while they train -----------------------------------------------------------------------------------------
+
+    def contributes(self) -> None:
+        """This worker begins to contribute to a step."""
+        if self._gathering is not None:
+            self._gathering.assembly.contributes()
+
+    def may_commit(self) -> bool:
+        """Whether the step that is summed may be committed; if not, the group is `broken`. True alone."""
+        if self.generation is None or self._gathering is None or self._gathering.may_commit():
+            return True
+        self.give_up("this worker is no member of the present groups any more")
+        return False
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this worker is a member of an attempt that goes on. True alone."""
+        return self._gathering is None or self._gathering.may_commit()
+
+    def committed(self) -> None:
+        """A step is committed."""
+        if self._gathering is not None:
+            self._gathering.assembly.committed(self._state.position.step)
 
     def give_up(self, why: str) -> None:
         """Break the present groups, for all members, who then meet again. Does nothing alone."""
@@ -148,8 +301,8 @@ class Group:
 
     def leave_early(self, why: str) -> None:
         """This worker leaves before the end; the others learn of it and need not wait. Does nothing alone."""
-        if self._rendezvous is not None:
-            self._rendezvous.announce_leaving(why)
+        if self._gathering is not None:
+            self._gathering.assembly.leaves(why)
         if self.reduction is not None:
             self.fail(MembershipError(why))
 
@@ -188,6 +341,7 @@ class Group:
 
     def begin_exchange(self, step_seconds: float) -> None:
         """Send the others this worker's messages; see `Exchange`."""
+        self._release_retired(all_of_them=False)
         self._together(lambda generation: self.exchange.begin(step_seconds, generation))
 
     def receive(self) -> Signals | None:
@@ -207,6 +361,11 @@ class Group:
             return False
         try:
             act(self.generation)
+        except ReplicaError:
+            # All find it at once, and whoever ends first must not cut off what others have not read.
+            self.say_goodbye()
+            self.await_release()
+            raise
         except RuntimeError as error:
             self.fail(error)
             return False
@@ -225,17 +384,25 @@ class Group:
         finally:
             self.reduction.in_collective = False
 
+    def job_is_over(self) -> None:
+        """The job's last step is committed, so nobody joins any more."""
+        if self._gathering is not None:
+            self._gathering.assembly.tell_over()
+
     def leave(self) -> None:
         """The training is over: leave the group for good."""
         self._reducing.now = None
         self._subject.passes.gradients = None
+        self.exchange.transition.drop("the training is over", wait=True)
+        self.await_release()
         self.reduction = None
         self.exchange.restart()
-        if self._rendezvous is not None:
-            self._rendezvous.leave()
+        self._release_retired()
         if self.generation is not None:
             self.generation.leave()
             self.generation = None
+        if self._gathering is not None:
+            self._gathering.assembly.close(_CLOSING_SECONDS)
 
     def _agree(self, generation: Generation) -> None:
         """Take over the plan and the losses of the worker that committed most, the first of them by rank, and its state
@@ -244,14 +411,15 @@ class Group:
         Parameters and buffers are taken over when a worker meets the others for the first time. From then on buffers
         stay each worker's own, until they are merged.
         """
-        position, rank = self._state.position, self._plans.rank
+        position, rank, gathering = self._state.position, self._plans.rank, self._gathering
+        assert gathering is not None
         reported = torch.zeros(3, generation.world_size, dtype=torch.int64)
-        reported[:, rank] = torch.tensor([position.step, not self._has_met, self.exchange.done])
+        reported[:, rank] = torch.tensor([position.step, not gathering.has_met, self.exchange.done])
         sum_over_ranks(reported, generation)
+        if not gathering.has_met:
+            gathering.assembly.switched(generation.number)  # the first that those contribute who have gone over
         steps, new, done = reported
         newest, source = int(steps.max()), int(steps.argmax())
-        if new.any():
-            self._check_alike(generation)
         facts = parse_facts(broadcast_document(self._facts() if rank == source else None, source, generation))
         self._plans.take_over(facts)
         self.losses.take_over(facts.losses, facts.target_reached)
@@ -259,30 +427,27 @@ class Group:
         self._state.saved_step = facts.saved_step
         self.exchange.restart()
         self.exchange.done_agreed = self.exchange.done_agreed or bool(done.any())
+        lag = bool((steps[new.bool()] < newest).all())
+        if new.any() and lag:
+            self._share_apart(source, generation, takes=bool(new[rank]))
         if int(steps.min()) < newest:
-            received = broadcast_state(self._state.whole(), source, generation, takes=position.step < newest)
+            received = hand_over(
+                self._state.whole(), source, generation, takes=position.step < newest, shared=self._state.is_shared
+            )
             if received is not None:
                 with self.buffers.kept():
                     self._state.load(received)
-        if new.any():
+        if new.any() and not lag:
+            self._state.snapshots.before_change()
             broadcast_tensors(self._subject.tensors(), source, generation)
 
-    def _check_alike(self, generation: Generation) -> None:
-        """Raises ValueError if the workers' scripts have made different things.
-
-        Also finds out whether all workers are machines of one kind, whose replicas must have the same bits.
-        """
-        own = {"kind": kind_of_machine(self._subject.device), **self._subject.traits()}
-        found = list(map(parse_traits, gather_documents(json.dumps(own).encode(), generation)))
-        self.exchange.compare_bits(all(each.get("kind") == own["kind"] for each in found))
-        members = self._plans.active.members
-        for member, theirs in zip(members, found, strict=True):
-            for trait in (key for key in own if key != "kind"):
-                if theirs.get(trait) != found[0].get(trait):
-                    raise ValueError(
-                        f"{member.name} has another {trait} than {members[0].name} ({theirs.get(trait)} and "
-                        f"{found[0].get(trait)}); all workers must run the same script on the same data"
-                    )
+    def _share_apart(self, source: int, generation: Generation, *, takes: bool) -> None:
+        """Give what a whole state lacks to the new workers. They take it before that state: whoever has that one counts
+        as having committed as much as the others, and may be the source of the next attempt."""
+        apart = self._subject.tensors_apart()
+        if not takes and generation.rank != source:
+            apart = [torch.empty_like(each) for each in apart]
+        broadcast_tensors(apart, source, generation)
 
     def _facts(self) -> bytes:
         losses = {"losses": self.losses.known(), "target_reached": self.losses.target_reached}

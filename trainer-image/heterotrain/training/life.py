@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
+from typing import NoReturn
 
 from heterotrain import contract
 from heterotrain.data.evaluation import Evaluation
-from heterotrain.data.sampler import Position, Rules
+from heterotrain.data.sampler import Position, Rules, Share
 from heterotrain.gradients.losses import Losses
-from heterotrain.groups.membership import MembershipError
+from heterotrain.groups.assembly import JobOverError, MembershipError
+from heterotrain.groups.generation import STOP_SECONDS
 from heterotrain.job.worker import Worker
 from heterotrain.reporting.timing import clock_for
 from heterotrain.state.batch_norm import (
@@ -24,16 +27,19 @@ from heterotrain.state.batch_norm import (
 )
 from heterotrain.state.replica_check import ReplicaChecksum
 from heterotrain.state.replica_watch import ReplicaWatch
+from heterotrain.state.snapshot import Snapshots, Written
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.accounts import Accounts
 from heterotrain.training.context import Context
 from heterotrain.training.exchange import Exchange
-from heterotrain.training.group import Group, Meeting
+from heterotrain.training.gathering import Meeting
+from heterotrain.training.group import Group
 from heterotrain.training.progress import Progress
-from heterotrain.training.protocol import StepProtocol
+from heterotrain.training.protocol import BatchProtocol, StepProtocol
 from heterotrain.training.remarks import remarks_on_division
 from heterotrain.training.subject import Subject
 from heterotrain.training.synchronous import Synchronous
+from heterotrain.training.warming import WarmUp
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,13 @@ _MOST_REPLAYS_OF_A_STEP = 5
 # A peer may be in the middle of a step of its own when a collective fails.
 _STEPS_TO_WAIT = 20
 
+# For the others, once this worker has committed the job's last step.
+_FINISHING_SECONDS = 10.0
+
+
+class OvertakenPlanError(MembershipError):
+    """This worker does not train yet, and the plan that it waits for is not the newest any more."""
+
 
 class WorkerLife:
     """The life of one worker; the script reaches it only through what the session returns."""
@@ -51,14 +64,24 @@ class WorkerLife:
         config, plans, metrics = context.config, context.plans, context.metrics
         normalises = has_batch_norm(subject.module)
         least = LEAST_SAMPLES_WITH_BATCH_NORM if normalises else 1
+        if context.worker is not None and context.worker.elastic:
+            metrics.state.protocol = contract.MEMBERS_MAY_END
         metrics.state.least_batch_size = GOOD_SAMPLES_WITH_BATCH_NORM if normalises else 1
         worker = context.worker
         job_uid = "" if worker is None else worker.job_uid
-        self.state = TrainingState(subject.module, subject.optimizer, subject.order.length, config, job_uid)
+        self.state = TrainingState(
+            subject.module,
+            subject.optimizer,
+            subject.order.length,
+            config,
+            job_uid,
+            snapshots=Snapshots(metrics.memory, self._wrote),
+        )
         self.evaluation = Evaluation(config)
         self.started = False  # the loop over the batches has begun
         self.finished = False
         self.stopped = False
+        self.left = False  # in order, while the others go on
         self._ended = False  # this worker's script has ended the job
         self._context = context
         self._plans = plans
@@ -85,6 +108,7 @@ class WorkerLife:
         self.step: StepProtocol = Synchronous(
             context, subject, state=self.state, rules=rules, group=self._group, accounts=self.accounts
         )
+        self.warm_up = WarmUp(context, subject, state=self.state, group=self._group, rules=rules)
         batch_size = None if worker is None else worker.global_batch_size
         self.progress = Progress(
             rules=rules,
@@ -96,6 +120,15 @@ class WorkerLife:
             batch_size=batch_size,
         )
         self._replays = 0
+
+    @property
+    def batch(self) -> BatchProtocol:
+        """The batch that the script has: one of a step, or of the warm-up before all steps."""
+        return self.warm_up if self.warm_up.is_running else self.step
+
+    def coming(self) -> Iterator[Share]:
+        """What the script's loop will get, from the batch under way on."""
+        return self.batch.coming()
 
     @property
     def rank(self) -> int:
@@ -114,15 +147,19 @@ class WorkerLife:
 
     # --- the loop over the batches ------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """The script has made everything, and its loop begins. Raises CheckpointError if a checkpoint of what it has
+        made could not be read again."""
+        self.started = True
+        self.state.checked()
+        self.subject.settle()
+
     def start(self) -> None:
         """Become a member, take over the newest checkpoint, and stand before the first step.
 
         Raises MembershipError, CheckpointError, ValueError if the workers' scripts differ; SystemExit(143) if asked to
         stop meanwhile.
         """
-        self.started = True
-        self.state.checked()
-        self.subject.settle()
         self._stop.deferred = True
         if self._context.worker is not None:
             self._await_membership(self._context.worker)
@@ -170,7 +207,7 @@ class WorkerLife:
 
     def commit(self) -> None:
         """Commit the running step, or drop it if its gradients did not arrive. See `ElasticOptimizer.step`."""
-        if self.step.commit():
+        if self.batch.commit():
             self._replays = 0
             if self.progress.done:
                 self._boundary()
@@ -182,10 +219,12 @@ class WorkerLife:
             if self._group.broken:
                 if not self._recovered():
                     return False
-            elif not done and (self._exchange.stop_agreed or (self._group.generation is None and self._stop.requested)):
-                self._leave_on_request()
+            elif not done and (self._exchange.stopping or (self._group.generation is None and self._stop.requested)):
+                self._stop_or_let_go()
             elif self.evaluation.is_due(self.position, at_the_end=done):
                 self._evaluate()
+            elif not done and self._exchange.transition.due:
+                self._change_members()
             elif done:
                 if self._group.unite():
                     self._finish()
@@ -196,6 +235,9 @@ class WorkerLife:
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
         """See `Session.pause`."""
+        if self.warm_up.is_running:
+            yield  # nobody waits for this worker
+            return
         log.info("step %d: paused for %s", self.position.step, name)
         with self._metrics.phase(contract.PHASE_PAUSED):
             yield
@@ -207,11 +249,16 @@ class WorkerLife:
 
     def _follow(self) -> None:
         """Another plan is active than before."""
+        if self.state.snapshots.under_way:
+            with self._metrics.phase(contract.PHASE_CHECKPOINTING):
+                self.state.snapshots.wait()  # other batches may need the memory that its copy takes
         plan, state, position = self._plans.active, self._metrics.state, self.position
         self.accounts.settle()
         self._metrics.follow(plan, self.rank)
         self.accounts.mark("first")
         state.step, state.epoch = position.step, position.epoch
+        if self._context.worker is not None and self._context.worker.elastic:
+            state.protocol = self._group.protocol  # over nccl another one than before the members had met
         state.total_steps = self.progress.total_steps
         if self._context.worker is not None:
             log.info(
@@ -232,39 +279,104 @@ class WorkerLife:
     def _await_membership(self, worker: Worker) -> None:
         """Wait until a plan holds this very worker, then meet the others."""
         config, state = self._context.config, self._metrics.state
-        state.phase = contract.PHASE_WAITING
-        self._plans.await_first(worker, self._check_stop)
-        state.phase = contract.PHASE_STARTING
         meeting = Meeting(
+            job=worker.job_uid or worker.job,
             spare_port=worker.metrics_port,
             backend=config.backend,
-            check_stop=self._check_stop,
+            elastic=worker.elastic,
+            silence_seconds=config.heartbeat_timeout_seconds,
+            held_seconds=config.progress_timeout_seconds,
+            check_stop=self._check_wanted,
             is_asked_to_stop=lambda: self._stop.requested,
             secret=worker.secret,
         )
-        self._group.join(meeting, config.startup_deadline_seconds)
+        while True:
+            state.phase = contract.PHASE_WAITING
+            self._plans.await_first(worker, self._check_stop)
+            state.phase = contract.PHASE_STARTING
+            try:
+                self._group.join(meeting, config.startup_deadline_seconds)
+                while self._group.broken and self._group.is_new and self._plans.active.continues:
+                    self._group.form(config.startup_deadline_seconds)  # the others train, and may prepare once more
+                return
+            except OvertakenPlanError as error:
+                log.info("%s", error)
+            except JobOverError:
+                self._leave_the_others("the job is done")
 
-    def _reform(self) -> None:
-        """Meet the same members again after a failure.
+    def _check_wanted(self) -> None:
+        """While this worker waits for others: whether it still has to. A member of those who go on without one another
+        has to for some time, since whoever is left at last writes the checkpoint."""
+        is_member = self._is_elastic and not self._group.is_new
+        if not is_member or self._stop.seconds > STOP_SECONDS:
+            self._check_stop()
+        if self._group.is_new and self._plans.overtaken:
+            raise OvertakenPlanError(f"plan {self._plans.active.version} has been replaced; waiting for the next")
 
-        Raises MembershipError if they do not all come back in time: then a restart from the checkpoint is due.
+    def _change_members(self) -> None:
+        """Go over to the next generation of members together with all that stay, or leave in order."""
+        began = time.monotonic()
+        self.accounts.settle()
+        if self._group.part():
+            self._enter(began)
+
+    def _enter(self, began: float) -> None:
+        """The next generation begins here; it is the same step on all workers."""
+        succession = self._exchange.transition.succession
+        assert succession is not None
+        if succession.rank is None:
+            self._leave_the_others("the others go on without this worker")
+        with self._metrics.phase(contract.PHASE_STARTING):  # a joiner's state may take long on its way
+            self._group.enter()
+        if self._group.broken:
+            return
+        log.info(
+            "step %d: generation %d of %d workers, after %.3f s",
+            self.position.step,
+            self._plans.active.generation,
+            len(self._plans.active.members),
+            time.monotonic() - began,
+        )
+        self._follow()
+        self._clock.restart()
+
+    def _leave_the_others(self, why: str) -> None:
+        """This worker is not needed any more. Raises SystemExit(0)."""
+        self.left = True
+        self._group.leave()
+        log.info("step %d: %s", self.position.step, why)
+        raise SystemExit(0)
+
+    def _reform(self, *, repeats: bool = True) -> None:
+        """Meet the members again after a failure, which may have cost a step that is repeated.
+
+        Raises MembershipError if those who are needed do not come back in time: then a restart from the checkpoint is
+        due.
         """
-        self._replays += 1
+        self._replays += repeats
         if self._replays > _MOST_REPLAYS_OF_A_STEP:
             raise MembershipError(
                 f"step {self.position.step} failed {self._replays} times in a row: {self._group.broken}"
             )
         config, state = self._context.config, self._metrics.state
         state.phase = contract.PHASE_REFORMING
-        state.steps_replayed += 1
+        state.steps_replayed += repeats
         self.subject.optimizer.zero_grad()
         # It is not known yet how long the first step takes, with whatever is compiled in it.
         usual = self.accounts.slow_step_seconds * _STEPS_TO_WAIT or config.startup_deadline_seconds
-        self._group.form(max(config.progress_timeout_seconds, usual))
-        log.info("group formed again at step %d", self.position.step)
-        if self._plans.active.version != self._metrics.counters.plan_version:
+        before = self._plans.active
+        finishing = _FINISHING_SECONDS + (3 * config.heartbeat_timeout_seconds if self._is_elastic else 0)
+        self._group.form(finishing if self.progress.done else max(config.progress_timeout_seconds, usual))
+        if self._group.broken:
+            return
+        members = self._plans.active.members
+        log.info("group of %d workers formed again at step %d", len(members), self.position.step)
+        if len(members) != len(before.members):
+            self._replays = 0
+        if self._plans.active != before:
             self._follow()
-        self.accounts.mark_as_replay()
+        if repeats:
+            self.accounts.mark_as_replay()
         self._clock.restart()
         state.phase = contract.PHASE_TRAINING
 
@@ -303,20 +415,44 @@ class WorkerLife:
         self._clock.restart()
 
     def _checkpoint_if_due(self) -> None:
+        snapshots = self.state.snapshots
+        snapshots.check()
         if self.state.checkpoint_is_due and self._group.unite():
-            self._save()
-            # Everybody's next step holds the leader's writing, as own time there and as waiting elsewhere.
+            self._save(writes=self._may_write, beside=True)
+            # Everybody's next step holds what the leader waits for, as own time there and as waiting elsewhere.
+            self.accounts.mark("checkpoint")
+        elif snapshots.disturbs():
             self.accounts.mark("checkpoint")
 
-    def _save(self) -> None:
-        """The leader writes a checkpoint of what it has committed. Raises CheckpointError."""
+    @property
+    def _is_elastic(self) -> bool:
+        return self._context.worker is not None and self._context.worker.elastic
+
+    @property
+    def _others_go_on(self) -> bool:
+        """Whether the other members go on without this one, if it leaves or falls silent."""
+        return self._is_elastic and self._group.protocol >= contract.MEMBERS_MAY_END
+
+    @property
+    def _may_write(self) -> bool:
+        """Whether this worker writes the job's checkpoints. Others may lead a job that goes on without it."""
+        leads = self._context.worker is not None and self.rank == 0
+        return leads and (not self._others_go_on or self._group.may_write)
+
+    def _save(self, *, writes: bool, beside: bool = False) -> None:
+        """Who `writes` makes a checkpoint of what is committed, or if `beside` begins to. Raises CheckpointError."""
         with self._metrics.phase(contract.PHASE_CHECKPOINTING):
-            self.state.save(writes=self._context.worker is not None and self.rank == 0)
+            self.state.save(writes=writes, beside=beside)
+
+    def _wrote(self, written: Written) -> None:
+        self._metrics.state.checkpoint = written
 
     # --- leaving --------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """See `Session.stop`."""
+        if self.warm_up.is_running:
+            return  # what it has seen says nothing of the job
         self._ended = True
         self._exchange.done = True
         if self._group.generation is None:
@@ -324,7 +460,7 @@ class WorkerLife:
 
     def loop_left(self) -> None:
         """The script has left the loop over the batches. If it has not ended the job before, it is not at its end."""
-        if self.finished or self.stopped:
+        if self.finished or self.stopped or self.left:
             return
         self.accounts.settle()
         if self._ended:
@@ -344,18 +480,44 @@ class WorkerLife:
     def _finish(self) -> None:
         """The job's last step is committed: save, and leave the group."""
         self.accounts.settle()
-        self._save()
+        writes = self._may_write
+        self._group.job_is_over()
+        self._group.say_goodbye()
+        self._save(writes=writes)
         self._group.leave()
         self.finished = True
         self._stop.deferred = False
         self._metrics.state.phase = contract.PHASE_FINISHED
 
-    def _leave_on_request(self) -> None:
+    def _stop_or_let_go(self) -> None:
+        """Some workers were asked to stop, which all know: those leave in order, and the others go on without them. The
+        job stops if there are no others, or if its members stay the same."""
+        group = self._group
+        if group.generation is None or not self._others_go_on or self._exchange.stopping >= group.generation.world_size:
+            self._leave_on_request()
+        if not group.unite():
+            return
+        group.say_goodbye()
+        if self._exchange.leaves:
+            self.stopped = True
+            self.accounts.settle()
+            group.leave()  # first, for the others meet as soon as nobody answers for this worker
+            with self._metrics.phase(contract.PHASE_CHECKPOINTING):
+                self.state.snapshots.wait()  # what this worker began to write
+            log.info("asked to stop: leaving after step %d, and the others go on", self.position.step)
+            raise SystemExit(contract.EXIT_PREEMPTED)
+        group.await_release()
+        group.give_up("members were asked to stop, and have left")
+        self._reform(repeats=False)
+
+    def _leave_on_request(self) -> NoReturn:
         """Save what is committed and leave in order. Raises SystemExit(143)."""
         self.stopped = True
         self.accounts.settle()
         self._group.unite()
-        self._save()
+        writes = self._may_write
+        self._group.say_goodbye()
+        self._save(writes=writes)
         self._group.leave()
         log.info("asked to stop: leaving after step %d", self.position.step)
         raise SystemExit(contract.EXIT_PREEMPTED)

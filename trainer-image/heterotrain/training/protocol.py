@@ -14,8 +14,8 @@ import torch
 from heterotrain.data.sampler import Share
 
 
-class StepProtocol(Protocol):
-    """One worker's side of a step, in the order in which it happens."""
+class BatchProtocol(Protocol):
+    """What the script does with the batch that it has; that of a warm-up is no part of a step."""
 
     @property
     def share(self) -> Share | None:
@@ -26,6 +26,22 @@ class StepProtocol(Protocol):
     def is_open(self) -> bool:
         """Whether the script has a batch that it has not committed yet."""
         ...
+
+    def coming(self) -> Iterator[Share]:
+        """This worker's shares from the micro-batch under way on, provided that the plan stays as it is."""
+        ...
+
+    def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None) -> torch.Tensor:
+        """See `Session.scale`."""
+        ...
+
+    def commit(self) -> bool:
+        """Commit the batch that the script has; whether that committed the step. See `ElasticOptimizer.step`."""
+        ...
+
+
+class StepProtocol(BatchProtocol, Protocol):
+    """One worker's side of a step, in the order in which it happens."""
 
     def start(self) -> None:
         """The job begins, or goes on, at the position that it has come to."""
@@ -42,20 +58,8 @@ class StepProtocol(Protocol):
         """
         ...
 
-    def coming(self) -> Iterator[Share]:
-        """This worker's shares from the micro-batch under way on, provided that the plan stays as it is."""
-        ...
-
-    def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None) -> torch.Tensor:
-        """See `Session.scale`."""
-        ...
-
     def compute_nothing(self) -> None:
         """Do what the script's forward and backward do, on a worker that has no samples in this step."""
-        ...
-
-    def commit(self) -> bool:
-        """Commit the batch that the script has; whether that committed the step. See `ElasticOptimizer.step`."""
         ...
 
     def drop(self, why: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from heterotrain.data.sampler import Position, Rules, Share
 from heterotrain.data.split import Portion, Split
 
@@ -58,7 +60,17 @@ class RunningStep:
 
     def open_part(self) -> None:
         """The script gets the next micro-batch."""
-        start, stop = self._parts[self.opened]
-        self.share = Share(self._epoch, self._cursor + start, self._cursor + stop) if start < stop else None
+        self.share = self._share_of(self._parts[self.opened])
         self.opened += 1
         self.is_open, self.scaled = True, False
+
+    def shares_to_come(self) -> Iterator[Share]:
+        """Those of the micro-batch under way and of the ones after it, as far as they have samples."""
+        for part in self._parts[max(self.opened - 1, 0) :]:
+            share = self._share_of(part)
+            if share is not None:
+                yield share
+
+    def _share_of(self, part: tuple[int, int]) -> Share | None:
+        start, stop = part
+        return Share(self._epoch, self._cursor + start, self._cursor + stop) if start < stop else None

@@ -54,6 +54,11 @@ class Schedules:
             )
         self._all.append(_Schedule(name, candidate, every))
 
+    @property
+    def every(self) -> dict[str, Every]:
+        """How often each of them is stepped, by name."""
+        return {each.name: each.every for each in self._all}
+
     def step(self, step: int, epoch: int, *, epochs: int) -> None:
         """A step is committed, the `step`th; it ended `epochs` epochs, and number `epoch` is next."""
         for each in self._all:

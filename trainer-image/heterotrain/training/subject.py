@@ -90,6 +90,11 @@ class Subject:
         """All parameters and buffers, also those that are in no state_dict."""
         return [*self.module.parameters(), *self.module.buffers()]
 
+    def tensors_apart(self) -> list[torch.Tensor]:
+        """Those of them that are in no state_dict: buffers that are not persistent, for the most part."""
+        kept = {id(each) for each in self.module.state_dict(keep_vars=True).values()}
+        return [each for each in self.tensors() if id(each) not in kept]
+
     def traits(self) -> dict[str, Any]:
         """What must be the same on all workers, under names that a user understands."""
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]

@@ -99,6 +99,7 @@ class Synchronous:
         if group.generation is None or group.reduction is None:
             return
         group.reduction.begin(watched=step.source == plans.rank)
+        group.contributes()
         self._buffers.keep()
         if self._exchange.is_due(position.step):  # messages travel while the script computes
             self._accounts.settle()
@@ -192,7 +193,7 @@ class Synchronous:
                 )
         if step.source is not None:
             self._group.hand_on_changes(step.source, takes=step.share is None)
-        if reduction.error:
+        if reduction.error or not self._group.may_commit():
             self.drop(reduction.error)
             return False
         return True
@@ -216,6 +217,7 @@ class Synchronous:
         subject.passes.close()
         clock.gradients_arrived()
         subject.hyperparameters.used(self._state.position.step, subject.hyperparameters.values())
+        self._state.snapshots.before_change()
         subject.optimizer.step()
         subject.drop_gradients_of_lacking()
         self._count(step)
@@ -246,6 +248,7 @@ class Synchronous:
         for function in self._subject.after_step:
             function()
         self._exchange.committed(samples, step.samples)
+        self._group.committed()
         shown = self._metrics.state
         shown.step, shown.epoch = after.step, after.epoch
 

@@ -35,7 +35,9 @@ class Batching(Model):
         "move.",
     )
     apply_at: Literal["step", "epoch"] = Field(
-        default="step", description="At which boundary workers switch to a new plan."
+        default="step",
+        description="At which boundary workers switch to new batch sizes. Where members change while the others train, "
+        "they do so between two steps in either case.",
     )
     fixed_global_batch: bool = Field(
         default=True,

@@ -12,8 +12,9 @@ class Membership(Model):
 
     heartbeat_timeout_seconds: PositiveSeconds = Field(
         default=5,
-        description="With a worker without a heartbeat for so long the job is Degraded; the worker is given up as one "
-        "that hangs is.",
+        description="With a worker without a heartbeat for so long the job is Degraded, and the others go on without "
+        "it, if they are a majority of the members, or half of them with the first. Where workers need one another "
+        "(NCCL), it is given up as one that hangs is.",
     )
     progress_timeout_seconds: PositiveSeconds = Field(
         default=60,

@@ -42,10 +42,11 @@ class RunPolicy(Model):
     )
     backoff_limit: Count = Field(
         default=3,
-        description="Restarts after a worker's own fault before the job fails. A worker that ends early restarts all "
-        "workers from the last checkpoint; replacing one of them without a stop is not available yet. A script that "
-        "raises fails the job if its one restart gets no further, or at once without checkpoint.path. What befalls "
-        "workers from outside does not count: preemption, eviction, a drained or lost node.",
+        description="How often a worker is replaced after ends by its own fault before the job fails, counted in each "
+        "worker's place; and how often all workers start again from the last checkpoint, where the others cannot go "
+        "on. A script that raises fails the job if it does so again at the same step, in another worker or after its "
+        "one restart; where all would start again, at once without checkpoint.path. What befalls workers from outside "
+        "does not count: preemption, eviction, a drained or lost node.",
     )
     startup_deadline_seconds: PositiveSeconds = Field(
         default=600,

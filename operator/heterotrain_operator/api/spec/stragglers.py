@@ -15,7 +15,10 @@ class Stragglers(Model):
     action: Literal["Ignore", "Report", "Rebalance", "Replace", "Remove"] = Field(
         default="Report",
         description="What is done about a persistent straggler. Report: a condition, an event and a metric name it, "
-        "with what would help; nothing else changes.",
+        "with what would help; nothing else changes. Rebalance: its batch is also lowered without waiting for as much "
+        "evidence. Replace: another worker is started, and takes its place once its warm-up shows a gain. Remove: it "
+        "leaves if the step is predicted to be shorter without it, and its group keeps minReplicas. Replace and Remove "
+        "need workers whose members change while they train, and do as Rebalance elsewhere.",
     )
     threshold: Weight = Field(
         default=0.8,
@@ -25,5 +28,9 @@ class Stragglers(Model):
     smoothing: Weight = Field(
         default=0.1, description="Weight of the newest control interval in the moving average of the relative speed."
     )
-    max_replacements: Count = Field(default=3, description="Replacements over the whole job.")
-    cooldown_seconds: Seconds = Field(default=60, description="Shortest time between two replacements.")
+    max_replacements: Count = Field(
+        default=3, description="Replacements that are begun over the whole job, whatever comes of them."
+    )
+    cooldown_seconds: Seconds = Field(
+        default=60, description="Shortest time from the begin, and from the end, of one replacement to the next one."
+    )

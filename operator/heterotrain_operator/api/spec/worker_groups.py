@@ -52,8 +52,8 @@ class WorkerGroup(Model):
     )
     min_replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = Field(
         default=1,
-        description="Fewest workers with which this group is complete enough. No effect yet: a job waits for all of "
-        "its workers.",
+        description="Fewest workers to which removing stragglers may shrink this group. No other effect yet: a job "
+        "waits for all of its workers.",
     )
     max_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = Field(
         default=None, description="Most workers to which scaling may grow this group. Absent: replicas."

@@ -5,7 +5,7 @@ Nothing is estimated here: the operator's own core looks at the operator's own m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,13 +18,27 @@ from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, e
 from heterotrain_operator.cli.cluster.job_state import WorkerState
 from heterotrain_operator.cli.cluster.job_tables import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.cli.cluster.outlook_view import outlook_of, section
+from heterotrain_operator.cli.cluster.stories import passages, replacements
 from heterotrain_operator.experiments import wording
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
-BALANCING = ("PlanPublished", "PlanRestored", "BatchRebalanced", "MemoryBoundFound", "StragglerRecovered", "DryRun")
-"""Reasons of the events that say how the batches came about."""
+BALANCING = (
+    "PlanPublished",
+    "PlanRestored",
+    "BatchRebalanced",
+    "MemoryBoundFound",
+    "StragglerRecovered",
+    "DryRun",
+    "GenerationChanged",
+    "ReplacingStraggler",
+    "ReplacementGivenUp",
+    "WorkerReplaced",
+    "WorkerJoined",
+    "WorkerLeft",
+)
+"""Reasons of the events that say how the batches came about, and the workers that have them."""
 
 
 def explain(reader: Reader, name: str, console: Console, now: datetime) -> int:
@@ -52,6 +66,15 @@ def explanation(evidence: Evidence, now: datetime) -> RenderableType:
     stragglers = job.condition("StragglersDetected")
     if stragglers is not None and stragglers.holds:
         parts += section("Stragglers", [stragglers.message], "yellow")
+    coming = {worker.name: state(worker) for worker in job.workers if worker.replaces}
+    replaced = [_replacement(worker, coming) for worker in job.workers if worker.replaced_by]
+    if replaced:
+        parts += section("Stragglers that are being replaced", replaced)
+    for straggler, story in replacements(evidence.events, now).items():
+        parts += section(f"How {straggler} was to be replaced", story)
+    came_and_went = passages(evidence.memory)
+    if came_and_went:
+        parts += section("Who joined and left while others trained", came_and_went)
     waiting = [f"{worker.name}: {state(worker)}" for worker in job.workers if worker.message]
     if waiting:
         parts += section("What workers say", waiting, "yellow")
@@ -59,6 +82,15 @@ def explanation(evidence: Evidence, now: datetime) -> RenderableType:
     if history:
         parts += [Text(), Text("History", style="bold"), _history(history, now)]
     return Group(*parts)
+
+
+def _replacement(worker: WorkerState, coming: Mapping[str, str]) -> str:
+    """Who takes a straggler's place, and how far that is."""
+    newcomer = worker.replaced_by
+    if newcomer not in coming:
+        return f"{newcomer} is to take the place of {worker.name}; its pod is not there yet"
+    how_far = coming[newcomer]
+    return f"{newcomer} ({how_far}) takes the place of {worker.name} once it can join and its warm-up shows a gain"
 
 
 def _slowed(worker: WorkerState) -> str:

@@ -20,7 +20,8 @@ class WorkerState:
     """One worker as the operator last saw it; times in seconds, `waiting` a share of the step, CPU limit in cores.
 
     `most` is the greatest batch that its memory is thought to hold. `throttled` and `cpu_wait` are shares of the active
-    plan's time, in percent.
+    plan's time, in percent. `replaced_by` and `replaces` name the worker that takes its place, or whose place it takes;
+    empty: nobody.
     """
 
     name: str
@@ -37,6 +38,8 @@ class WorkerState:
     plan_version: int | None
     node: str
     message: str
+    replaced_by: str = ""
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +164,6 @@ def _worker(entry: Mapping[str, Any]) -> WorkerState:
         plan_version=entry.get("planVersion"),
         node=entry.get("node", ""),
         message=entry.get("message", ""),
+        replaced_by=entry.get("replacedBy", ""),
+        replaces=entry.get("replaces", ""),
     )

@@ -28,9 +28,12 @@ from heterotrain_operator.cli.local.outcome import (
 )
 from heterotrain_operator.clusters.local.limits.detect import detect
 from heterotrain_operator.experiments import runs
+from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.experiment import placements_of, run_trials, summary_of
 from heterotrain_operator.experiments.folder import cleared
 from heterotrain_operator.experiments.trials.stop import StopSignals, stop_signals
+
+logger = logging.getLogger(__name__)
 
 PLAIN_WIDTH = 120
 """Columns of the tables where standard error is no terminal."""
@@ -61,7 +64,7 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
     mechanism = detect()
     with _run_folder(options.out) as folder:
         logs = runs.begin(here, experiment.job.metadata.name, folder if options.out is not None else None)
-        with View(console, time.monotonic) as view:
+        with View(console, time.monotonic) as view, _control(logs) as control:
             placements = placements_of(experiment)
             introduce(view, prepared, options, mechanism, placements[0])
             results = run_trials(
@@ -73,6 +76,7 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 placements=placements,
                 logs=logs,
                 keeps_checkpoints=experiment.durable is not None or options.out is not None,
+                control=control,
             )
         summary = summary_of(experiment, results, mechanism.describe())
         print_outcome(console, summary, results[-1].failed, here=here, logs=logs)
@@ -81,6 +85,19 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
         if options.as_json:
             print_json(summary)
         return exit_code(results)
+
+
+@contextmanager
+def _control(folder: Path) -> Iterator[ControlServer | None]:
+    """The socket by which `heterotrain chaos` reaches the run; none where the folder's file system has no sockets."""
+    try:
+        server = ControlServer(folder)
+    except OSError as error:
+        logger.warning("`heterotrain chaos` cannot reach this run: no socket in %s: %s", folder, error.strerror)
+        yield None
+        return
+    with server:
+        yield server
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from rich.text import Text
 from heterotrain_operator.cli.fitting import Cell, Column, fitted
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.simulations.comparison import Comparison
-from heterotrain_operator.experiments.simulations.words import HEADINGS, MEANING, SIMULATED, figures
+from heterotrain_operator.experiments.simulations.words import HEADINGS, MEANING, SIMULATED, figures, standstill
 
 COLUMNS = (
     Column("policy", name=True),
@@ -34,5 +34,8 @@ def print_comparison(console: Console, found: Comparison) -> None:
         if each.batches:
             line = f"{each.policy} ended with batches {wording.batches(each.batches)}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for each in found.policies:
+        if cost := standstill(each):
+            console.print(f"{each.policy}: {cost}", markup=False, highlight=False, soft_wrap=True)
     console.print(MEANING, style="dim", markup=False, highlight=False)
     console.print(SIMULATED, style="yellow", markup=False, highlight=False)

@@ -93,7 +93,7 @@ class KubeCluster:
         self._pods.doubt(answering, self._deletion.asked, now)
         workers = tuple(self._worker(pod, reading.metrics.get(pod.name), now) for pod in self._pods.present.values())
         if stored.plan is not None:
-            self._delivery.found(stored.plan, workers)
+            self._delivery.found(stored.plan, workers, now)
         self._seen = Seen(
             workers,
             stored.plan,
@@ -116,7 +116,7 @@ class KubeCluster:
             self._gateway.check_job(watched.body)
         self._plans.write(watched.job, watched.uid, decision.plan, memory)
         if decision.plan is not None:
-            self._delivery.published(decision.plan, seen.plan)
+            self._delivery.published(decision.plan, seen.plan, now)
         self._delivery.deliver(watched.namespace)
         self._deletion.carry_out(decision, self._pods.present)
         events = self._creation.carry_out(decision, watched, self._pods.present)

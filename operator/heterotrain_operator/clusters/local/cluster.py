@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -46,6 +47,11 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.05
 DEFAULT_NAMESPACE = "default"
 OWN_PREFIX = "HETEROTRAIN_"
+ENV_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch keeps what it has compiled: by default among the temporary files, so that each worker would compile."""
+
+SCRATCH_LETTERS = 8
+"""Of a worker's uid, in the path of its temporary files: sockets may lie below it, whose paths have to be short."""
 
 
 @dataclass(slots=True)
@@ -59,6 +65,7 @@ class _Pod:
     neighbours: int = 0
     confined: bool = False
     deleted: bool = False
+    evicted: bool = False
 
 
 class LocalCluster:
@@ -116,6 +123,7 @@ class LocalCluster:
         self._volume = PlanVolume(self.directory / "plan")
         self._version: str | None = None
         self._path = interpreter_path(self.directory / "bin")
+        self._scratch = tempfile.TemporaryDirectory(prefix="heterotrain-", ignore_cleanup_errors=True)
         # Last, so that nothing above leaves it behind.
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", leftovers.__file__, self._token, *map(str, self.mechanism.parents)],
@@ -157,7 +165,7 @@ class LocalCluster:
             if key.name in self._pods:
                 logger.info("worker %s exists still; it is created once the old one is gone", key.name)
             else:
-                self._pods[key.name] = self._start(key)
+                self._pods[key.name] = self._start(key, beside_training=decision.beside_training)
 
     # --- beside the port ------------------------------------------------------------------------------------
 
@@ -189,6 +197,34 @@ class LocalCluster:
             if pod.confined:
                 pod.process.limits.set_neighbours(count, self._cpus.get(name))
             pod.neighbours = count
+
+    def cpu_limit(self, name: str) -> float | None:
+        """A worker's CPU limit, in cores. Raises ValueError without such a worker."""
+        return self._pod(name).cores
+
+    def neighbours(self, name: str) -> int:
+        """How many busy processes share a worker's limits. Raises ValueError without such a worker."""
+        return self._pod(name).neighbours
+
+    def evict(self, name: str) -> None:
+        """Let a worker leave as one whose machine is reclaimed: SIGTERM, and SIGKILL after its grace period. Raises
+        ValueError without such a worker.
+        """
+        pod = self._pod(name)
+        pod.evicted = True
+        pod.process.terminate(self._templates[pod.key.group].grace_seconds)
+
+    def names(self) -> tuple[str, ...]:
+        """The workers that there are now, running or ended."""
+        return tuple(self._pods)
+
+    def process(self, name: str) -> WorkerProcess:
+        """A worker's processes, running or ended. Raises ValueError without such a worker."""
+        return self._pod(name).process
+
+    def live_processes(self) -> dict[str, set[int]]:
+        """The processes that each worker still has, by its uid; any thread may ask."""
+        return {pod.uid: pod.process.limits.pids() for pod in list(self._pods.values())}
 
     def pid(self, name: str) -> int:
         """A worker's first process. Raises ValueError without such a worker."""
@@ -239,6 +275,7 @@ class LocalCluster:
         self._guardian.wait()
         if self._guardian.stdin is not None:
             self._guardian.stdin.close()
+        self._scratch.cleanup()
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -299,11 +336,13 @@ class LocalCluster:
             if not pod.process.close(deadline):
                 logger.error("worker %s cannot be removed: processes %s", name, sorted(pod.process.limits.pids()))
 
-    def _start(self, key: WorkerKey) -> _Pod:
+    def _start(self, key: WorkerKey, *, beside_training: bool) -> _Pod:
         template = self._templates[key.group]
         files = WorkerFiles(self.directory / "workers" / key.name, str(uuid.uuid4()), self._logs / key.name)
         address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
-        environment = self._environment(key, template, files, metrics_port)
+        scratch = Path(self._scratch.name, files.uid[:SCRATCH_LETTERS])
+        scratch.mkdir()
+        environment = self._environment(key, template, files, metrics_port, scratch, beside_training=beside_training)
         command = [expand(word, environment) for word in template.command]
         limits = self.mechanism.create(key.name, None, template.memory_bytes, self._token)
         process = WorkerProcess(
@@ -313,13 +352,21 @@ class LocalCluster:
             files=files,
             limits=limits,
             memory_bytes=template.memory_bytes,
+            scratch=scratch,
         )
         self._history.setdefault(key.name, []).append(files)
         logger.info("worker %s is process %d, its log is %s", key.name, process.pid, files.log)
         return _Pod(key, files.uid, address, f"{HOST}:{metrics_port}", template.cores, process)
 
     def _environment(
-        self, key: WorkerKey, template: ProcessTemplate, files: WorkerFiles, metrics_port: int
+        self,
+        key: WorkerKey,
+        template: ProcessTemplate,
+        files: WorkerFiles,
+        metrics_port: int,
+        scratch: Path,
+        *,
+        beside_training: bool,
     ) -> dict[str, str]:
         contract_part = {
             contract.ENV_JOB: self.job.metadata.name,
@@ -339,7 +386,11 @@ class LocalCluster:
         if cores is not None:
             contract_part[contract.ENV_CPU_LIMIT] = str(cores)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
-        given = {**inherited, "PATH": self._path, "PYTHONUNBUFFERED": "1", **contract_part}
+        # A container's temporary files go with it; a killed worker cannot remove its own.
+        habits = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch)}
+        habits |= {contract.ENV_WARM_UP: "1"} if beside_training else {}
+        compiled = {ENV_COMPILED: str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
+        given = {**compiled, **inherited, "PATH": self._path, **habits, **contract_part}
         fields = {
             "metadata.name": key.name,
             "metadata.namespace": self.job.metadata.namespace or DEFAULT_NAMESPACE,
@@ -351,12 +402,13 @@ class LocalCluster:
         code = pod.process.exit_code()
         phase: PodPhase = "Running"
         finished, step, message, evaluated = False, 0, "", None
-        out_of_memory = script_error = fatal = False
+        out_of_memory = script_error = fatal = left = False
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = pod.process.last_words()
             finished, step, message = words.finished, words.step, words.message
             script_error, fatal, evaluated = words.script_error, words.fatal, words.evaluated
+            left = words.left and code == 0
             out_of_memory = code != 0 and (pod.process.out_of_memory or words.out_of_memory)
         return WorkerSeen(
             name=pod.key.name,
@@ -370,10 +422,11 @@ class LocalCluster:
             finished=finished,
             step=step,
             message=message,
-            disrupted=pod.deleted,
+            disrupted=pod.deleted or pod.evicted,
             out_of_memory=out_of_memory,
             script_error=script_error,
             fatal=fatal,
+            left=left,
             metrics=metrics,
             evaluated=evaluated,
         )

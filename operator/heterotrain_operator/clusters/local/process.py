@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -59,14 +60,17 @@ class WorkerProcess:
         files: WorkerFiles,
         limits: Limits,
         memory_bytes: int | None,
+        scratch: Path | None = None,
     ) -> None:
-        """Start it. Raises OSError if no process can be had; removing the limits is up to the caller.
+        """Start it. Raises OSError if no process can be had; removing the limits is up to the caller. The folder
+        `scratch` goes with the worker.
 
         The calling thread must live as long as the runner: the kernel kills the worker when that thread ends.
         """
         self.files = files
         self.limits = limits
         self.out_of_memory = False
+        self._scratch = scratch
         self._memory_bytes = memory_bytes
         self._kill_at: float | None = None
         self._removed = self._ended = False
@@ -117,6 +121,8 @@ class WorkerProcess:
             self.limits.remove()
             return False
         self._removed = self.limits.remove()  # whatever it started goes with it, as in a container
+        if self._removed and self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)  # what it has made itself may not be readable
         return self._removed
 
     def last_words(self) -> Termination:
@@ -154,9 +160,15 @@ class WorkerProcess:
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:]).strip()
 
+    def set_stopped(self, stopped: bool) -> None:
+        """Stop all of it, or let it go on."""
+        self.limits.set_stopped(stopped)
+        self._process.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)  # it may not be in its limits yet
+
     def kill(self) -> None:
         """SIGKILL to all of it, without waiting."""
         self._kill_at = 0.0
+        self._process.kill()
         self.tend()
 
     def close(self, deadline: float) -> bool:

@@ -12,9 +12,10 @@ from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.clusters.simulated.draws import Draws, natures
 from heterotrain_operator.clusters.simulated.events import LateMetrics, LossOfMetrics, SourceDown, Unreadable
 from heterotrain_operator.clusters.simulated.influences import Influences, concerns
-from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY, SimulatedPod
+from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.clusters.simulated.training import Training
+from heterotrain_operator.clusters.simulated.warming import warm
 from heterotrain_operator.core.model import Decision, Seen, WorkerKey, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 
@@ -185,7 +186,7 @@ class SimulatedCluster:
             if pod.runs_at is not None and now >= pod.runs_at:
                 pod.runs_at, pod.phase = None, "Running"
             if pod.ready_at is not None and now >= pod.ready_at:
-                pod.ready_at, pod.metrics = None, READY
+                pod.ready_at, pod.metrics = None, self._ready(pod)
 
     def _tend(self) -> None:
         """Do all that is due by now; here alone a plan begins to be followed, since time passes."""
@@ -229,7 +230,7 @@ class SimulatedCluster:
         group = next((group for group in self.scenario.job.groups if group.name == key.group), None)
         limit = group.cpu_limit if model.cpu_limit is None and group is not None else model.cpu_limit
         step = self.training.executed
-        return SimulatedPod(
+        pod = SimulatedPod(
             name=key.name,
             group=key.group,
             index=key.index,
@@ -241,14 +242,22 @@ class SimulatedCluster:
             phase="Running" if runs_at <= self.now else "Pending",
             node=model.node,
             least_batch=model.least_batch,
+            protocol=model.protocol,
             exports_use=model.exports_use,
             column=column,
             started_step=step,
             begun_limit=limit,
             runs_at=None if runs_at <= self.now else runs_at,
             ready_at=None if ready_at <= self.now else ready_at,
-            metrics=READY if ready_at <= self.now else FIRST_WORDS,
+            metrics=FIRST_WORDS,
         )
+        if pod.is_ready:
+            pod.metrics = self._ready(pod)
+        return pod
+
+    def _ready(self, pod: SimulatedPod) -> WorkerMetrics:
+        plan = self.training.followed_plan if self.scenario.timing.warms_up else None
+        return warm(pod, plan, self._influences, step=self.training.executed)
 
     def _add_columns(self, workers: list[tuple[str, str]]) -> None:
         models = [self.scenario.model_of(name, group) for name, group in workers]

@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from heterotrain.contract import Member, Plan
+from heterotrain.contract import Plan
 from heterotrain_operator.clusters.simulated.draws import Matrix
 from heterotrain_operator.clusters.simulated.influences import Influence, Trainee
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
@@ -95,15 +95,15 @@ class FollowedPlan:
         kept = (1 - weight) ** np.arange(len(own_seconds), -1, -1.0)
         self.smoothed = kept[0] * self.smoothed + weight * (kept[1:] @ own_seconds)
 
-    def report(self, step: int, epoch: int, first_metrics: Callable[[Plan, Member], WorkerMetrics]) -> None:
-        """Write what was counted into the members' metrics, on top of what these hold; `first_metrics` are those of a
-        member that has none of this version.
+    def report(self, step: int, epoch: int, first_metrics: Callable[[Plan, int], WorkerMetrics]) -> None:
+        """Write what was counted into the members' metrics, on top of what these hold; `first_metrics` are those of the
+        member of a rank that has none of this version.
         """
         plan, counted = self.plan, self.counted
         self.counted = Counted(len(self.pods))
         columns = zip(
             self.pods,
-            plan.members,
+            enumerate(plan.members),
             counted.own.tolist(),
             counted.squares.tolist(),
             counted.wait.tolist(),
@@ -114,10 +114,10 @@ class FollowedPlan:
             counted.waiting.tolist(),
             strict=True,
         )
-        for pod, member, own, squares, wait, smoothed, noise, *used in columns:
+        for pod, (rank, member), own, squares, wait, smoothed, noise, *used in columns:
             metrics = pod.metrics
             if metrics.plan_version != plan.version:
-                metrics = first_metrics(plan, member)
+                metrics = first_metrics(plan, rank)
             peak, use, samples = metrics.memory_peak_bytes, pod.memory, at_once(member)
             if use is not None and counted.steps:
                 new = use.peak_bytes(samples) * (1 + use.variation * noise) if member.batch_size else None

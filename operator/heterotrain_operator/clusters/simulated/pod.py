@@ -42,9 +42,11 @@ class SimulatedPod:
     gated: bool = False
     node: str = ""
     asked_to_stop: bool = False
+    left: bool = False
     last_step: int = 0
     answers: bool = True
     least_batch: int = 1
+    protocol: int = 1
     exports_use: bool = True
     column: int = 0
     started_step: int = 0
@@ -57,8 +59,8 @@ class SimulatedPod:
     def seen(self, metrics: WorkerMetrics | None = None) -> WorkerSeen:
         """As an observation shows it, with what could be read of it (None: its metrics as they are)."""
         told = self.metrics if metrics is None else metrics
-        if told.least_batch_size != self.least_batch:
-            told = replace(told, least_batch_size=self.least_batch)
+        if (told.least_batch_size, told.protocol) != (self.least_batch, self.protocol):
+            told = replace(told, least_batch_size=self.least_batch, protocol=self.protocol)
         running = self.answers and self.exit_code is None and self.runs_at is None
         return WorkerSeen(
             name=self.name,
@@ -77,6 +79,7 @@ class SimulatedPod:
             script_error=self.script_error,
             fatal=self.fatal,
             asked_to_stop=self.asked_to_stop,
+            left=self.left,
             deleting_since=self.gone_at,
             node=self.node,
             gated=self.gated,
@@ -113,6 +116,11 @@ class SimulatedPod:
         """As it says, because somebody asked it to stop."""
         self.end(143, message="was asked to stop")
         self.asked_to_stop = True
+
+    def end_in_order(self, step: int, message: str = "left the job in order") -> None:
+        """As it says, the job goes on without it, after so many committed steps."""
+        self.end(0, message=message)
+        self.left, self.last_step = True, step
 
     def end_for_good(self, message: str) -> None:
         """With an error after which no other try may be made."""

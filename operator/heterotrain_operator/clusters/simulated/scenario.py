@@ -44,7 +44,8 @@ class WorkerModel:
     With a `spread` the workers of a group differ by nature: each one's scale is multiplied by a fixed, seeded factor of
     mean 1 and that coefficient of variation. `cpu_limit` is the limit in cores that the operator sees (None: that of
     the group, if it has one). Without a `memory` it exports no figures of memory. `start_seconds` come on top of those
-    in which pods start. `least_batch`: with fewer samples its model trains badly.
+    in which pods start. `least_batch`: with fewer samples its model trains badly. From `protocol` 2 on members
+    can change while others train, from 3 on also because one has ended.
     `exports_use`: what it used of the CPU, and what kept it from more, is among its metrics.
     """
 
@@ -56,6 +57,7 @@ class WorkerModel:
     cpu_limit: float | None = None
     start_seconds: float = 0.0
     least_batch: int = 1
+    protocol: int = 1
     node: str = ""
     exports_use: bool = True
 
@@ -63,7 +65,7 @@ class WorkerModel:
         above(0, scale=self.scale)
         within(0, 2, spread=self.spread)
         at_least(0, start_seconds=self.start_seconds)
-        at_least(1, least_batch=self.least_batch)
+        at_least(1, least_batch=self.least_batch, protocol=self.protocol)
         if self.cpu_limit is not None:
             above(0, cpu_limit=self.cpu_limit)
 
@@ -75,7 +77,9 @@ class Timing:
     A pod runs `pod_seconds` after it was created; `prepare_seconds` later its script is ready. Members of a new
     generation meet within `rendezvous_seconds`. A plan that was published is followed `switch_steps` steps later, as
     many as loaders prefetch, and the first `unmeasured_steps` under it are not measured. A pod that is deleted is gone
-    after `stop_seconds`.
+    after `stop_seconds`. Members that can change while they train stand still for `reform_seconds` when one of them has
+    ended, and for `transition_seconds` when others join or leave. A worker that `warms_up` has computed some steps
+    by itself before it is ready to join them, within `prepare_seconds`, and shows what they took.
     """
 
     pod_seconds: float = 1.0
@@ -84,14 +88,18 @@ class Timing:
     switch_steps: int = 2
     unmeasured_steps: int = 1
     stop_seconds: float = 1.0
+    reform_seconds: float = 1.0
+    transition_seconds: float = 0.5
+    warms_up: bool = True
 
     def __post_init__(self) -> None:
         at_least(0, pod_seconds=self.pod_seconds, prepare_seconds=self.prepare_seconds)
         at_least(0, rendezvous_seconds=self.rendezvous_seconds, stop_seconds=self.stop_seconds)
+        at_least(0, reform_seconds=self.reform_seconds, transition_seconds=self.transition_seconds)
         at_least(0, switch_steps=self.switch_steps, unmeasured_steps=self.unmeasured_steps)
 
 
-AT_ONCE = Timing(0.0, 0.0, 0.0, 0, 0, 0.0)
+AT_ONCE = Timing(0.0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0, warms_up=False)
 """Everything that takes time beside steps takes none, and every step is measured."""
 
 

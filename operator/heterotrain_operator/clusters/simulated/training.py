@@ -12,16 +12,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from heterotrain.contract import PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Member, Plan
+from heterotrain.contract import PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Plan
 from heterotrain_operator.clusters.simulated.counters import Counted, FollowedPlan
 from heterotrain_operator.clusters.simulated.draws import Draws, Matrix
-from heterotrain_operator.clusters.simulated.events import Death, EndOfWorker, Preemption
+from heterotrain_operator.clusters.simulated.ending import end_by, kill_beyond_limits
+from heterotrain_operator.clusters.simulated.events import EndOfWorker
 from heterotrain_operator.clusters.simulated.influences import Influence, Influences, Trainee, concerns
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
+from heterotrain_operator.clusters.simulated.reforming import (
+    can_change,
+    leave,
+    may_end,
+    present_of,
+    reformed,
+)
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.clusters.simulated.steps import Steps, mean_seconds
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.split.passes import at_once
 
 Pods = dict[str, SimulatedPod]
 
@@ -32,18 +39,19 @@ MOST_NUMBERS = 1_000_000
 class Training:
     """Who trains, how far they are, and what a step takes. The clock belongs to whoever lets time pass.
 
-    `executed` counts the steps that were ever executed, `step` those committed, which a restart from a checkpoint takes
-    back.
+    `executed` counts the steps that were ever executed, `step` those committed; a restart from a checkpoint takes some
+    of these back, which will be `repeated`.
     """
 
     def __init__(self, scenario: Scenario, draws: Draws, influences: Influences) -> None:
         self._scenario, self._draws, self._influences = scenario, draws, influences
-        self.executed = self.step = 0
+        self.executed = self.step = self.repeated = 0
         self.on_steps: Callable[[Steps], None] | None = None
         self._followed: FollowedPlan | None = None
         self._next: Plan | None = None
         self._switch_at = 0
         self._meets_at: float | None = None
+        self._reforms_at: float | None = None
         self._began = 0.0
         ends = (event for event in scenario.events if isinstance(event, EndOfWorker))
         self._ends = sorted(ends, key=lambda event: event.at)
@@ -52,11 +60,20 @@ class Training:
 
     def publish(self, plan: Plan) -> None:
         """A plan is there to be followed: one of the same generation some steps later, one of another generation once
-        all its members are ready and have met.
+        all its members are ready and have met. One that carries on finds some of them training.
         """
+        followed = self._followed
+        same = followed is not None and plan.generation == followed.plan.generation
+        if followed is not None and same and self._is_of_others(plan) and can_change(followed.pods):
+            return  # it names members that have ended
         self._next = plan
         self._switch_at = self.executed + self._scenario.timing.switch_steps
         self._meets_at = None
+
+    @property
+    def followed_plan(self) -> Plan | None:
+        """The plan by which workers train; None before the first."""
+        return None if self._followed is None else self._followed.plan
 
     @property
     def last_step_at(self) -> float:
@@ -65,29 +82,49 @@ class Training:
 
     def next_moment(self) -> float:
         """When something here is due that takes time but no steps."""
-        return math.inf if self._meets_at is None else self._meets_at
+        return min((at for at in (self._meets_at, self._reforms_at) if at is not None), default=math.inf)
 
     def is_training(self, pods: Pods) -> bool:
-        """Whether steps are taken: all members of the followed plan are there, and no other generation gathers."""
+        """Whether steps are taken: all members of the followed plan are there, and no other generation gathers, or one
+        that carries on.
+        """
         followed = self._followed
-        if followed is None or self._gathers:
+        if followed is None or (self._gathers and not self._carries_on):
             return False
-        members = [pods.get(pod.name) for pod in followed.pods]
-        seats = zip(members, followed.plan.members, strict=True)
-        present = [pod for pod, member in seats if pod is not None and pod.uid == member.uid and pod.is_ready]
-        if len(present) < len(members):
+        present = present_of(followed.plan, pods)
+        if len(present) < len(followed.pods):
             return False
         followed.pods = present
         return True
 
     def tend(self, pods: Pods, now: float) -> None:
         """Do what is due by the clock: let a new generation gather and begin; let survivors of a failure wait."""
-        if self._gathers:
-            self._gather(pods, now)
-        elif self._followed is not None and not self.is_training(pods):
+        if self._followed is not None and not (self._gathers and not self._carries_on) and not self.is_training(pods):
             for pod in self._followed.pods:
                 if pod.exit_code is None and pod.metrics.phase == PHASE_TRAINING:
                     pod.metrics = replace(pod.metrics, phase=PHASE_REFORMING, in_collective=True)
+            if may_end(self._followed.pods):
+                self._reform(self._followed, pods, now)
+        if self._gathers and (not self._carries_on or self.is_training(pods)):
+            self._gather(pods, now)
+
+    def _reform(self, followed: FollowedPlan, pods: Pods, now: float) -> None:
+        """Members that are left train on without those that have ended. They share its batches, and what they count
+        begins again under the same version.
+        """
+        survivors = present_of(followed.plan, pods)
+        if not survivors:
+            self._reforms_at = None
+            return
+        if self._reforms_at is None:
+            self._reforms_at = max(now, self._began) + self._scenario.timing.reform_seconds
+        if now < self._reforms_at:
+            return
+        self._report()
+        plan, coming = reformed(followed.plan, survivors), self._next
+        self._began, self._reforms_at = self._reforms_at, None
+        self._follow(plan, survivors)
+        self._next = None if coming is None or coming.generation == plan.generation else coming
 
     @property
     def _gathers(self) -> bool:
@@ -95,35 +132,49 @@ class Training:
         followed, new = self._followed, self._next
         if new is None:
             return False
-        return followed is None or (
-            followed.plan.generation != new.generation
-            or [member.uid for member in new.members] != [pod.uid for pod in followed.pods]
-        )
+        return followed is None or followed.plan.generation != new.generation or self._is_of_others(new)
+
+    def _is_of_others(self, plan: Plan) -> bool:
+        """Whether a plan's members are others than those that train."""
+        assert self._followed is not None
+        return [member.uid for member in plan.members] != [pod.uid for pod in self._followed.pods]
+
+    @property
+    def _carries_on(self) -> bool:
+        """Whether those that train go on until the newest plan's members have met."""
+        followed, new = self._followed, self._next
+        return followed is not None and new is not None and new.continues > 0 and can_change(followed.pods)
 
     def _gather(self, pods: Pods, now: float) -> None:
         assert self._next is not None
-        members = [pods.get(member.name) for member in self._next.members]
-        present = [
-            pod
-            for pod, member in zip(members, self._next.members, strict=True)
-            if pod is not None and pod.uid == member.uid and pod.is_ready
-        ]
-        if len(present) < len(members):
+        present = present_of(self._next, pods)
+        before = [] if self._followed is None else self._followed.pods
+        carried_on = self._next.continues > 0
+        holders = {pod.uid for pod in before if pod.is_ready} & {pod.uid for pod in present}
+        if len(present) < len(self._next.members) or (carried_on and not holders):
             self._meets_at = None
             return
+        timing = self._scenario.timing
+        # Those that train already need no other groups, and take over new batches alone.
+        adopted = carried_on and not self._is_of_others(self._next)
         if self._meets_at is None:
-            self._meets_at = now + self._scenario.timing.rendezvous_seconds
-            if self._meets_at > now:
+            self._meets_at = now + (0.0 if adopted else timing.rendezvous_seconds)
+            if self._meets_at > now and not carried_on:
                 for pod in present:
                     pod.metrics = replace(pod.metrics, phase=PHASE_STARTING)
-        if now >= self._meets_at:
-            self._meets_at = None
-            before = [] if self._followed is None else self._followed.pods
-            if not {pod.uid for pod in before} & {pod.uid for pod in present}:
-                every = self._scenario.checkpoint_steps
-                self.step = self.step - self.step % every if every else 0
-            self._follow(self._next, present)
-            self._began = now
+        if now < self._meets_at:
+            return
+        self._meets_at = self._reforms_at = None
+        if carried_on:
+            self._report()
+            leave(before, {pod.uid for pod in present}, self.step)
+        elif not {pod.uid for pod in before} & {pod.uid for pod in present}:
+            every = self._scenario.checkpoint_steps
+            lost = self.step % every if every else self.step
+            self.step, self.repeated = self.step - lost, self.repeated + lost
+        self._follow(self._next, present)
+        if not adopted:
+            self._began = max(now, self._began) + timing.transition_seconds if carried_on else now
 
     def _follow(self, plan: Plan, pods: list[SimulatedPod]) -> bool:
         """From now on the members follow a plan: their counters begin again. Returns whether that kills somebody."""
@@ -143,35 +194,25 @@ class Training:
             np.random.default_rng([self._scenario.seed, 4, plan.version]),
             Counted(len(pods)),
         )
-        for pod, member in zip(pods, plan.members, strict=True):
-            pod.metrics = self._first_metrics(plan, member)
-        return self._kill_beyond_limits()
+        for rank, pod in enumerate(pods):
+            pod.metrics = self._first_metrics(plan, rank)
+        return kill_beyond_limits(pods, plan)
 
     @property
     def _epoch(self) -> int:
         return self.step // self._scenario.epoch_steps
 
-    def _first_metrics(self, plan: Plan, member: Member) -> WorkerMetrics:
+    def _first_metrics(self, plan: Plan, rank: int) -> WorkerMetrics:
         return WorkerMetrics(
             plan_version=plan.version,
             generation=plan.generation,
-            batch_size=member.batch_size,
+            batch_size=plan.members[rank].batch_size,
             step=self.step,
             epoch=self._epoch,
             total_steps=self._scenario.total_steps or 0,
             phase=PHASE_TRAINING,
+            rank=rank,
         )
-
-    def _kill_beyond_limits(self) -> bool:
-        """Kill members whose memory does not hold their batches; whether there are any."""
-        assert self._followed is not None
-        killed = False
-        for pod, member in zip(self._followed.pods, self._followed.plan.members, strict=True):
-            use = pod.memory
-            if use is not None and use.limit_bytes is not None and use.peak_bytes(at_once(member)) > use.limit_bytes:
-                pod.end_out_of_memory(f"out of memory (limit {use.limit_bytes / 2**20:.0f} MiB)")
-                killed = True
-        return killed
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -181,8 +222,8 @@ class Training:
         It ends early when a member dies.
         """
         taken, trains = 0, self.is_training(pods)
-        if trains:
-            trains = not self._kill_beyond_limits()
+        if trains and self._followed is not None:
+            trains = not kill_beyond_limits(self._followed.pods, self._followed.plan)
         while trains and (most is None or taken < most):
             killed = self._switch()
             if killed:
@@ -200,7 +241,7 @@ class Training:
 
     def _switch(self) -> bool:
         """Follow a newer plan of this generation if it is time. Returns whether that kills somebody."""
-        if self._next is None or self._followed is None or self.executed < self._switch_at:
+        if self._next is None or self._followed is None or self._gathers or self.executed < self._switch_at:
             return False
         self._report()
         return self._follow(self._next, self._followed.pods)
@@ -243,7 +284,7 @@ class Training:
         count = min(left, max(MOST_NUMBERS // len(means), 1))
         if until != math.inf:
             count = min(count, (until - self._began) / max(float(means.max()), 1e-9) + 2)
-        if self._next is not None:
+        if self._next is not None and not self._gathers:
             count = min(count, self._switch_at - self.executed)
         if self._scenario.total_steps is not None:
             count = min(count, self._scenario.total_steps - self.step)
@@ -277,7 +318,7 @@ class Training:
             event = self._ends.pop(0)
             for pod in pods.values():
                 if pod.exit_code is None and concerns(event.workers, pod.name, pod.group):
-                    _end(pod, event, self.step)
+                    end_by(event, pod, self.step)
                     died = True
         return died
 
@@ -287,13 +328,3 @@ class Training:
         for pod in self._followed.pods:
             pod.last_step = self.step
             pod.end(0, finished=True)
-
-
-def _end(pod: SimulatedPod, event: EndOfWorker, step: int) -> None:
-    pod.last_step = step
-    match event:
-        case Preemption():
-            pod.end(143, message="its node was taken away", disrupted=True)
-        case Death(_, _, exit_code, out_of_memory, message):
-            pod.end(exit_code, message=message)
-            pod.out_of_memory = out_of_memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import Plan
+from heterotrain.contract import MEMBERS_CHANGE, Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.bounds import with_least_batch
 from heterotrain_operator.core.batching.feed_forward import at_new_limits
@@ -17,7 +17,7 @@ from heterotrain_operator.core.batching.quorum import no_quorum, with_silent
 from heterotrain_operator.core.batching.rebalance import rebalanced
 from heterotrain_operator.core.batching.repair import beyond_followed, repaired
 from heterotrain_operator.core.facts import SETTLE_SECONDS, listed
-from heterotrain_operator.core.model import Job, WorkerSeen
+from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory, is_of, members_memory
 
 
@@ -61,9 +61,11 @@ def _with_least_batches(memory: Memory, members: Sequence[WorkerSeen]) -> Memory
 
 
 def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
-    """Who does not follow the active plan yet, in words; empty if all do that are read.
+    """Who does not follow the active plan, in words; empty if all do that are read.
 
-    All ranks switch at the same step, so whoever is not read has switched with the others.
+    All ranks switch at the same step, so whoever is not read has switched with the others. Members that went on without
+    one that ended share its batch under the same version: what they count is no measure of this plan, and the next one
+    names them alone.
     """
     unreadable = [worker.name for worker in members if worker.metrics is None]
     too_few = unreadable and no_quorum(plan, [rank for rank, each in enumerate(members) if each.metrics is not None])
@@ -74,7 +76,22 @@ def _unfollowed(plan: Plan, members: Sequence[WorkerSeen]) -> str:
         for worker in members
         if worker.metrics is not None and worker.metrics.plan_version != plan.version
     ]
-    return f"plan {plan.version} is not followed yet by {listed(behind)}" if behind else ""
+    if behind:
+        return f"plan {plan.version} is not followed yet by {listed(behind)}"
+    shared = [
+        f"{member.name} ({worker.metrics.phase or 'phase unknown'}, with {worker.metrics.batch_size} samples "
+        f"instead of {member.batch_size})"
+        for member, worker in zip(plan.members, members, strict=True)
+        if worker.metrics is not None and _has_another_batch(worker.metrics, member.batch_size)
+    ]
+    return f"plan {plan.version} is followed with other batches by {listed(shared)}" if shared else ""
+
+
+def _has_another_batch(metrics: WorkerMetrics, batch: int) -> bool:
+    """Whether a worker whose members can change says that it trains with another batch than the plan's; 0 may be no
+    figure at all.
+    """
+    return metrics.protocol >= MEMBERS_CHANGE and metrics.batch_size not in (0, batch)
 
 
 def _settled(memory: Memory, now: float) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed
+from heterotrain_operator.core.facts import Facts, bounds_of, listed
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics
 from heterotrain_operator.core.prediction.least_batch import bounded_below, reported_least
 from heterotrain_operator.core.prediction.memory_limit import after_failure, batch_limit, why_no_more
@@ -67,16 +67,20 @@ def newly_bounded(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: I
     return events
 
 
-def after_out_of_memory(job: Job, facts: Facts, memory: Memory) -> tuple[Memory, str]:
-    """Memory in which members that ran out of memory get fewer samples at once, and who does, in words."""
+def after_out_of_memory(job: Job, facts: Facts, memory: Memory, unmet: Collection[str] = ()) -> tuple[Memory, str]:
+    """Memory in which members that ran out of memory get fewer samples at once, and who does, in words. Those named in
+    `unmet` have not computed the active plan's batch yet.
+    """
     if facts.plan is None or memory.plan_version != facts.plan.version or len(memory.workers) != len(facts.members):
         return memory, ""
-    workers = list(memory.workers)
+    workers, groups = list(memory.workers), {group.name: group for group in job.groups}
     smaller_parts = []
     for rank, (member, worker) in enumerate(zip(facts.plan.members, facts.members, strict=True)):
         if worker is None or not worker.out_of_memory or member.batch_size <= 0:
             continue
-        low, _ = bounds_of(job, group_of(job, member.group))
+        if member.name in unmet or member.group not in groups:
+            continue
+        low, _ = bounds_of(job, groups[member.group])
         batch = at_once(member)
         smaller = after_failure(workers[rank].memory_use, batch, max(low, 1))
         workers[rank] = workers[rank]._replace(memory_use=smaller)

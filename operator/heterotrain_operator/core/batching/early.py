@@ -52,9 +52,9 @@ def is_due(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory
         if steps < LEAST_STEPS:
             return False
         seconds = counters.own_seconds - (known.counted_seconds if steps < counters.steps else 0.0)
-        if not 0 < seconds < float("inf"):
-            return False
         mean = seconds / steps
+        if not 0 < mean < float("inf"):
+            return False
         fewest, largest, rates = min(fewest, steps), max(largest, mean), rates + 1 / mean
         seen.append((known, mean, steps))
     if not seen or (job.interval - fewest) * (1 - len(seen) / rates / largest) <= PLAN_STEPS:

@@ -13,6 +13,7 @@ from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.early import is_due, with_few_steps
 from heterotrain_operator.core.batching.patience import evidence_of, with_patience
+from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
@@ -101,7 +102,7 @@ def _decided(
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     if not early:
-        proposal = with_patience(memory, seats, proposal)
+        proposal = with_patience(memory, seats, proposal, urgent=_is_urgent(job, seats))
     memory, proposal = reviewed(memory, seats, proposal)
     if proposal.batches is not None:
         memory = replace(memory, rested_on=evidence_of(seats))
@@ -122,6 +123,12 @@ def _decided(
         events=found,
         seats=seats,
     )
+
+
+def _is_urgent(job: Job, seats: Sequence[Seat]) -> bool:
+    """Whether the job wants something to be done about stragglers, and has one: to rebalance comes first."""
+    acts = job.stragglers.action not in ("Ignore", "Report")
+    return acts and any(seat.memory.evidence.named for seat in seats)
 
 
 def _fit_at_once(job: Job, plan: Plan, memory: Memory) -> bool:
@@ -147,8 +154,9 @@ def _too_few_steps(job: Job, plan: Plan, counts: Mapping[int, float]) -> str:
 class _Taken(NamedTuple):
     """A window and the estimate with it, the estimate or expectation `before`, and whether the worker's speed jumped.
 
-    `surprise` is None where there is nothing to compare the window with; `trend` is the worker's own, in hundredths.
-    `use` is what is remembered of its use of the CPU then, and `why` says why it jumped; empty if nobody can say.
+    `surprise` is None where there is nothing to compare the window with; `trend` is the worker's own, in hundredths,
+    and `drifts` whether it shows that the speed changes under the active plan, whose batch stays. `use` is
+    what is remembered of its use of the CPU then, and `why` says why it jumped; empty if nobody can say.
     """
 
     window: Estimate
@@ -157,6 +165,7 @@ class _Taken(NamedTuple):
     jumped: bool
     surprise: float | None
     trend: float
+    drifts: bool
     use: ResourceUse
     why: str
 
@@ -215,11 +224,12 @@ def _taken(
     known, before = worker.step_time, worker.step_time.before
     is_measured = before is not None and not known.is_expected
     is_at_new_batch = not is_measured and not (before is not None and is_another_speed(known, window))
-    surprise, trend = None, known.trend / 100
+    surprise, trend, drifts = None, known.trend / 100, False
     if before is not None and is_measured and not known.limit_change:
         surprise = surprise_of(before, window)
         trend = trend_after(trend, surprise / math.sqrt(before.inflation))
-        if abs(trend) > TREND:
+        drifts = abs(trend) > TREND
+        if drifts:
             history, surprise = DRIFT_HISTORY, None  # what drifts is no noise
     estimate, differs = predictor.follow(before, window, history)
     use, why = window_closed(
@@ -233,9 +243,9 @@ def _taken(
     )
     # A plan's first window that differs shows the cost of another batch, unless what it spent shows another speed.
     jumped = differs and (bool(why) or not is_at_new_batch)
-    return _Taken(
-        window, before, estimate, jumped, None if differs else surprise, 0.0 if differs else 100 * trend, use, why
-    )
+    if differs:
+        surprise, trend = None, 0.0
+    return _Taken(window, before, estimate, jumped, surprise, 100 * trend, drifts, use, why)
 
 
 def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Memory, dict[int, tuple[float, float]]]:
@@ -272,16 +282,14 @@ def _after_window(
     """The worker after a window. `rough` is None of one that had nothing to compare the window with."""
     time, cost, cap = worker.step_time, worker.batch_cost, worker.throughput_cap
     window, estimate, before = taken.window, taken.estimate, taken.before
-    pinned = before is not None and rough is not None and before.steps >= PINNED_WINDOWS * window.steps
-    if before is not None and (taken.jumped or pinned):
+    pinned = rough is not None and before is not None and before.steps >= PINNED_WINDOWS * window.steps
+    if before is not None and (taken.jumped or pinned or taken.drifts):
         cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
     if taken.jumped:
         cap = cap.unwatched()
     if time.limit_change:
         time = after_window(time, before or predictor.expected(worker.batch_cost, batch, window.steps), window)
-    if time.trend != taken.trend:
-        time = time._replace(trend=taken.trend)
-    time = counted(time, counters, estimate, rough, JUMPED if taken.jumped else MEASURED)
+    time = counted(time, counters, estimate, rough, JUMPED if taken.jumped else MEASURED, trend=taken.trend)
     return worker.measured(time, cost, with_peak(worker.memory_use, counters), cap, taken.use)
 
 

@@ -59,6 +59,11 @@ def is_external(worker: WorkerSeen) -> bool:
     return worker.disrupted or worker.node_lost or worker.deleting_since is not None
 
 
+def has_left(worker: WorkerSeen) -> bool:
+    """Whether it left in order, as the job goes on without it, which is nobody's failure."""
+    return worker.left and worker.exit_code == 0 and not worker.fatal
+
+
 def signal_name(exit_code: int | None) -> str | None:
     """The signal that an exit code stands for: negative of a child process, 128 and more of a container."""
     if exit_code is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.batching.bounds import after_out_of_memory
 from heterotrain_operator.core.facts import Facts, failed, rejected, vanished
 from heterotrain_operator.core.lifecycle import hopeless
@@ -16,10 +17,18 @@ from heterotrain_operator.core.lifecycle.ends import (
     described_departure,
     described_end,
     first_few,
+    has_left,
     is_external,
     signal_name,
 )
-from heterotrain_operator.core.lifecycle.responses import Incident, Response, respond, respond_to_lasting, rule_of
+from heterotrain_operator.core.lifecycle.following import entrants, outsiders
+from heterotrain_operator.core.lifecycle.responses import (
+    Incident,
+    Response,
+    respond,
+    respond_to_lasting,
+    rule_of,
+)
 from heterotrain_operator.core.model import Decision, Job, WorkerSeen
 from heterotrain_operator.core.state import Memory
 
@@ -28,11 +37,32 @@ def after_fatal(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Dec
     """A worker reported at its end that no other try may be made: the job has failed, whatever else ended for whatever
     cause, and whatever restarts are left. None if no worker did.
     """
+    facts = of_members(facts, memory)
     gone = [worker for worker in facts.departed.values() if failed(worker)]
     ends = [described_departure(worker) for worker in (*facts.failed, *gone) if worker.fatal]
     if not ends:
         return None
     return respond(job, facts, memory, now, incident=Incident.FAILED_FOR_GOOD, message=first_few(ends))
+
+
+def of_members(facts: Facts, memory: Memory) -> Facts:
+    """The same facts without the ends of workers that are no members, where the active plan's members are there: a
+    newcomer's end is a matter of its place alone, and that of a worker which has left is nobody's; so is that of one
+    which leaves by its own word, as the job is done, once others have finished.
+    """
+    if not any(facts.members) or facts.plan is None:
+        return facts
+    # Where members cannot go on without one that ends, they need a newcomer from when they have gone over.
+    coming = (outsiders if memory.protocol >= MEMBERS_MAY_END else entrants)(facts, memory)
+    names = {worker.name for worker in facts.members if worker is not None} - coming
+    if memory.protocol >= MEMBERS_CHANGE and any(worker.name in names for worker in facts.finished):
+        names -= {worker.name for worker in facts.failed if has_left(worker)}
+    return replace(
+        facts,
+        failed=tuple(worker for worker in facts.failed if worker.name in names),
+        lost=tuple(worker for worker in facts.lost if worker.name in names),
+        departed={name: worker for name, worker in facts.departed.items() if name not in coming},
+    )
 
 
 def are_replaced(job: Job, facts: Facts) -> bool:
@@ -46,16 +76,18 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
     """Workers ended that should not have: say which incident that is, and respond. None if nothing is done about it.
 
     It is a disruption if any worker was, or is being, taken away, or has vanished: what the others ended of is then a
-    consequence, and may show before the cause does.
+    consequence, and may show before the cause does. `facts` are those `of_members`.
     """
-    taken = tuple(worker for worker in facts.live if is_external(worker))
+    counting = {worker.name for worker in facts.members if worker is not None}
+    taken = tuple(worker for worker in facts.live if is_external(worker) and (not counting or worker.name in counting))
     failures = (*facts.failed, *taken)
     memory, smaller = after_out_of_memory(job, facts, memory)
     causes = sorted(failures, key=_unlikeliness)
     message = first_few([described_end(worker) for worker in causes])
     if smaller:
         message = f"{message}; {smaller}"
-    if gone := vanished(facts):
+    coming = entrants(facts, memory)
+    if gone := [name for name in vanished(facts) if name not in coming]:
         message = f"{departures(facts, gone)}; {message}"
     if gone or is_external(causes[0]):
         return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKER_DISRUPTED, message=message)

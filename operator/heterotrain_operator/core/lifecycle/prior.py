@@ -1,7 +1,7 @@
 """What is known of a worker before it was measured: of itself, or of others that had its place.
 
 A place is a worker's group, node and CPU limit. Workers of an earlier generation at the same place were as fast, so the
-first plan of the next one need not begin with equal shares.
+first plan of the next one need not begin with equal shares. Nor need one in which workers join others that train.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.lifecycle.warm_up import slowness
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -47,7 +48,7 @@ class Prior:
         self._peers: dict[str, list[str]] = {}
         self._at_place: dict[tuple[str, int], str] = {}
         for member in before.members if before is not None else ():
-            if member.name in known and known[member.name].batch_cost.sum_w > 0:
+            if member.name in known and self._is_measured(member.name):
                 self._peers.setdefault(member.group, []).append(member.name)
                 self._at_place.setdefault((member.group, known[member.name].place), member.name)
 
@@ -84,6 +85,18 @@ class Prior:
         candidates = (worker.name, *others[:LOOKED_AT]) if mine else others[:LOOKED_AT]
         alike = (name for name in candidates if same_limit(self._known[name].step_time.cpu_limit, limit))
         return next(alike, next(iter(candidates), None))
+
+    def slowest(self, batch: int, predictor: Predictor) -> str | None:
+        """Who takes longest for that batch, of the first that are known: of one of whom nothing is known, it is safe to
+        expect no more. None if nobody was measured.
+        """
+        measured = [name for peers in self._peers.values() for name in peers[:LOOKED_AT]]
+        lines = [(predictor.predict(self._known[name].batch_cost, 0, None), name) for name in measured]
+        times = [(prediction.line.at(max(batch, 1)), name) for prediction, name in lines if prediction is not None]
+        return max(times)[1] if times else None
+
+    def _is_measured(self, name: str) -> bool:
+        return self._known[name].batch_cost.sum_w > 0
 
     def cost_of(self, name: str, cpu_limit: float | None, predictor: Predictor) -> BatchCost:
         """The cost of a batch that was known of a worker, as expected under this CPU limit."""
@@ -133,24 +146,42 @@ def first_split(
     `prior` is of the members of the plan `before`; `seats` are those of `workers`, with the batches that the first plan
     would have otherwise.
     """
-    policy = POLICIES.get(job.policy)
-    if before is None or policy is None or policy.first is not None or policy.internal or job.dry_run:
+    if before is None or (len(before.members) == len(workers) and all(map(prior.stayed, workers))):
         return None
-    if len(before.members) == len(workers) and all(map(prior.stayed, workers)):
+    return _by_what_is_known(job, workers, prior, seats, slowest=False)
+
+
+def changed_split(job: Job, workers: Sequence[WorkerSeen], prior: Prior, seats: list[Seat]) -> Split | None:
+    """The same where some of the workers train and others join them. Of one whose like nobody was, as much is expected
+    as of the slowest that is known.
+    """
+    return _by_what_is_known(job, workers, prior, seats, slowest=True)
+
+
+def _by_what_is_known(
+    job: Job, workers: Sequence[WorkerSeen], prior: Prior, seats: list[Seat], *, slowest: bool
+) -> Split | None:
+    policy = POLICIES.get(job.policy)
+    if policy is None or policy.first is not None or policy.internal or job.dry_run:
         return None
     predictor = predictor_of(job)
     informed, sources = [], []
     for worker, seat in zip(workers, seats, strict=True):
         source = prior.source(worker)
+        if source is None and slowest:
+            source = prior.slowest(seat.batch, predictor)
         if source is None:
             return None
         cost = prior.cost_of(source, worker.cpu_limit, predictor)
+        slow = slowness(cost, worker.metrics, predictor)
+        cost = cost.scaled(slow) if slow > 1 else cost
         estimate = predictor.expected(cost, seat.batch, float(max(job.interval, 1)))
-        if estimate is None:
+        if estimate is None and not (slowest and seat.batch == 0):
             return None
         memory = prior.known(source)._replace(batch_cost=cost)
         informed.append(seat._replace(estimate=estimate, memory=memory))
-        sources += [f"{worker.name} as {source} was"] if source != worker.name else []
+        how = f", {slow:.3g} times as slow" if slow > 1 else ""
+        sources += [f"{worker.name} as {source} was{how}"] if source != worker.name or how else []
     try:
         proposal = policy.propose(job, informed, 0)
     except ValueError:

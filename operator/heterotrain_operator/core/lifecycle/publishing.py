@@ -103,9 +103,56 @@ def known_workers(job: Job, memory: Memory, plan: Plan | None) -> dict[str, Work
     }
 
 
-def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[WorkerMemory]) -> Memory:
-    """Memory once a new generation starts, with what is known of `after`'s members, by rank; measurements begin
-    again."""
+def carried_on(job: Job, memory: Memory, before: Plan, after: Plan | None = None) -> dict[str, WorkerMemory]:
+    """What is remembered of the members of the plan `before`, by name, ready for one in which they go on with others;
+    for `after`, once that is known.
+    """
+    following = {member.uid: member for member in (before if after is None else after).members}
+    known = {}
+    for old, worker in zip(before.members, members_memory(memory, before), strict=True):
+        new = following.get(old.uid, old)
+        old_batch = 0 if old.micro_batch_size and not new.micro_batch_size else old.batch_size
+        predicted = bool(worker.batch_cost.predicted and not worker.step_time.is_measured)
+        kept = _ended_plan(job, worker, old_batch, new.batch_size, predicted=predicted)
+        known[old.name] = kept._replace(left_out=0)
+    return known
+
+
+def changed_plan(
+    memory: Memory,
+    after: Plan,
+    now: float,
+    knowledge: Sequence[WorkerMemory],
+    *,
+    joining: int,
+    entering: str,
+    leaving: str,
+) -> Memory:
+    """Memory once `after` goes on with other members, of whom `knowledge` is known, by rank: training has not begun
+    again, but what was promised was of others. The last `joining` of them are to join by it, those with the keys
+    `entering` have not said yet that they train, and workers with the keys `leaving` are to leave.
+    """
+    return replace(
+        without_doubt(memory),
+        plan_version=after.version,
+        generation=after.generation,
+        published_at=now,
+        changing=True,
+        joining=joining,
+        entering=entering,
+        leaving=leaving,
+        changed_at=now,
+        progress_at=now,
+        gathered=False,
+        workers=tuple(knowledge),
+    )
+
+
+def started_plan(
+    memory: Memory, after: Plan, now: float, knowledge: Sequence[WorkerMemory], *, protocol: int = 1
+) -> Memory:
+    """Memory once a new generation starts, with what is known of `after`'s members, by rank, all of which speak that
+    `protocol`; measurements begin again."""
     passed = memory.progress_step > memory.script_error_step
     started = now - memory.starting_at if memory.starting_at is not None else 0.0
     return replace(
@@ -130,6 +177,16 @@ def started_plan(memory: Memory, after: Plan, now: float, knowledge: Sequence[Wo
         script_error_step=-1 if passed else memory.script_error_step,
         reason="",
         message="",
+        protocol=protocol,
+        changing=protocol > 1,
+        joining=0,
+        entering="",
+        leaving="",
+        unfit_at=None,
+        changed_at=now if protocol > 1 else None,
+        ending=False,
+        arrivals=(),
+        pending=(),
         workers=tuple(knowledge),
     )
 

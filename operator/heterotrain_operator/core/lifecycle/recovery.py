@@ -6,6 +6,8 @@ followed at once, whoever destroyed the old one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.facts import Facts, listed
@@ -16,6 +18,7 @@ from heterotrain_operator.core.outcomes import decision
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import key_of
 
 
 def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
@@ -34,6 +37,7 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
     if facts.finished or len(trained) != wanted or not _agree(trained):
         reason = "the plan was lost; it is restored once all workers train"
         return decision(job, "Running", "PlanLost", reason), memory
+    pairs = _by_rank(facts.workers, trained, memory)
     plan = Plan(
         version=next_version(facts, memory),
         generation=trained[0].generation,
@@ -41,15 +45,33 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
         # Plans list workers in this order from the first on, and the first leads.
         members=tuple(
             Member(worker.name, worker.uid, worker.address, worker.group, metrics.batch_size)
-            for worker, metrics in zip(facts.workers, trained, strict=True)
+            for worker, metrics in pairs
         ),
     )
     memory = recovered_plan(memory, plan, now)
     bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
+    trained = [metrics for _, metrics in pairs]
     plan = with_passes(plan, [_as_now(pair, metrics) for pair, metrics in zip(bounds, trained, strict=True)])
     reason = f"plan {plan.version} restores what {len(trained)} workers follow, since the plan was lost"
     event = Event("Warning", "PlanRestored", reason)
     return decision(job, "Running", "PlanRestored", reason, plan=plan, events=(event,)), memory
+
+
+def _by_rank(
+    workers: Sequence[WorkerSeen], trained: Sequence[WorkerMetrics], memory: Memory
+) -> list[tuple[WorkerSeen, WorkerMetrics]]:
+    """The workers with their metrics, in the order of the plan that was lost, since members that have joined others are
+    behind them: by their memory, where that is theirs, else by the ranks that they report, and else by group and index,
+    as in a first plan.
+    """
+    pairs = list(zip(workers, trained, strict=True))
+    remembered = {known.key: rank for rank, known in enumerate(memory.workers)}
+    if "" not in remembered and remembered.keys() == {key_of(worker.uid) for worker in workers}:
+        return sorted(pairs, key=lambda pair: remembered[key_of(pair[0].uid)])
+    ranks = {worker.name: metrics.rank for worker, metrics in pairs if metrics.rank is not None}
+    if len(set(ranks.values())) < len(pairs):
+        return pairs
+    return sorted(pairs, key=lambda pair: ranks[pair[0].name])
 
 
 def _as_now(bounds: Bounds, metrics: WorkerMetrics) -> Bounds:

@@ -2,6 +2,9 @@
 
 A new response is a member of `Response` with its action in `_ACTIONS`. Who gets it is an entry of a policy. Source: the
 failure policy of kubernetes-sigs/jobset, which has the same table (`actionFunctionMap` in `failure_policy.go`).
+
+Which policy a job has rests on what its workers can do: `RestartAll` is that of workers that meet only at their start,
+and `Elastic` that of workers whose group can lose and gain members while it trains.
 """
 
 from __future__ import annotations
@@ -36,8 +39,10 @@ class Incident(StrEnum):
     WORKER_FAILED = "WorkerFailed"
     WORKER_DISRUPTED = "WorkerDisrupted"  # somebody else shows that its end is not its fault
     WORKER_VANISHED = "WorkerVanished"
+    PLAN_NOT_FOLLOWED = "PlanNotFollowed"  # it was to join, and nobody went over to the plan that names it
     WORKER_HUNG = "WorkerHung"
     WORKERS_RESIZED = "WorkersResized"
+    STATE_LOST = "StateLost"  # nobody is left who could carry the training on
     PLAN_LOST = "PlanLost"  # and cannot be restored
     ASKED_TO_STOP = "AskedToStop"  # it says so, and nobody shows who asked
     PERHAPS_ALIKE = "PerhapsAlike"  # it failed before there was a plan, and the others may fail alike
@@ -48,7 +53,26 @@ class Incident(StrEnum):
     FAILED_ALIKE = "WorkersFailedAlike"
 
 
-LASTING = frozenset({Incident.WORKER_DISRUPTED, Incident.WORKER_VANISHED, Incident.PLAN_LOST, Incident.WORKERS_RESIZED})
+ENDS = frozenset(
+    {
+        Incident.WORKER_FAILED,
+        Incident.WORKER_DISRUPTED,
+        Incident.WORKER_VANISHED,
+        Incident.ASKED_TO_STOP,
+        Incident.PLAN_NOT_FOLLOWED,
+    }
+)
+"""Incidents of one worker, of a group that can do without it."""
+
+LASTING = frozenset(
+    {
+        Incident.WORKER_DISRUPTED,
+        Incident.WORKER_VANISHED,
+        Incident.PLAN_LOST,
+        Incident.WORKERS_RESIZED,
+        Incident.STATE_LOST,
+    }
+)
 """Incidents after which the active plan is of no more use, so that a job can neither ignore them nor wait."""
 
 
@@ -59,14 +83,17 @@ class Response(StrEnum):
     WAIT = "Wait"  # decide nothing until the patience since the first such incident is over, then go on
     REMOVE = "Remove"  # delete that worker
     REPLACE = "Replace"  # delete that worker and create it again, while the others stay
+    REFILL = "Refill"  # go on without that worker, and create another one in its place (`refill.py`)
+    CHANGE = "Change"  # the workers that are wanted go on as members, and no others (`membership.py`)
     RESTART_ALL = "RestartAll"  # delete all workers and create them again; beyond the backoff limit the job fails
     FAIL_JOB = "FailJob"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One entry of the table. `counts`: a restart counts towards the backoff limit. `patience_seconds` are those of a
-    wait, and `code` is its reason where that is not the incident's own.
+    """One entry of the table. `counts`: a restart counts towards the backoff limit, or the end of a worker towards that
+    of its place, once `patience_seconds` are over. These are those of a wait, too, and `code` is its reason where that
+    is not the incident's own.
     """
 
     response: Response
@@ -84,8 +111,10 @@ RESTART_ALL: FailurePolicy = {
     Incident.WORKER_FAILED: Rule(Response.RESTART_ALL, counts=True),
     Incident.WORKER_DISRUPTED: Rule(Response.RESTART_ALL),
     Incident.WORKER_VANISHED: Rule(Response.RESTART_ALL),  # workers do not remove themselves, so it does not count
+    Incident.PLAN_NOT_FOLLOWED: Rule(Response.IGNORE),  # nobody joins
     Incident.WORKER_HUNG: Rule(Response.RESTART_ALL, counts=True),
     Incident.WORKERS_RESIZED: Rule(Response.RESTART_ALL),
+    Incident.STATE_LOST: Rule(Response.RESTART_ALL),
     Incident.PLAN_LOST: Rule(Response.RESTART_ALL),
     Incident.ASKED_TO_STOP: Rule(Response.WAIT, patience_seconds=EVIDENCE_SECONDS),
     Incident.PERHAPS_ALIKE: Rule(Response.WAIT, patience_seconds=WITNESS_SECONDS, code=Incident.WORKER_FAILED),
@@ -96,12 +125,27 @@ RESTART_ALL: FailurePolicy = {
     Incident.FAILED_ALIKE: Rule(Response.FAIL_JOB),
 }
 
-FAILURE_POLICIES: dict[str, FailurePolicy] = {"RestartAll": RESTART_ALL}
+ELASTIC: FailurePolicy = {
+    **RESTART_ALL,
+    Incident.WORKER_FAILED: Rule(Response.REFILL, counts=True),
+    Incident.WORKER_DISRUPTED: Rule(Response.REFILL),
+    Incident.WORKER_VANISHED: Rule(Response.REFILL),
+    Incident.PLAN_NOT_FOLLOWED: Rule(Response.REFILL, counts=True),
+    Incident.ASKED_TO_STOP: Rule(Response.REFILL, counts=True, patience_seconds=EVIDENCE_SECONDS),
+    Incident.WORKERS_RESIZED: Rule(Response.CHANGE),
+}
+
+FAILURE_POLICIES: dict[str, FailurePolicy] = {"RestartAll": RESTART_ALL, "Elastic": ELASTIC}
 
 
 def rule_of(job: Job, incident: Incident) -> Rule:
     """How the job's policy answers an incident."""
     return FAILURE_POLICIES[job.failure_policy][incident]
+
+
+def is_elastic(job: Job) -> bool:
+    """Whether the job's members change while they train."""
+    return rule_of(job, Incident.WORKERS_RESIZED).response is Response.CHANGE
 
 
 def removes_surplus(job: Job) -> bool:
@@ -140,9 +184,12 @@ def _possible(incident: Incident) -> tuple[Response, ...]:
         return Response.IGNORE, Response.REMOVE
     if incident in (Incident.WORKER_REJECTED, Incident.WORKER_DELETED):
         return Response.REPLACE, Response.RESTART_ALL
+    refilled = (Response.REFILL,) if incident in ENDS else ()
+    if incident is Incident.WORKERS_RESIZED:
+        return Response.RESTART_ALL, Response.CHANGE, Response.FAIL_JOB
     if incident in LASTING:
-        return Response.RESTART_ALL, Response.FAIL_JOB
-    return tuple(_ACTIONS)
+        return Response.RESTART_ALL, *refilled, Response.FAIL_JOB
+    return (*_ACTIONS, *refilled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ have loaded and built what it needs, because the others would wait for it in a c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from heterotrain.contract import Member, Plan
@@ -29,14 +29,16 @@ from heterotrain_operator.core.facts import (
 from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
 from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
+from heterotrain_operator.core.lifecycle.readiness import blind, unready
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
-from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen, WorkerState
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.split.passes import in_passes, with_passes
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import NOBODY, WorkerMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def _gathered(job: Job, facts: Facts) -> _Gathering:
         awaited=awaited,
         turned_away=turned_away,
         unwanted=(*excess, *(worker.name for worker in turned_away)),
-        unready=(*absent, *_unready(awaited, facts.states)),
+        unready=(*absent, *unready(awaited, facts.states)),
         infeasible=_infeasible(job),
     )
 
@@ -126,7 +128,7 @@ def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: f
         memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
     unready = listed(workers.unready)
     if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
-        reason = f"waiting for {unready}{_blind(facts)}" if unready else f"{listed(workers.unwanted)} must go first"
+        reason = f"waiting for {unready}{blind(facts)}" if unready else f"{listed(workers.unwanted)} must go first"
         return decision(job, phase, "WaitingForWorkers", reason, health=health, delete=workers.unwanted), memory
     memory = replace(memory, pods_created_at=now)
     fresh = [key.name for key in keys if key.name not in facts.refused]
@@ -147,17 +149,11 @@ def _health(facts: Facts, memory: Memory) -> Health:
     return Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
 
 
-def _blind(facts: Facts) -> str:
-    """What is wrong with the source of the metrics, which may be to blame, and not the workers."""
-    source = facts.metrics_problem or facts.metrics_note
-    return f"; {source}" if source else ""
-
-
 def _deadline_passed(job: Job, facts: Facts, workers: _Gathering, memory: Memory) -> str:
     """Why the job did not start in time, in words."""
     before = f"; {memory.message}" if memory.reason == LET_GO else ""
     unready = listed(workers.unready or workers.unwanted)
-    what = workers.infeasible or f"not ready: {unready}{before}{_blind(facts)}"
+    what = workers.infeasible or f"not ready: {unready}{before}{blind(facts)}"
     return f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
 
 
@@ -181,28 +177,9 @@ def _infeasible(job: Job) -> str | None:
     return infeasible(job.global_batch, bounds, multiples_of(groups), names)
 
 
-def _unready(workers: Sequence[WorkerSeen], states: Mapping[str, WorkerState]) -> list[str]:
-    """Workers that cannot be members yet, each with the reason."""
-    return [f"{each.name} ({_why_unready(each)})" for each in workers if states[each.name] is not WorkerState.WARM]
-
-
-def _why_unready(worker: WorkerSeen) -> str:
-    if worker.deleting_since is not None:
-        return "being deleted"
-    if worker.phase != "Running":
-        return ": ".join(filter(None, [worker.phase, worker.message.strip()]))
-    if worker.exit_code is not None:
-        return "ended"
-    if worker.metrics is None:
-        return "Running, but its metrics do not answer"
-    if not worker.address:
-        return "Running, but without an address"
-    return "Running, but its script is not at its loop yet"
-
-
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
-    prior = Prior(facts.plan, known_workers(job, memory, facts.plan))
+    prior = Prior(facts.plan, _known_before(job, facts, memory))
     knowledge = [with_least_batch(inherited(worker, prior), worker.metrics) for worker in workers]
     groups = [worker.group for worker in workers]
     bounds = bounds_in_passes(job, groups, knowledge)
@@ -229,8 +206,28 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     plural = "" if len(workers) == 1 else "s"
     reason = f"plan {plan.version} starts generation {plan.generation} of {len(workers)} worker{plural}: {split.reason}"
     event = Event("Normal", "PlanPublished", reason)
-    memory = started_plan(memory, plan, now, knowledge)
+    protocol = min(worker.metrics.protocol for worker in workers if worker.metrics is not None)
+    memory = started_plan(memory, plan, now, knowledge, protocol=protocol)
     return decision(job, "Running", "PlanPublished", reason, plan=plan, events=(event,)), memory
+
+
+def _known_before(job: Job, facts: Facts, memory: Memory) -> dict[str, WorkerMemory]:
+    """What is known of the workers before, by the names of those that come after them: members may have had other
+    indices, and places may have waited for a member when all had to start again.
+    """
+    known = dict(known_workers(job, memory, facts.plan))
+    waiting = {place.replaces: place for place in memory.pending if place.known != NOBODY}
+    known |= {name: place.known for name, place in waiting.items() if name not in known}
+    groups = {name: place.group for name, place in waiting.items()}
+    groups |= {member.name: member.group for member in (facts.plan.members if facts.plan is not None else ())}
+    names = {worker.name for worker in facts.workers}
+    left = [name for name in known if name not in names]
+    for worker in facts.workers:
+        before = next((name for name in left if groups.get(name) == worker.group), None)
+        if worker.name not in known and before is not None:
+            known[worker.name] = known[before]
+            left.remove(before)
+    return known
 
 
 def _first_split(job: Job, before: Plan | None, seats: Sequence[Seat]) -> Split:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain.foreign import MAX_NUMBER
+from heterotrain_operator.core.prediction.batch_cost import LEAST_SPEED, BatchCost
 from heterotrain_operator.core.prediction.predictor import Prediction
 from heterotrain_operator.core.prediction.step_time import LEAST_SPAN, LEAST_VARIATION, Estimate
 from heterotrain_operator.core.split.waterfill import Line
@@ -47,7 +48,7 @@ PRIOR_WEIGHT = 1 / PRIOR_SHARE**2
 
 
 def learn(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
-    """Take the estimate under a plan that has ended as one point of the fit.
+    """Take the estimate under a plan that has ended as one point of the fit, and what that leaves unexplained as speed.
 
     A point at a batch that the fit has already (within the least span of its mean) adds nothing once the points span
     enough, and is left out, so that a long stay at one batch does not make the fit forget the others. A worker without
@@ -63,7 +64,7 @@ def learn(known: BatchCost, batch: int, estimate: Estimate | None) -> BatchCost:
         and abs(batch - known.sum_wb / known.sum_w) < LEAST_SPAN * batch
     ):
         return known
-    return _with_point(known, batch, estimate, FORGETTING)
+    return _at_newest_speed(_with_point(known, batch, estimate, FORGETTING), batch, estimate)
 
 
 def predict(known: BatchCost, batch: int, estimate: Estimate | None) -> Prediction | None:
@@ -120,7 +121,25 @@ def _at_measured_speed(known: BatchCost, batch: int, estimate: Estimate) -> Batc
     if known.speed <= 0 or not _spans(known.sum_w, known.sum_wb, known.sum_wbb):
         return BatchCost()
     alpha, beta = _fit(known.sum_w, known.sum_wb, known.sum_wbb, known.sum_wy, known.sum_wby, spans=True)
-    return known._replace(predicted=0, speed=estimate.mean_seconds / Line(alpha, beta).at(batch))
+    measured = known._replace(predicted=0, speed=estimate.mean_seconds / Line(alpha, beta).at(batch))
+    return measured if measured.is_possible else BatchCost()
+
+
+def _at_newest_speed(known: BatchCost, batch: int, estimate: Estimate) -> BatchCost:
+    """What is known with the speed of the newest point, so that the next ones are compared with it.
+
+    What the line leaves unexplained is the point's noise, or a speed that changed since the plan before; each has the
+    part of its variance. Without that a drift that goes on from plan to plan adds up to a cost of the batch, of the
+    wrong sign where batches are moved against it.
+    """
+    if not _spans(known.sum_w, known.sum_wb, known.sum_wbb):
+        return known
+    alpha, beta = _fit(known.sum_w, known.sum_wb, known.sum_wbb, known.sum_wy, known.sum_wby, spans=True)
+    expected = known.speed * Line(alpha, beta).at(batch)
+    if not LEAST_SPEED <= expected <= MAX_NUMBER:  # but for sums that no measurements leave
+        return known
+    part = MODEL_ERROR**2 / (MODEL_ERROR**2 + estimate.relative_error**2)
+    return known.scaled((estimate.mean_seconds / expected) ** part)
 
 
 def _with_point(known: BatchCost, batch: int, estimate: Estimate, keep: float) -> BatchCost:

@@ -46,6 +46,8 @@ class BatchCost(NamedTuple):
         """With its numbers cut to the digits that are kept; nothing where a worker's speeds, scaled again and again,
         have left what numbers can hold. Those of the rounded cost `before` are left alone: windows move the speed only.
         """
+        if self[1:] == before[1:] and LEAST_SPEED <= self.speed <= MAX_NUMBER:
+            return BatchCost(cut(self.speed), *self[1:])
         if not self.is_possible:
             return BatchCost()
         numbers = zip(self[:6], before[:6], strict=True)

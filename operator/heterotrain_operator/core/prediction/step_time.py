@@ -222,11 +222,15 @@ def counted(
     estimate: Estimate | None = None,
     rough: tuple[float, float] | None = None,
     basis: int = MEASURED,
+    *,
+    trend: float | None = None,
 ) -> StepTime:
-    """The next window begins here, with a new estimate if there is one and what it rests on, and a new roughness and
-    surprise if they are known; counters that are no numbers leave the baseline as it is.
+    """The next window begins here, with a new estimate if there is one and what it rests on, and a new roughness,
+    surprise and trend if they are known; counters that are no numbers leave the baseline as it is.
     """
+    trend = known.trend if trend is None else trend
     if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
+        known = known._replace(trend=trend)
         return known if estimate is None else known.with_estimate(estimate)
     squares = metrics.own_seconds_squared
     return StepTime(
@@ -239,7 +243,7 @@ def counted(
         known.basis if estimate is None else basis,
         known.unfelt,
         known.limit_change,
-        known.trend,
+        trend,
     )
 
 

@@ -19,7 +19,8 @@ class Evidence(NamedTuple):
     logarithms of the time over the expected one, in thousandths: `spread` is their standard deviation while it was
     healthy, `level` their moving average (not below 0), and `evidence` the sum that is above what a healthy worker
     explains; while it is `named` a straggler, the sum of what speaks for its recovery. `since_step` is one more than
-    the committed step at which the sum began. Its CPU limit was found not to bind at `unbound_limit` cores.
+    the committed step at which the sum began. After so many intervals in a row what the job wants to be done about
+    stragglers was worth it (`advised`). Its CPU limit was found not to bind at `unbound_limit` cores.
     """
 
     healthy_seconds: Annotated[float, Column(39)] = 0.0
@@ -30,6 +31,7 @@ class Evidence(NamedTuple):
     evidence: Annotated[int, Column(44)] = 0
     since_step: Annotated[int, Column(45)] = 0
     named: Annotated[int, Column(46)] = 0
+    advised: Annotated[int, Column(55)] = 0
     unbound_limit: Annotated[float, Column(52)] = 0.0
 
     def restarted(self) -> Evidence:
@@ -41,4 +43,4 @@ class Evidence(NamedTuple):
     def rounded(self) -> Evidence:
         """With its numbers cut to the digits that are kept."""
         seconds, limit = cut(self.healthy_seconds, HEALTHY_DIGITS), cut(self.unbound_limit, HEALTHY_DIGITS)
-        return self._replace(healthy_seconds=seconds, unbound_limit=limit)
+        return Evidence(seconds, *self[1:-1], limit)

@@ -20,6 +20,10 @@ LEAST_GAIN = 0.02
 LEAST_SWAP_GAIN = 0.05
 """Share of the balanced step that another set of workers must save: less is within what predictions err by."""
 
+LEAST_ELASTIC_GAIN = 0.005
+"""The same where members change while the others train: then a replacement costs little, and that somebody who is
+slow by fault would better be healthy is sure, however little it makes up of a job of many workers."""
+
 
 def outlooks(seats: Sequence[Seat], rank: int, slowdown: float, replacement_seconds: float) -> Outlooks | None:
     """Own seconds of a step with the worker of this rank, which is so many times slower than expected, and without
@@ -48,19 +52,45 @@ def outlooks(seats: Sequence[Seat], rank: int, slowdown: float, replacement_seco
     )
 
 
-def best_remedy(ahead: Outlooks | None, steps_left: int | None) -> Remedy:
+def fair_share(seats: Sequence[Seat], rank: int, slowdown: float) -> float | None:
+    """Samples that a worker gets which is so many times faster than the one of this rank, beside the present batches of
+    the others, if all are to be ready together; None where `outlooks` says nothing either.
+    """
+    predictions = [seat.prediction for seat in seats]
+    lines = [prediction.line for prediction in predictions if prediction is not None]
+    bounds, multiples = [seat.bounds for seat in seats], multiples_of_seats(seats)
+    total, present = sum(seat.batch for seat in seats), seats[rank].batch
+    if len(lines) < len(seats) or infeasible(total, bounds, multiples) is not None:
+        return None
+    lines[rank] = _scaled(lines[rank], 1 / slowdown)
+    share = waterfill(lines, total, bounds, multiples)[rank]
+    return share * (total - present) / (total - share) if 0 < share < total else float(share)
+
+
+def best_remedy(ahead: Outlooks | None, steps_left: int | None, *, least_swap_gain: float = LEAST_SWAP_GAIN) -> Remedy:
     """What helps best, by the predictions; `steps_left` None: not known, and taken as enough to repay any cost."""
     if ahead is None:
         return Remedy.IGNORE
     if 1 - ahead.rebalanced / ahead.as_it_is >= LEAST_GAIN:
         return Remedy.REBALANCE
-    replaced = 1 - ahead.replaced / ahead.rebalanced
-    repaid = steps_left is None or steps_left * (ahead.rebalanced - ahead.replaced) > ahead.replacement_seconds
-    if replaced >= LEAST_SWAP_GAIN and repaid:
+    if replacement_pays(ahead, steps_left, least_swap_gain=least_swap_gain):
         return Remedy.REPLACE
     if ahead.removed is not None and 1 - ahead.removed / ahead.rebalanced >= LEAST_GAIN:
         return Remedy.REMOVE
     return Remedy.IGNORE
+
+
+def replacement_pays(
+    ahead: Outlooks | None, steps_left: int | None, *, least_swap_gain: float = LEAST_SWAP_GAIN
+) -> bool:
+    """Whether a healthy replacement gains more than it costs, beside balanced batches: also where the policy does not
+    make the last move that balancing predicts, since noise might explain it.
+    """
+    if ahead is None:
+        return False
+    saved = ahead.rebalanced - ahead.replaced
+    repaid = steps_left is None or steps_left * saved > ahead.replacement_seconds
+    return saved >= least_swap_gain * ahead.rebalanced and repaid
 
 
 def _best_of(lines: Sequence[Line], seats: Sequence[Seat], total: int) -> float | None:

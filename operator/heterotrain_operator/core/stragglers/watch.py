@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import Plan
+from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.batching.asking import seats_of
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.facts import listed
@@ -15,21 +15,32 @@ from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
 from heterotrain_operator.core.state import Memory, is_of
+from heterotrain_operator.core.stragglers.acting import advised
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL
 from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
-from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
+from heterotrain_operator.core.stragglers.remedies import (
+    LEAST_ELASTIC_GAIN,
+    LEAST_SWAP_GAIN,
+    best_remedy,
+    outlooks,
+    replacement_pays,
+)
 from heterotrain_operator.core.stragglers.rule import Finding, Interval, Reading
 from heterotrain_operator.core.stragglers.rules import RULES
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Verdict
 from heterotrain_operator.core.stragglers.words import sentence, summary
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
-ASSUMED_REPLACEMENT_SECONDS = 60.0
-"""Standstill for a replacement where this job's own start was not measured; checkpoint-restarts took 73-81 s in the
-paper on elasticity."""
+ASSUMED_RESTART_SECONDS = 60.0
+"""Standstill for a replacement by which all workers start again, where this job's own start was not measured;
+checkpoint-restarts took 73-81 s in the paper on elasticity."""
 
-GREATEST_REPLACEMENT_SECONDS = 3600.0
+ASSUMED_TRANSITION_SECONDS = 7.0
+"""Standstill for one that joins while the others train, where no such change was measured. Source: Elasticity, table 1:
+adding a worker took up to 6.8 s."""
+
+GREATEST_RESTART_SECONDS = 3600.0
 """A start that took longer waited for its place, and says little about the next one."""
 
 
@@ -55,15 +66,14 @@ def watched(
     readings = [_reading(seat, seat.window, known.evidence) for seat, known in zip(seats, memory.workers, strict=True)]
     step = max((seen.metrics.step for seen in members if seen.metrics is not None), default=0)
     judged = rule.judge(job.stragglers, Interval(max(job.interval, 1), step, memory.judged), readings)
-    workers = tuple(
-        known if evidence is known.evidence else known._replace(evidence=evidence)
-        for known, evidence in zip(memory.workers, judged, strict=True)
-    )
+    workers = tuple(known.with_evidence(evidence) for known, evidence in zip(memory.workers, judged, strict=True))
     was, now = (
         {member.name for member, known in zip(plan.members, each, strict=True) if known.evidence.named}
         for each in (memory.workers, workers)
     )
     memory = replace(memory, workers=workers, judged=memory.judged + 1)
+    if job.stragglers.action in ("Replace", "Remove"):
+        memory = advised(job, plan, memory, verdicts(job, plan, members, memory))
     if was == now:
         return memory, ()
     begun = [verdict for verdict in verdicts(job, plan, members, memory) if verdict.worker not in was]
@@ -88,7 +98,9 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
     readings = [_reading(seat, seat.estimate, seat.memory.evidence) for seat in seats]
     found = RULES[job.stragglers.rule].find(readings)
     settings = job.stragglers
-    budget = Budget(settings.max_replacements, settings.cooldown_seconds)
+    budget = Budget(replacements_left(job, memory), settings.cooldown_seconds)
+    hindrance = _hindrance(job, memory)
+    least_gain = LEAST_ELASTIC_GAIN if memory.protocol >= MEMBERS_CHANGE else LEAST_SWAP_GAIN
     said = []
     for rank in ranks:
         seat, seen = seats[rank], members[rank]
@@ -96,8 +108,9 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
         finding = found[rank] or Finding(
             math.exp(min(seat.memory.evidence.level / 1000, GREATEST_LEVEL)), Grounds.ITSELF
         )
-        ahead = outlooks(seats, rank, max(finding.slowdown, 1.0), _replacement_seconds(memory))
+        ahead = outlooks(seats, rank, max(finding.slowdown, 1.0), replacement_seconds(memory))
         metrics = seen.metrics if seen is not None else None
+        steps_left = _steps_left(metrics)
         said.append(
             Verdict(
                 worker=seat.name,
@@ -108,9 +121,11 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
                 cause=name_of(seat.memory.resource_use.cause),
                 throttled=_per_step(metrics.cpu_throttled_seconds if metrics else None, metrics),
                 waiting=_per_step(metrics.cpu_wait_seconds if metrics else None, metrics),
-                remedy=best_remedy(ahead, _steps_left(metrics)),
+                remedy=best_remedy(ahead, steps_left, least_swap_gain=least_gain),
                 outlooks=ahead,
                 budget=budget,
+                replacement_pays=replacement_pays(ahead, steps_left, least_swap_gain=least_gain),
+                hindrance=hindrance or _hindrance_of(job, plan, memory, rank),
             )
         )
     return tuple(said)
@@ -148,10 +163,42 @@ def _at_new_limits(job: Job, before: Sequence[WorkerMemory], memory: Memory) -> 
     return memory if workers is None else replace(memory, workers=tuple(workers))
 
 
-def _replacement_seconds(memory: Memory) -> float:
-    if 0 < memory.start_seconds <= GREATEST_REPLACEMENT_SECONDS:
+def replacement_seconds(memory: Memory) -> float:
+    """Standstill of the job for one replacement: of members that change while they train what such changes took, of
+    others a whole start.
+    """
+    if memory.protocol >= MEMBERS_CHANGE:
+        return memory.transition_seconds or ASSUMED_TRANSITION_SECONDS
+    if 0 < memory.start_seconds <= GREATEST_RESTART_SECONDS:
         return memory.start_seconds
-    return ASSUMED_REPLACEMENT_SECONDS
+    return ASSUMED_RESTART_SECONDS
+
+
+def _hindrance(job: Job, memory: Memory) -> str:
+    """Why the job's action can be taken on nobody, in words; empty if it can."""
+    action = job.stragglers.action
+    if action not in ("Replace", "Remove"):
+        return ""
+    if job.dry_run:
+        return "dry run, nothing is done about it"
+    if memory.protocol < MEMBERS_CHANGE:
+        return "its group cannot change while it trains, so the batches are balanced and nothing else is done"
+    if action == "Replace" and replacements_left(job, memory) == 0:
+        return "no replacement is left, so the batches are balanced and nothing else is done"
+    return ""
+
+
+def _hindrance_of(job: Job, plan: Plan, memory: Memory, rank: int) -> str:
+    """The same of one worker: whose loss would take along the store where workers meet."""
+    stays = plan.members[rank].name == plan.leader and memory.protocol < MEMBERS_MAY_END
+    if not stays or job.stragglers.action not in ("Replace", "Remove"):
+        return ""
+    return "it is the first worker, which has to stay, so the batches are balanced and nothing else is done"
+
+
+def replacements_left(job: Job, memory: Memory) -> int:
+    """How many more replacements may begin."""
+    return max(job.stragglers.max_replacements - memory.replacements, 0)
 
 
 def _steps_left(metrics: WorkerMetrics | None) -> int | None:

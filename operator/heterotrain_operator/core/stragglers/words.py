@@ -19,7 +19,8 @@ _GROUNDS = {
 def sentence(verdict: Verdict) -> str:
     """One straggler: how slow, since when, what holds it back, and what would help."""
     slow = _GROUNDS[verdict.grounds].format(slowdown=f"{verdict.slowdown:.2g}")
-    return f"{verdict.worker} {slow}, since step {verdict.since_step}; {_cause(verdict)}; {_remedy(verdict)}"
+    said = f"{verdict.worker} {slow}, since step {verdict.since_step}; {_cause(verdict)}; {_remedy(verdict)}"
+    return f"{said}; {verdict.hindrance}" if verdict.hindrance else said
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord
+from heterotrain_operator.experiments.figures.faults import FaultRecord
 from heterotrain_operator.experiments.figures.limits import LimitChange
 from heterotrain_operator.experiments.figures.steps import Step
 
@@ -17,7 +18,7 @@ class TrialHistory:
     """One run of the job under one policy, as it happened. `round` counts from 1.
 
     `adjustments` is the number of plans that changed a batch; `message` says how the trial ended. `level` is the set of
-    CPU limits that it began with, `changes` are those after.
+    CPU limits that it began with, `changes` are those after. `faults` are those that users put on workers.
     """
 
     policy: str
@@ -30,6 +31,7 @@ class TrialHistory:
     level: int = 0
     changes: tuple[LimitChange, ...] = ()
     evaluations: tuple[EvaluationRecord, ...] = ()
+    faults: tuple[FaultRecord, ...] = ()
 
     @property
     def title(self) -> str:

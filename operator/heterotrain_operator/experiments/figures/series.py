@@ -15,6 +15,9 @@ from heterotrain_operator.experiments.figures.steps import Step
 
 Record = TypeVar("Record")
 
+REPLAY = "replay"
+"""Mark of a step that failed before."""
+
 
 def read_series(path: Path) -> tuple[StepRecord, ...]:
     """The records in a worker's file, in the order written; torn lines (a worker was killed) are passed
@@ -64,13 +67,27 @@ def align(series: Mapping[str, Sequence[StepRecord]]) -> tuple[Step, ...]:
     """The job's history in the order of steps, from every worker's records.
 
     The first worker in `series` is the leader: a step is committed at the time it says (the latest that any
-    worker says, where the leader's own record is missing).
+    worker says, where the leader's own record is missing). What a worker did that is not there any more is void where
+    the others did it again.
     """
     accounts = {name: last_records(records) for name, records in series.items()}
-    leader = next(iter(accounts), None)
-    steps = []
+    leader = next(iter(accounts), "")
+    steps: list[Step] = []
+    newest = 0
     for number in sorted(set().union(*accounts.values())):
-        records = {name: account[number] for name, account in accounts.items() if number in account}
+        records = _valid({name: account[number] for name, account in accounts.items() if number in account})
+        version = max(record.version for record in records.values())
+        if version < newest:
+            continue  # versions only grow, so all who did this step have ended, and nobody did it again
+        newest = version
         seconds = records[leader].time if leader in records else max(record.time for record in records.values())
         steps.append(Step(number, seconds, records))
     return tuple(steps)
+
+
+def _valid(records: Mapping[str, StepRecord]) -> dict[str, StepRecord]:
+    """The records of one step by those who did it last: under the newest plan, and again if any of them did so."""
+    newest = max(record.version for record in records.values())
+    last = {name: record for name, record in records.items() if record.version == newest}
+    again = {name: record for name, record in last.items() if record.mark == REPLAY}
+    return again or last

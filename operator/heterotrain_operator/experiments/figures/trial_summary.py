@@ -10,6 +10,7 @@ from statistics import fmean, median
 from heterotrain.contract import TRAINING_LOSS
 from heterotrain_operator.experiments.figures import phases
 from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, Ceilings, ceilings_at
+from heterotrain_operator.experiments.figures.faults import FaultRecord
 from heterotrain_operator.experiments.figures.history import Target, TrialHistory
 from heterotrain_operator.experiments.figures.limits import DECLARED, LimitChange
 from heterotrain_operator.experiments.figures.phases import PhaseSummary
@@ -71,7 +72,7 @@ class TrialSummary:
     the first step of that time. `ceiling_fraction` is the ceiling's iteration over it;
     `ceiling_fraction_all` is the same over all full steps, everything that happened between them included.
     Where CPU limits changed, `phases` are the parts in between, and what holds "since the last adjustment" holds since
-    the last change of either.
+    the last change of either. `faults` are those that users put on workers.
     """
 
     policy: str
@@ -97,6 +98,7 @@ class TrialSummary:
     changes: tuple[LimitChange, ...]
     phases: tuple[PhaseSummary, ...]
     evaluations: tuple[EvaluationSummary, ...]
+    faults: tuple[FaultRecord, ...]
 
     @property
     def measured(self) -> Mapping[str, float]:
@@ -187,6 +189,7 @@ def summarize_trial(
         changes=trial.changes,
         phases=by_phase,
         evaluations=_evaluations(trial),
+        faults=trial.faults,
     )
 
 

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from heterotrain_operator.experiments.figures.faults import FaultRecord
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.profile import Profile
 from heterotrain_operator.experiments.figures.steps import Step
@@ -106,9 +107,34 @@ def _changes(axes: Axes, trial: TrialHistory, *, named: bool) -> None:
             )
 
 
+def _faults(axes: Axes, trial: TrialHistory, names: Sequence[str], *, named: bool) -> None:
+    """A line at the first step after each fault, in the colour of its worker; those of one step share a line."""
+    by_step: dict[int, list[FaultRecord]] = {}
+    for fault in trial.faults:
+        first = next((step.number for step in trial.steps if step.seconds >= fault.seconds), fault.step)
+        by_step.setdefault(first, []).append(fault)
+    for first, faults in by_step.items():
+        workers = {fault.worker for fault in faults}
+        alone = names.index(faults[0].worker) if len(workers) == 1 and faults[0].worker in names else None
+        tint = "#555555" if alone is None else colour(alone)[0]
+        axes.axvline(first, color=tint, linestyle="-.", linewidth=1.0, alpha=0.7)
+        if named:
+            axes.annotate(
+                ", ".join(fault.act for fault in faults),
+                (first, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -3),
+                textcoords="offset points",
+                va="top",
+                fontsize="small",
+                color=tint,
+                rotation=90,
+            )
+
+
 def batches_and_times(trial: TrialHistory, names: Sequence[str]) -> bytes:
-    """PNG of one trial: every worker's batch size (above) and own time (below) over steps, and changes of CPU
-    limits."""
+    """PNG of one trial: every worker's batch size (above) and own time (below) over steps, changes of CPU
+    limits, and faults."""
     figure = Figure(figsize=(WIDTH_INCHES, 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     shown: list[float] = []
@@ -117,6 +143,8 @@ def batches_and_times(trial: TrialHistory, names: Sequence[str]) -> bytes:
         shown += _draw_own_times(below, trial, name, index)
     _changes(above, trial, named=True)
     _changes(below, trial, named=False)
+    _faults(above, trial, names, named=True)
+    _faults(below, trial, names, named=False)
     dress(above, "batch size (samples)")
     dress(below, "own time (ms)")
     below.set_xlabel("step")

@@ -24,6 +24,16 @@ class Timing(Model):
     )
     unmeasured_steps: _Count = Field(default=1, description="First steps under a new plan, which are not measured.")
     stop_seconds: _Seconds = Field(default=1.0, description="Until a deleted pod is gone.")
+    reform_seconds: _Seconds = Field(
+        default=1.0, description="Until workers of protocol 3 go on without one of them that has ended."
+    )
+    transition_seconds: _Seconds = Field(
+        default=0.5, description="For so long they stand still when others join or leave them."
+    )
+    warms_up: bool = Field(
+        default=True,
+        description="A worker computes some steps by itself before it joins others, and shows what they took.",
+    )
 
     def timing(self) -> scenario.Timing:
         """As the simulation takes it."""

@@ -68,6 +68,11 @@ class WorkerBehaviour(Model):
     least_batch: Samples | None = Field(
         default=None, description="Fewest samples that its model trains well with, as workers report it. Absent: 1."
     )
+    protocol: Annotated[int, Field(ge=1, le=3)] | None = Field(
+        default=None,
+        description="How workers meet: 1, only when all of them start; 2, others join and leave while they train; 3, "
+        "they go on without one that ends, too. Absent: 1.",
+    )
     node: Name | None = Field(default=None, description="The node on which it runs. Absent: not known.")
 
     def model(self) -> WorkerModel:
@@ -82,6 +87,7 @@ class WorkerBehaviour(Model):
             cpu_limit=self.cpu_limit,
             start_seconds=default.start_seconds if self.start_seconds is None else self.start_seconds,
             least_batch=default.least_batch if self.least_batch is None else self.least_batch,
+            protocol=default.protocol if self.protocol is None else self.protocol,
             node=self.node or "",
         )
 

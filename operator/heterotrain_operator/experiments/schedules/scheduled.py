@@ -114,15 +114,28 @@ class ScheduledLimits:
             if worker.exit_code is not None or before == self._level:
                 continue
             known = Level("", self._declared) if before is None else self._schedule.levels[before]
-            if known.limits[worker.name] != self._current.limits[worker.name]:
-                self._backend.set_cpu_limit(worker.name, self._current.limits[worker.name])
-            cpu = self._placements[self._level].get(worker.name)
-            if cpu is not None and (before is None or cpu != self._placements[before].get(worker.name)):
+            place = place_of(worker.name, tuple(self._current.limits))
+            if known.limits[place] != self._current.limits[place]:
+                self._backend.set_cpu_limit(worker.name, self._current.limits[place])
+            cpu = self._placements[self._level].get(place)
+            if cpu is not None and (before is None or cpu != self._placements[before].get(place)):
                 self._backend.keep_to_cpu(worker.name, cpu)
             # After the CPU is known, which they share.
-            neighbours = self._current.neighbours.get(worker.name, 0)
-            if neighbours != known.neighbours.get(worker.name, 0):
+            neighbours = self._current.neighbours.get(place, 0)
+            if neighbours != known.neighbours.get(place, 0):
                 self._backend.set_neighbours(worker.name, neighbours)
+
+
+def place_of(name: str, places: Sequence[str]) -> str:
+    """The place in the schedule of a worker: its own, or of one that was created later, one of its group's, which all
+    those of the group take in turn. Raises KeyError if its group has none."""
+    if name in places:
+        return name
+    group, _, index = name.rpartition("-")
+    own = [each for each in places if each.rpartition("-")[0] == group]
+    if not own or not index.isdecimal():
+        raise KeyError(name)
+    return own[int(index) % len(own)]
 
 
 def _words(level: Level) -> str:

@@ -18,7 +18,7 @@ STALLED = "Stalled"
 class RunFigures:
     """One run in numbers. `ratio` is the time of all its steps over that of the oracle's under the same noise,
     `settled_ratio` the same after the first intervals; `seconds` is the time of its steps. None where it is not known,
-    or never happened.
+    or never happened. `repeated_steps` were executed before, and `idle_seconds` are those between steps.
     """
 
     policy: str
@@ -34,6 +34,8 @@ class RunFigures:
     intervals_to_within: float | None
     steps_to_first_move: int | None
     batches: tuple[int, ...]
+    repeated_steps: int = 0
+    idle_seconds: float = 0.0
 
     @property
     def failed(self) -> bool:
@@ -66,6 +68,9 @@ class PolicyFigures:
     never_within: int
     steps_to_first_move: Spread | None
     batches: tuple[int, ...]
+    steps: Spread | None = None
+    repeated_steps: Spread | None = None
+    idle_seconds: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,8 @@ def figures_of(policy: str, result: SimulationResult) -> RunFigures:
         intervals_to_within=result.intervals_to_within(),
         steps_to_first_move=result.steps_to_first_move,
         batches=result.plans[-1].batches if result.plans else (),
+        repeated_steps=result.repeated_steps,
+        idle_seconds=result.idle_seconds,
     )
 
 
@@ -143,6 +150,9 @@ def _of_policy(policy: str, runs: Sequence[RunFigures]) -> PolicyFigures:
         never_within=sum(run.intervals_to_within is None for run in runs),
         steps_to_first_move=_spread(run.steps_to_first_move for run in runs),
         batches=runs[0].batches,
+        steps=_spread(run.steps for run in runs),
+        repeated_steps=_spread(run.repeated_steps for run in runs),
+        idle_seconds=_spread(run.idle_seconds for run in runs),
     )
 
 

@@ -52,7 +52,8 @@ class SimulationResult:
     `began` is when each step began, in seconds after the simulation did. `step_seconds` are the realised steps and
     `oracle_seconds` those that the oracle's batches would have made under the very same noise. `own_seconds` are of
     shape (n, K), of the `workers` in plan order, NaN where one was no member; they are empty, of shape (0, K), if they
-    were not asked for. `phase` is the job's at the end, `rounds` how often it was decided on.
+    were not asked for. `phase` is the job's at the end, `rounds` how often it was decided on. Of the steps so many are
+    `repeated_steps`, which all workers had executed before they started again.
     """
 
     scenario: Scenario
@@ -67,11 +68,20 @@ class SimulationResult:
     reason: str
     rounds: int
     virtual_seconds: float
+    repeated_steps: int = 0
 
     @property
     def steps(self) -> int:
         """How many steps were executed."""
         return len(self.step_seconds)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds between the first step's begin and the last one's end in which no step was taken."""
+        if not self.steps:
+            return 0.0
+        lasted = self.began[-1] + self.step_seconds[-1] - self.began[0]
+        return max(float(lasted - self.step_seconds.sum()), 0.0)
 
     @property
     def ratio(self) -> float:

@@ -75,7 +75,13 @@ def simulate(
             monotonic=lambda: cluster.now,
         )
     return recorder.result(
-        tuple(plans), tuple(events), phase=last.phase, reason=last.reason, rounds=rounds, now=cluster.now
+        tuple(plans),
+        tuple(events),
+        phase=last.phase,
+        reason=last.reason,
+        rounds=rounds,
+        now=cluster.now,
+        repeated=cluster.training.repeated,
     )
 
 
@@ -108,6 +114,7 @@ class _Recorder:
         reason: str,
         rounds: int,
         now: float,
+        repeated: int,
     ) -> SimulationResult:
         most = self._scenario.steps
         return SimulationResult(
@@ -123,6 +130,7 @@ class _Recorder:
             reason=reason,
             rounds=rounds,
             virtual_seconds=now - BEGIN,
+            repeated_steps=repeated,
         )
 
     def _own_seconds(self) -> Floats:

@@ -25,6 +25,10 @@ MEANING = (
 )
 
 
+LEAST_IDLE_SECONDS = 0.05
+"""Seconds between steps that are worth a word."""
+
+
 def lead(found: Comparison) -> str:
     """What was simulated."""
     seeds = len({run.seed for run in found.runs})
@@ -48,6 +52,15 @@ def figures(policy: PolicyFigures) -> tuple[str, ...]:
             for phase, count in policy.ended.items()
         ),
     )
+
+
+def standstill(policy: PolicyFigures) -> str:
+    """What ends of workers have cost one policy, in words; empty if no time passed between steps."""
+    steps, again, idle = policy.steps, policy.repeated_steps, policy.idle_seconds
+    if steps is None or again is None or idle is None or idle.greatest < LEAST_IDLE_SECONDS:
+        return ""
+    once = f"of which {_spread(again, 0)} were executed before" if again.greatest else "every sample once"
+    return f"{_spread(steps, 0)} steps, {once}, and {_spread(idle, 1)} s between steps"
 
 
 def _within(policy: PolicyFigures) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.experiments.progress import reached_steps
 from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
+from heterotrain_operator.experiments.trials.faults import TrialFaults
 from heterotrain_operator.experiments.trials.journal import Entry, entry_of
 from heterotrain_operator.experiments.trials.observer import Observer
 
@@ -15,11 +16,12 @@ from heterotrain_operator.experiments.trials.observer import Observer
 class Rounds:
     """Keeps what was decided and which workers failed, in the order in which they failed, and passes it on."""
 
-    def __init__(self, observer: Observer, limits: ScheduledLimits) -> None:
+    def __init__(self, observer: Observer, limits: ScheduledLimits, faults: TrialFaults) -> None:
         self.entries: list[Entry] = []
         self.failures: list[str] = []
         self._observer = observer
         self._limits = limits
+        self._faults = faults
         self._steps = 0
         self._began = time.monotonic()
 
@@ -27,8 +29,8 @@ class Rounds:
         """One round of the loop."""
         # A worker that has just ended may not have reported yet how far it came.
         self._steps = reached_steps(seen) or self._steps
-        changed = self._limits.look(seen)
-        decision = replace(decision, events=(*decision.events, *changed))
+        faults = self._faults.look(seen)  # first, for what was decided may be their effect
+        decision = replace(decision, events=(*faults, *decision.events, *self._limits.look(seen)))
         entry = entry_of(time.monotonic() - self._began, self._steps, decision)
         if entry is not None:
             self.entries.append(entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,11 +14,13 @@ from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.experiments.checkpoints import newest_step
+from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.series import align, read_evaluations, read_series
 from heterotrain_operator.experiments.schedules.schedule import Schedule
 from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
 from heterotrain_operator.experiments.trials.ending import INTERRUPTED, Ending, counted_in, failed_worker, history_of
+from heterotrain_operator.experiments.trials.faults import TrialFaults
 from heterotrain_operator.experiments.trials.observer import Observer
 from heterotrain_operator.experiments.trials.profiling import PROFILE_STEPS, endless, measured
 from heterotrain_operator.experiments.trials.result import TrialResult
@@ -42,10 +45,12 @@ class Runner:
         schedule: Schedule,
         placements: Sequence[Mapping[str, int]],
         keeps_checkpoints: bool = True,
+        control: ControlServer | None = None,
     ) -> None:
         """`placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints`
-        they are gone with the run, and none is promised.
+        they are gone with the run, and none is promised. Through `control` users put faults on workers.
         """
+        self._control = control
         self._keeps_checkpoints = keeps_checkpoints
         self._job = job
         self._schedule = schedule
@@ -77,19 +82,20 @@ class Runner:
         ) as cluster:
             self._observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
-            rounds = Rounds(self._observer, limits)
-            ending = self._steered(trial, core, cluster, limits, rounds)
+            faults = TrialFaults(core, trial.slug, worker_names(core), cluster)
+            rounds = Rounds(self._observer, limits, faults)
+            ending = self._steered(trial, core, cluster, limits=limits, rounds=rounds, faults=faults)
             self._observer.end()
             counted = counted_in(core, cluster)
             files = cluster.series_files()
-        series = {
-            name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in worker_names(core)
-        }
+        everybody = dict.fromkeys((*worker_names(core), *sorted(files)))  # also those that joined
+        series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in everybody}
         evaluations = tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values()))))
         history = replace(
             history_of(trial, ending, counted),
             steps=align(series),
             changes=tuple(limits.changes),
+            faults=tuple(faults.records),
             evaluations=evaluations,
         )
         if limits.missed() and ending.phase == "Succeeded":
@@ -102,18 +108,27 @@ class Runner:
         )
 
     def _steered(
-        self, trial: Trial, core: Job, cluster: LocalCluster, limits: ScheduledLimits, rounds: Rounds
+        self,
+        trial: Trial,
+        core: Job,
+        cluster: LocalCluster,
+        *,
+        limits: ScheduledLimits,
+        rounds: Rounds,
+        faults: TrialFaults,
     ) -> Ending:
-        """Steer the trial until it ends, whatever ends it."""
+        """Steer the trial until it ends, whatever ends it; no fault lasts beyond that."""
         try:
-            decision = run_job(
-                core,
-                cluster,
-                now=time.time,
-                pause=self._pause_in(cluster, limits),
-                on_round=rounds.note,
-                until=measured(core) if trial.is_profile else None,
-            )
+            with closing(faults):  # first of all, for a stopped worker could not end
+                decision = run_job(
+                    core,
+                    cluster,
+                    now=time.time,
+                    pause=self._pause_in(cluster, limits, faults),
+                    on_round=rounds.note,
+                    until=measured(core) if trial.is_profile else None,
+                    wanted=faults.wanted,
+                )
         except Interrupted as interrupted:
             if not trial.is_profile:
                 self._leave(cluster)
@@ -128,11 +143,17 @@ class Runner:
             return self._schedule, self._placements
         return Schedule((self._schedule.levels[trial.level],)), (self._placements[trial.level],)
 
-    def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits) -> Callable[[float], None]:
+    def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits, faults: TrialFaults) -> Callable[[float], None]:
+        def look() -> None:
+            self._observer.look()
+            faults.tend()
+            if self._control is not None:
+                self._control.serve(faults.answer)
+
         def pause(seconds: float) -> None:
             self._stop.check()
             left = limits.seconds_left()
-            cluster.wait(seconds if left is None else min(seconds, left), self._observer.look)
+            cluster.wait(seconds if left is None else min(seconds, left), look)
             self._stop.check()
 
         return pause

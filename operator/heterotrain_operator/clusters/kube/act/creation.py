@@ -49,7 +49,9 @@ class Creation:
         if unfit:
             refusals = {key.name: Refusal(unfit, "all") for key in absent}
         else:
-            refusals, skipped = create_slowly(absent, lambda key: self._create(watched, key))
+            refusals, skipped = create_slowly(
+                absent, lambda key: self._create(watched, key, beside_training=decision.beside_training)
+            )
         after = f"not tried after the refusal of {next(iter(refusals), '')}"
         self.refused = {name: refusal.why for name, refusal in refusals.items()} | dict.fromkeys(skipped, after)
         return [*self._as_done(decision), *self._reasons(refusals, wanted=len(absent))]
@@ -90,13 +92,13 @@ class Creation:
             return str(error)
         return ""
 
-    def _create(self, watched: Watched, key: WorkerKey) -> Refusal | None:
+    def _create(self, watched: Watched, key: WorkerKey, *, beside_training: bool) -> Refusal | None:
         """Why the pod is refused; None if it is there now. For several threads.
 
         It is not applied: a pod of an earlier job, which still trains or ends, would become this job's worker.
         """
         try:
-            self._gateway.create(build_pod(watched.job, watched.uid, key))
+            self._gateway.create(build_pod(watched.job, watched.uid, key, beside_training=beside_training))
         except ConflictError as error:
             found = self._gateway.read("Pod", watched.namespace, key.name)
             taken = str(error) if found is None else _why_taken(found, watched)

@@ -20,8 +20,11 @@ ROLE_WORKER = "worker"
 ANNOTATION_PLAN = f"{GROUP}/plan-version"
 """Annotation of pods, patched after a plan was written, because the kubelet then refreshes their volumes at once."""
 
+ANNOTATION_TOUCHED = f"{GROUP}/plan-touched"
+"""Annotation of pods, patched when a plan is late in their volumes: the kubelet acts on nothing but a change."""
+
 TRAINER_PORT = 29500
-"""Port of the address under which a worker is in the plan; the leader serves the rendezvous there."""
+"""Port of the address under which a worker is in the plan; there it listens for the others."""
 
 PLAN_VOLUME = "heterotrain-plan"
 PLAN_FOLDER = "/var/run/heterotrain/plan"

@@ -31,8 +31,8 @@ _FROM_TEMPLATE = ("annotations", "finalizers")
 """What is taken over from the template's metadata, beside labels; other workload controllers take the same."""
 
 
-def build_pod(job: HeteroTrainingJob, uid: str, key: WorkerKey) -> Document:
-    """The pod of one worker; `uid` is the job's.
+def build_pod(job: HeteroTrainingJob, uid: str, key: WorkerKey, *, beside_training: bool = False) -> Document:
+    """The pod of one worker; `uid` is the job's. `beside_training`: others train already, and it is to join them.
 
     Of what the template says, only this is replaced: name and namespace, the labels by which the operator finds its
     pods, restartPolicy, hostname and subdomain, and in the first container whatever bears a name that is ours.
@@ -45,7 +45,7 @@ def build_pod(job: HeteroTrainingJob, uid: str, key: WorkerKey) -> Document:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(job, uid, key, template.get("metadata") or {}),
-        "spec": _spec(job, uid, group, key, template["spec"]),
+        "spec": _spec(job, uid, group, key, template["spec"], beside_training=beside_training),
     }
 
 
@@ -69,7 +69,9 @@ def _metadata(job: HeteroTrainingJob, uid: str, key: WorkerKey, template: Mappin
     return metadata | {name: template[name] for name in _FROM_TEMPLATE if template.get(name)}
 
 
-def _spec(job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document) -> Document:
+def _spec(
+    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document, *, beside_training: bool
+) -> Document:
     first, *others = template["containers"]
     return {
         "automountServiceAccountToken": False,  # a training script has no business with the API server
@@ -79,7 +81,7 @@ def _spec(job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, 
         "restartPolicy": "Never",
         "hostname": key.name,
         "subdomain": service_name(job.metadata.name),
-        "containers": [trainer_container(job, uid, group, key, first), *others],
+        "containers": [trainer_container(job, uid, group, key, first, beside_training=beside_training), *others],
         "volumes": _volumes(job, template.get("volumes") or ()),
     }
 

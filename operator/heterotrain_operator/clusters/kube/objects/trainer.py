@@ -30,11 +30,13 @@ GPU_DOMAINS = ("nvidia.com/", "amd.com/")
 
 
 def trainer_container(
-    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document
+    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document, *, beside_training: bool
 ) -> Document:
-    """The template's first container as a worker of the job of this UID; the template is not used afterwards."""
+    """The template's first container as a worker of the job of this UID; the template is not used afterwards. See
+    `build_pod`.
+    """
     container = {"terminationMessagePolicy": "FallbackToLogsOnError", **template}
-    container["env"] = _environment(job, uid, group, key, template)
+    container["env"] = _environment(job, uid, group, key, template, beside_training=beside_training)
     container["ports"] = _ports(template.get("ports") or ())
     container["volumeMounts"] = _mounts(job, template.get("volumeMounts") or ())
     resources = template.get("resources") or {}
@@ -45,7 +47,13 @@ def trainer_container(
 
 
 def _environment(
-    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Mapping[str, Any]
+    job: HeteroTrainingJob,
+    uid: str,
+    group: WorkerGroup,
+    key: WorkerKey,
+    template: Mapping[str, Any],
+    *,
+    beside_training: bool,
 ) -> list[Document]:
     """Our variables, then the template's, so that these may refer to ours. Variables of the contract cannot be
     overridden by the template; others can.
@@ -66,6 +74,8 @@ def _environment(
         # The number is written out, since a reference to the limit gives whole cores or thousandths only.
         protocol[contract.ENV_CPU_LIMIT] = str(cores)
     habits = {"PYTHONUNBUFFERED": "1"}
+    if beside_training:
+        habits[contract.ENV_WARM_UP] = "1"
     if group.device == "cpu":
         # Images that ask for all GPUs would see them on any GPU node, without having been given one.
         habits["NVIDIA_VISIBLE_DEVICES"] = "none"

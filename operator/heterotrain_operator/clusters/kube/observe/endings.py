@@ -22,8 +22,8 @@ _PLAIN_ENDS = frozenset({"Completed", "Error", _OUT_OF_MEMORY})
 class Ending:
     """How the container that trains ended; `over` is false as long as it has not.
 
-    `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message`, `asked_to_stop`, `script_error`
-    and `fatal` are its last words.
+    `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message`, `asked_to_stop`, `left`,
+    `script_error` and `fatal` are its last words.
     """
 
     over: bool = False
@@ -33,6 +33,7 @@ class Ending:
     message: str = ""
     out_of_memory: bool = False
     asked_to_stop: bool = False
+    left: bool = False
     script_error: bool = False
     evaluated: Evaluated | None = None
     fatal: bool = False
@@ -57,6 +58,7 @@ def pod_ending(status: Document, container: Document, trainer: Document) -> Endi
         message=pod_reason(status) or _in_words(terminated, words, _memory_limit(container, trainer)),
         out_of_memory=out_of_memory,
         asked_to_stop=words.asked_to_stop and code == EXIT_PREEMPTED,
+        left=words.left and code == 0,
         script_error=words.script_error,
         evaluated=words.evaluated,
         fatal=words.fatal,

@@ -48,10 +48,10 @@ class PodFacts:
     """One worker's pod as it is now.
 
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's. `phase`,
-    `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal` and `asked_to_stop` speak of the container that
-    trains; other containers do not count, but for `lingering`: the trainer has ended, and others go on. `cpu_limit` is
-    the current one, in cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends;
-    moments are Unix seconds. `gone`: the pod is not there any more, and so it was seen last.
+    `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal`, `asked_to_stop` and `left` speak of the
+    container that trains; other containers do not count, but for `lingering`: the trainer has ended, and others go on.
+    `cpu_limit` is the current one, in cores, which a resize in place changes. `deleting_since` is when the grace of its
+    deletion ends; moments are Unix seconds. `gone`: the pod is not there any more, and so it was seen last.
     """
 
     name: str
@@ -76,6 +76,7 @@ class PodFacts:
     evaluated: contract.Evaluated | None = None
     fatal: bool = False
     asked_to_stop: bool = False
+    left: bool = False
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
@@ -138,6 +139,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         evaluated=ending.evaluated,
         fatal=ending.fatal,
         asked_to_stop=ending.asked_to_stop,
+        left=ending.left,
         deleting_since=None if deleted is None else unix_seconds(deleted),
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),

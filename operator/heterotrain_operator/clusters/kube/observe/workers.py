@@ -26,6 +26,7 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         evaluated=facts.evaluated,
         fatal=facts.fatal,
         asked_to_stop=facts.asked_to_stop,
+        left=facts.left,
         deleting_since=facts.deleting_since,
         node=facts.node,
         node_lost=node_lost,

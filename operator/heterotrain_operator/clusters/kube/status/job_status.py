@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, Plan
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
-from heterotrain_operator.api.status import MAX_WORKERS_SHOWN
+from heterotrain_operator.api.status import MAX_DEPARTURES, MAX_WORKERS_SHOWN
 from heterotrain_operator.clusters.kube.moments import timestamp
 from heterotrain_operator.clusters.kube.status import conditions
 from heterotrain_operator.clusters.kube.status.durability import checkpoint_condition
 from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
 from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
-from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen, WorkerState
+from heterotrain_operator.core.passages import Passage
 from heterotrain_operator.core.state import Memory
 
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
@@ -49,16 +51,19 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         safe=safe,
         slowed=dict(decision.slowed_by),
         stragglers={verdict.worker: verdict for verdict in decision.stragglers},
+        replacing=decision.replacing,
+        arrivals=memory.arrivals,
         over=over,
     )
+    wanted_workers = _wanted(job, decision)
     durable = checkpoint_condition(job)
     wanted = (*decision.conditions, *([] if durable is None else [durable]))
     completed = previous.get("completionTime") if previous.get("phase") in FINAL_PHASES else None
     status = {
         "observedGeneration": job.metadata.generation,
         "phase": decision.phase,
-        "ready": f"{sum(_trains(entry) for entry in workers)}/{job.spec.replicas}",
-        "replicas": job.spec.replicas,
+        "ready": f"{_ready(wanted_workers, workers)}/{sum(wanted_workers.values())}",
+        "replicas": sum(wanted_workers.values()),
         **_progress(previous, job, seen),
         "evaluation": _evaluation(seen) or previous.get("evaluation"),
         "imbalancePercent": _percent(decision.imbalance),
@@ -69,14 +74,27 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "startTime": _moment(memory.started_at),
         "completionTime": (completed or timestamp(memory.ended_at or now)) if over else None,
         "conditions": conditions.rendered(previous.get("conditions") or (), wanted, job.metadata.generation, now),
+        "departures": [_departure(each) for each in memory.departures[-MAX_DEPARTURES:]] or None,
         "workers": workers[:MAX_WORKERS_SHOWN],
     }
     return checked(status)
 
 
+def _wanted(job: HeteroTrainingJob, decision: Decision) -> dict[str, int]:
+    """Workers that are wanted now, by group: the spec's replicas without stragglers that were removed."""
+    removed = dict(decision.removed)
+    return {group.name: max(group.replicas - removed.get(group.name, 0), 0) for group in job.spec.worker_groups}
+
+
+def _ready(wanted: Mapping[str, int], workers: Sequence[Entry]) -> int:
+    """How many of the workers that are wanted take part in the training, under any plan."""
+    training = Counter(entry["group"] for entry in workers if _trains(entry))
+    return sum(min(training[group], replicas) for group, replicas in wanted.items())
+
+
 def _trains(entry: Entry) -> bool:
-    """Whether a worker takes part in the training, under any plan."""
-    return entry["phase"] in TRAINING_PHASES and "planVersion" in entry
+    stays = entry.get("state") != WorkerState.LEAVING.value
+    return stays and entry["phase"] in TRAINING_PHASES and "planVersion" in entry
 
 
 def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -> dict[str, Any]:
@@ -89,6 +107,17 @@ def _progress(previous: Mapping[str, Any], job: HeteroTrainingJob, seen: Seen) -
         "step": _within(max(steps, default=previous.get("step")), MAX_STEPS),
         "totalSteps": job.spec.training.steps or _within(max(totals, default=previous.get("totalSteps")), MAX_STEPS),
         "epoch": _within(max(epochs, default=previous.get("epoch")), MAX_STEPS),
+    }
+
+
+def _departure(passage: Passage) -> Entry:
+    """A member that left, in the API's names."""
+    return {
+        "name": passage.name[:MAX_NAME],
+        "step": min(passage.step, MAX_STEPS),
+        "time": _moment(passage.at),
+        "reason": passage.why[:MAX_TEXT],
+        "replacedBy": passage.other[:MAX_NAME] or None,
     }
 
 

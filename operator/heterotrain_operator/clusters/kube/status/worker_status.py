@@ -13,6 +13,7 @@ from heterotrain import contract
 from heterotrain.contract import Plan
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_GROUP_NAME, MAX_NAME, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, WorkerState
+from heterotrain_operator.core.passages import Passage
 from heterotrain_operator.core.stragglers.verdict import Verdict
 
 Entry = dict[str, Any]
@@ -26,9 +27,12 @@ TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, *PAUSE_PHASES})
 PHASE_DELETED = "deleted"
 """Phase of a worker whose pod was removed at the end of its job."""
 
-_MEASURED = ("planVersion", "ownMilliseconds", "waitingPercent", "cpuThrottledPercent", "cpuWaitPercent")
+_MEASURED = ("generation", "planVersion", "ownMilliseconds", "waitingPercent", "cpuThrottledPercent", "cpuWaitPercent")
 """Fields that come from a worker's metrics alone."""
 
+
+_JOINED = ("joinedAtStep", "joinedBecause")
+"""Fields of a member that joined others, which are reported as long as it trains."""
 
 LEAST_OBSERVED_SECONDS = 1.0
 """Before that, shares of time say little."""
@@ -62,14 +66,20 @@ def worker_entries(
     safe: Mapping[str, int],
     slowed: Mapping[str, str],
     stragglers: Mapping[str, Verdict],
+    replacing: Sequence[tuple[str, str]],
+    arrivals: Sequence[Passage] = (),
     over: bool,
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
     `plan` is the one that is active after this decision, `states` those that it rests on, `safe` what memory holds,
-    `slowed` what slowed whom and `stragglers` the verdicts, by worker. `over`: the job has ended, so workers whose pods
-    are gone stay listed as they were last seen.
+    `slowed` what slowed whom and `stragglers` the verdicts, by worker; `replacing` are stragglers, each with the
+    newcomer that is to take its place, and `arrivals` the newest that joined. `over`: the job has ended, so workers
+    whose pods are gone stay listed as they were last seen.
     """
+    replaced_by = dict(replacing)
+    arrived = {passage.name: passage for passage in arrivals}
+    replaces = {newcomer: straggler for straggler, newcomer in replacing}
     before = {entry.get("name"): entry for entry in previous}
     ranks = {member.name: rank for rank, member in enumerate(plan.members)} if plan is not None else {}
     order = {name: position for position, name in enumerate(groups)}
@@ -91,6 +101,13 @@ def worker_entries(
             entry["slowedBy"] = slowed[entry["name"]]
         if entry["name"] in stragglers:
             entry["straggler"] = _straggler(stragglers[entry["name"]])
+        if entry["name"] in replaced_by:
+            entry["replacedBy"] = replaced_by[entry["name"]][:MAX_NAME]
+        if entry["name"] in replaces:
+            entry["replaces"] = replaces[entry["name"]][:MAX_NAME]
+        if entry["name"] in arrived:
+            joined = arrived[entry["name"]]
+            entry |= {"joinedAtStep": min(joined.step, MAX_STEPS), "joinedBecause": joined.why[:MAX_TEXT]}
     if over:
         entries += [_gone(entry) for name, entry in before.items() if name not in workers]
     return entries
@@ -111,6 +128,8 @@ def _entry(worker: WorkerSeen, known: Plan | None, plan: Plan | None, before: Ma
         if worker.phase == "Running" and before.get("phase") in contract.PHASES:
             entry["phase"] = before["phase"]
     rank = plan.rank_of(worker.name, worker.uid) if plan is not None else None
+    if rank is not None:
+        entry |= {name: before[name] for name in _JOINED if name in before}
     if plan is not None and rank is not None and plan.members[rank].batch_size <= MAX_BATCH:
         entry["batchSize"] = plan.members[rank].batch_size
     if worker.cpu_limit is not None and 0 <= worker.cpu_limit <= MAX_COUNT:
@@ -124,6 +143,8 @@ def _entry(worker: WorkerSeen, known: Plan | None, plan: Plan | None, before: Ma
 
 def _measured(metrics: WorkerMetrics) -> Entry:
     entry: Entry = {}
+    if 0 < metrics.generation <= MAX_STEPS:
+        entry["generation"] = metrics.generation
     if 0 < metrics.plan_version <= MAX_STEPS:
         entry["planVersion"] = metrics.plan_version
     own = own_seconds(metrics)

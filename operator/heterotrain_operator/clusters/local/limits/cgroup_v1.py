@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits import cgroup, stopping
 from heterotrain_operator.clusters.local.limits.mechanism import LimitError, effective_cores, quota_and_period
 from heterotrain_operator.clusters.local.limits.neighbours import Neighbours
 
@@ -68,6 +68,10 @@ class LimitsV1:
     def set_neighbours(self, count: int, cpu: int | None) -> None:
         """As `Limits.set_neighbours`."""
         self.neighbours.set_count(count, cpu, cgroup.launcher(self.prefix, self.joins))
+
+    def set_stopped(self, stopped: bool) -> None:
+        """As `Limits.set_stopped`."""
+        stopping.set_stopped(self.pids, stopped=stopped)
 
     def cores(self) -> float | None:
         """The limit that the kernel applies."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits import cgroup, stopping
 from heterotrain_operator.clusters.local.limits.mechanism import PERIOD_MICROSECONDS, effective_cores
 from heterotrain_operator.clusters.local.limits.neighbours import Neighbours
 
@@ -51,6 +51,7 @@ class DutyCycleLimits:
         self._session: int | None = None
         self._used: dict[int, float] = {}
         self._stopped = False
+        self._held = False  # stopped from outside, whatever the limit says
         self._ended = threading.Event()
         self._lock = threading.Lock()  # so that nothing is stopped after it was killed or continued for good
         self._thread: threading.Thread | None = None
@@ -68,6 +69,13 @@ class DutyCycleLimits:
     def set_neighbours(self, count: int, cpu: int | None) -> None:
         """As `Limits.set_neighbours`; they are found, and stopped with the worker, by its mark."""
         self._neighbours.set_count(count, cpu, cgroup.launcher(self.prefix, self.joins))
+
+    def set_stopped(self, stopped: bool) -> None:
+        """As `Limits.set_stopped`; meanwhile the duty cycle rests."""
+        with self._lock:
+            self._held = stopped
+            stopping.set_stopped(self.pids, stopped=stopped)
+            self._stopped = stopped
 
     def cores(self) -> float | None:
         """As last set."""
@@ -101,7 +109,7 @@ class DutyCycleLimits:
 
     def _signal(self, pids: set[int], number: signal.Signals) -> None:
         with self._lock:
-            if self._ended.is_set():
+            if self._ended.is_set() or self._held:
                 return
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

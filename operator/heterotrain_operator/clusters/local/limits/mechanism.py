@@ -53,6 +53,10 @@ class Limits(Protocol):
         """
         ...
 
+    def set_stopped(self, stopped: bool) -> None:
+        """Stop all processes inside the limits, or let them go on."""
+        ...
+
     def cores(self) -> float | None:
         """The present CPU limit; None if there is none."""
         ...

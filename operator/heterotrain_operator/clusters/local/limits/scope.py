@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import cgroup
+from heterotrain_operator.clusters.local.limits import cgroup, stopping
 from heterotrain_operator.clusters.local.limits.mechanism import (
     LimitError,
     effective_cores,
@@ -76,6 +76,10 @@ class ScopeLimits:
         """Raises LimitError: nobody may enter a scope that systemd has made."""
         if count:
             raise LimitError(f"worker {self.worker}: a systemd scope takes no busy neighbours")
+
+    def set_stopped(self, stopped: bool) -> None:
+        """As `Limits.set_stopped`."""
+        stopping.set_stopped(self.pids, stopped=stopped)
 
     def cores(self) -> float | None:
         """As last set."""

@@ -1,0 +1,243 @@
+"""Whether workers follow the plan that names others than before, and how long that may take.
+
+All members go over to it between the same two steps. So it is carried out once one of them reports its generation, and
+until then those that are to join are no members in any sense but that the plan names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+
+from heterotrain.contract import (
+    MEMBERS_MAY_END,
+    PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
+    PHASE_PAUSED,
+    PHASE_REFORMING,
+    PHASE_STARTING,
+    Plan,
+)
+from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended
+from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen, WorkerState
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import KEY_LENGTH, key_of
+
+SWITCH_STEPS = 5
+"""Slow steps that a change may take at least: groups are made ahead, and all switch between two steps."""
+
+DELIVERY_SECONDS = 90.0
+"""So long a worker's volume may take to show a plan: the kubelet looks once a minute, at what may be half as old."""
+
+NOT_FOLLOWED = "did not follow the plan that names it"
+"""What is said of a newcomer that was named without effect; of several at once nobody knows whose fault that is."""
+
+LONG_WORK = frozenset({PHASE_STARTING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_REFORMING})
+"""Phases of a member in which no change can be carried out; they do not count against it."""
+
+ENTERING = frozenset({PHASE_STARTING, PHASE_REFORMING})
+"""Phases of a worker that takes over the state of the others, or meets them."""
+
+
+def stayers(facts: Facts) -> list[WorkerSeen]:
+    """Members of the active plan, by rank, that live and are not being taken away."""
+    return [worker for worker in facts.members if worker is not None and _stays(facts, worker)]
+
+
+def has_trained(worker: WorkerSeen) -> bool:
+    """Whether a worker reports that it trains, or did, as a member of whatever plan."""
+    return worker.metrics is not None and worker.metrics.generation >= 1
+
+
+def is_carried_out(facts: Facts) -> bool:
+    """Whether a member is read that follows the active plan's generation, so that all do."""
+    return facts.plan is not None and any(each.generation >= facts.plan.generation for each in _read(facts))
+
+
+def entrants(facts: Facts, memory: Memory) -> frozenset[str]:
+    """Members of the active plan, by name, that are to join by a change which nobody is known to have carried out; of
+    the memory that `noticed` has given.
+    """
+    if facts.plan is None or memory.joining <= 0 or memory.generation > facts.plan.generation or is_carried_out(facts):
+        return frozenset()
+    return frozenset(member.name for member in facts.plan.members[-memory.joining :])
+
+
+def outsiders(facts: Facts, memory: Memory) -> frozenset[str]:
+    """Members of the active plan, by name, that were to join and have not said yet that they train: the entrants, and
+    those that take the state over from others, which have gone over already.
+    """
+    if facts.plan is None or not memory.entering:
+        return entrants(facts, memory)
+    keys = keys_in(memory.entering)
+    named = frozenset(member.name for member in facts.plan.members if key_of(member.uid) in keys)
+    return named | entrants(facts, memory)
+
+
+def keys_in(keys: str) -> set[str]:
+    """The workers' keys that stand one after the other."""
+    return {keys[start : start + KEY_LENGTH] for start in range(0, len(keys), KEY_LENGTH)}
+
+
+def leaving_keys(memory: Memory) -> set[str]:
+    """The keys of workers that were members of an earlier plan, and are to leave."""
+    return keys_in(memory.leaving)
+
+
+def leavers(facts: Facts, memory: Memory, plan: Plan | None) -> set[str]:
+    """Live workers, by name, that `plan`, which carries on what the members train, names no more; it is the active one,
+    or the next.
+    """
+    if plan is None or not any(facts.members):
+        return set()
+    staying = {member.uid for member in plan.members}
+    before = {worker.uid for worker in facts.members if worker is not None}
+    keys = leaving_keys(memory)
+    return {
+        worker.name
+        for worker in facts.live
+        if worker.uid not in staying and (worker.uid in before or has_trained(worker) or key_of(worker.uid) in keys)
+    }
+
+
+def why_stuck(facts: Facts, memory: Memory) -> str:
+    """Why workers that cannot go on without one that ends cannot meet again, in words; empty if they can. They
+    train under an earlier plan than the active one, and lack a worker that this one does not name.
+    """
+    plan = facts.plan
+    if plan is None or memory.protocol >= MEMBERS_MAY_END or is_carried_out(facts):
+        return ""
+    meeting = {metrics.generation for metrics in _read(facts) if metrics.phase == PHASE_REFORMING}
+    alive = {key_of(worker.uid) for worker in facts.live if not worker.node_lost and worker.deleting_since is None}
+    if meeting and not leaving_keys(memory) <= alive:
+        return f"a worker that was to leave ended before the others had gone over to plan {plan.version}"
+    if any(plan.continues < generation < plan.generation for generation in meeting):
+        return f"a worker that plan {plan.version} leaves out ended after the others had gone over to one that names it"
+    return ""
+
+
+def may_train_along(facts: Facts, memory: Memory, worker: WorkerSeen) -> bool:
+    """Whether a live worker that is no member any more may still train with those that are: nobody has gone over to the
+    plan that lets it go, as far as is known.
+    """
+    was_member = has_trained(worker) or key_of(worker.uid) in leaving_keys(memory)
+    return was_member and not is_carried_out(facts) and bool(stayers(facts))
+
+
+def noticed(facts: Facts, memory: Memory, now: float) -> Memory:
+    """Remember when a change is seen to be carried out: the next one counts from then on. Those that joined by it are
+    members as soon as they say themselves that they train. Without a memory of the active plan those are to join that
+    say that they have not trained, while others have.
+    """
+    plan = facts.plan
+    if plan is None or memory.generation > plan.generation:
+        return memory  # a newer one is not visible yet
+    if memory.generation == plan.generation:
+        memory = _entered(facts, memory)
+        if not memory.changing or not is_carried_out(facts):
+            return memory
+        return replace(memory, changing=False, joining=0, changed_at=now)
+    entering = _untrained_last(facts) if plan.continues else 0
+    keys = "".join(key_of(member.uid) for member in plan.members[len(plan.members) - entering :])
+    new = 0 if is_carried_out(facts) else entering
+    return replace(memory, changing=new > 0, joining=new, entering=keys)
+
+
+def _entered(facts: Facts, memory: Memory) -> Memory:
+    """The memory without those that were to join and say now that they train."""
+    if not memory.entering:
+        return memory
+    inside = {key_of(worker.uid) for worker in facts.members if worker is not None and has_trained(worker)}
+    keys = (memory.entering[start : start + KEY_LENGTH] for start in range(0, len(memory.entering), KEY_LENGTH))
+    entering = "".join(key for key in keys if key not in inside)
+    return memory if entering == memory.entering else replace(memory, entering=entering)
+
+
+def _untrained_last(facts: Facts) -> int:
+    """How many of the last members have not trained, while some have."""
+    if not any(worker is not None and has_trained(worker) for worker in facts.members):
+        return 0
+    untrained = (
+        worker is not None and worker.metrics is not None and not has_trained(worker)
+        for worker in reversed(facts.members)
+    )
+    return sum(1 for _ in takewhile(bool, untrained))
+
+
+def timed(job: Job, facts: Facts, memory: Memory, now: float) -> Memory:
+    """The memory in which a pause that members have declared counts against no change, for as long as workers may take
+    to start.
+    """
+    if memory.changed_at is None:
+        return memory if memory.published_at is None else replace(memory, changed_at=memory.published_at)
+    since = now - (memory.published_at if memory.published_at is not None else now)
+    pausing = any(
+        worker.metrics is not None and worker.metrics.phase in LONG_WORK and has_trained(worker)
+        for worker in stayers(facts)
+    )
+    if not pausing or since > job.startup_deadline_seconds or not _behind(facts):
+        return memory
+    return replace(memory, changed_at=now)
+
+
+def awaited(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSeen]:
+    """Members that do not report the active plan's generation yet, while that is waited for; nobody where a member has
+    ended, or one that was to join is taken away, since that change cannot be carried out any more.
+    """
+    behind, coming = _behind(facts), entrants(facts, memory)
+    if not behind or any(worker is None or ended(worker) for worker in facts.members):
+        return []
+    if any(worker is not None and worker.name in coming and not _stays(facts, worker) for worker in facts.members):
+        return []
+    waits = not _is_overdue(job, facts, memory, now)
+    return behind if waits or any(_is_entering(job, facts, each, memory, now) for each in behind) else []
+
+
+def left_behind(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSeen]:
+    """Newcomers that are members of the active plan, and have not followed it in time."""
+    if not _is_overdue(job, facts, memory, now):
+        return []
+    return [
+        worker
+        for worker in _behind(facts)
+        if not has_trained(worker) and not _is_entering(job, facts, worker, memory, now)
+    ]
+
+
+def _stays(facts: Facts, worker: WorkerSeen) -> bool:
+    return facts.states[worker.name] is WorkerState.MEMBER and not worker.node_lost
+
+
+def _read(facts: Facts) -> list[WorkerMetrics]:
+    return [worker.metrics for worker in facts.members if worker is not None and worker.metrics is not None]
+
+
+def _behind(facts: Facts) -> list[WorkerSeen]:
+    """Members that are read and report an earlier generation than the active plan's."""
+    assert facts.plan is not None
+    generation = facts.plan.generation
+    return [each for each in stayers(facts) if each.metrics is not None and each.metrics.generation < generation]
+
+
+def _waited(memory: Memory, now: float) -> float:
+    return now - (memory.changed_at if memory.changed_at is not None else now)
+
+
+def _is_entering(job: Job, facts: Facts, worker: WorkerSeen, memory: Memory, now: float) -> bool:
+    """Whether a worker is on its way in, as the others have gone over already: the state that it takes over may be
+    large, and it has as long for it as workers may take to start.
+    """
+    entering = worker.metrics is not None and worker.metrics.phase in ENTERING
+    return entering and is_carried_out(facts) and _waited(memory, now) <= job.startup_deadline_seconds
+
+
+def _is_overdue(job: Job, facts: Facts, memory: Memory, now: float) -> bool:
+    """Whether the time for the active plan's change is over.
+
+    As long as nobody has switched, volumes may not show the plan. Once somebody has, all have that train on, for they
+    switch together; what others report is then likely old, as where a server scrapes workers twice a minute, and those
+    that were to join and are not there will not come.
+    """
+    slow = min(SWITCH_STEPS * memory.slow_step_seconds, job.startup_deadline_seconds)
+    usual = job.progress_timeout_seconds if is_carried_out(facts) else DELIVERY_SECONDS
+    return _waited(memory, now) >= max(SETTLE_SECONDS, slow, usual)

@@ -1,0 +1,104 @@
+"""Stragglers that are removed since the others are faster without them: whose turn it is, and which places are gone.
+
+Source: LB-BSP, algorithm 2, which asks that a straggler be removed once its batch cannot be lowered any further. Here
+it leaves when the predicted step without it is shorter, by the same global batch, and its group has more workers than
+`minReplicas`. The place comes back when the group's `replicas` are changed, when stragglers are no longer to be
+removed, or when all workers start again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from heterotrain.contract import MEMBERS_MAY_END
+from heterotrain_operator.core.batching.words import duration
+from heterotrain_operator.core.facts import Facts, group_of
+from heterotrain_operator.core.lifecycle.following import stayers
+from heterotrain_operator.core.model import Event, Job
+from heterotrain_operator.core.replacements import MOST_REMOVALS, Removal
+from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS, is_worth
+from heterotrain_operator.core.stragglers.verdict import Verdict
+from heterotrain_operator.core.worker_memory import key_of
+
+
+@dataclass(frozen=True, slots=True)
+class Removing:
+    """After a look: the job without the places that are gone, the memory, the straggler that leaves by the next plan
+    (empty: nobody), and why.
+    """
+
+    job: Job
+    memory: Memory
+    leaving: str = ""
+    event: Event | None = None
+
+
+def without_removed(job: Job, memory: Memory) -> Job:
+    """The job with the replicas that are wanted of it, since some workers were removed."""
+    gone = {each.group: each for each in memory.removed}
+    if not gone or job.stragglers.action != "Remove":
+        return job
+    groups = tuple(
+        replace(group, replicas=max(group.replicas - _count(gone.get(group.name), group.replicas), 0))
+        for group in job.groups
+    )
+    return replace(job, groups=groups)
+
+
+def still_removed(job: Job, memory: Memory) -> Memory:
+    """Without removals from groups that were edited since, or that nobody wants any more."""
+    if not memory.removed:
+        return memory
+    replicas = {group.name: group.replicas for group in job.groups}
+    wanted = job.stragglers.action == "Remove"
+    kept = tuple(each for each in memory.removed if wanted and replicas.get(each.group) == each.replicas)
+    return memory if kept == memory.removed else replace(memory, removed=kept)
+
+
+def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) -> Removing:
+    """Whom the next plan leaves out: one straggler at a time, the slowest first, so that the gain of each is predicted
+    without those before it. `job` wants what it does without those that were removed before.
+    """
+    if job.stragglers.action != "Remove" or job.dry_run or facts.plan is None or not standing:
+        return Removing(job, memory)
+    there = {worker.name: worker for worker in stayers(facts)}
+    in_group = Counter(worker.group for worker in there.values())
+    advised = {known.key: known.evidence.advised for known in members_memory(memory, facts.plan)}
+    for verdict in sorted(standing, key=lambda each: each.slowdown, reverse=True):
+        worker = there.get(verdict.worker)
+        if worker is None or not is_worth("Remove", verdict) or verdict.outlooks is None:
+            continue
+        group = group_of(job, worker.group)
+        has_to_stay = worker.name == facts.plan.leader and memory.protocol < MEMBERS_MAY_END
+        few = in_group[group.name] <= max(group.min_replicas, 0) or in_group[group.name] != group.replicas
+        if few or has_to_stay or advised.get(key_of(worker.uid), 0) < ENOUGH_INTERVALS:
+            continue
+        removed = _with_removal(job, memory.removed, group.name)
+        if len(removed) > MOST_REMOVALS:
+            continue
+        ahead = verdict.outlooks
+        why = (
+            f"{worker.name} is removed, since it takes {verdict.slowdown:.2g} times as long as expected: a step takes "
+            f"{duration(ahead.rebalanced)} with its batch balanced, and {duration(ahead.removed or 0.0)} without it"
+        )
+        groups = tuple(
+            replace(each, replicas=each.replicas - 1) if each.name == group.name else each for each in job.groups
+        )
+        event = Event("Warning", "WorkerRemoved", why)
+        return Removing(replace(job, groups=groups), replace(memory, removed=removed), worker.name, event)
+    return Removing(job, memory)
+
+
+def _with_removal(job: Job, removed: Sequence[Removal], group: str) -> tuple[Removal, ...]:
+    present = group_of(job, group).replicas
+    before = next((each for each in removed if each.group == group), None)
+    replicas = present if before is None else before.replicas
+    count = 1 if before is None else before.count + 1
+    return (*(each for each in removed if each.group != group), Removal(group, replicas, count))
+
+
+def _count(removal: Removal | None, replicas: int) -> int:
+    return removal.count if removal is not None and removal.replicas == replicas else 0

@@ -1,0 +1,128 @@
+"""Stragglers that are being replaced, and places that were given up, as they are remembered.
+
+A replacement is remembered from its begin until the newcomer trains or is given up, so that an operator which starts
+again neither creates a second newcomer nor takes the first for one too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from heterotrain.contract import MAX_NAME_LENGTH
+from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
+from heterotrain_operator.core.columns import cut
+from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory
+
+MOST_REPLACEMENTS = 16
+"""Replacements that are under way at once at most: each holds a pod beyond the job's replicas."""
+
+MOST_REMOVALS = 64
+"""Groups of which removed workers are remembered; a job has fewer."""
+
+MOST_TRIES = MAX_WHOLE // 2
+"""What is counted stays a number that can still count."""
+
+GREATEST_FACTOR = 1000.0
+"""By so much two workers of a group differ at most, whatever they export."""
+
+LONGEST_WHY = 400
+"""Characters of a reason that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """One straggler, and the newcomer that is to take its place. Moments are Unix seconds; 0: has not happened.
+
+    The newcomer has this `group` and `index`; it `replaces` the straggler of that name, whose key is `key_of` its UID.
+    `tries` are the newcomers that ended or did not start before this one, which is not created before `due_at` and was
+    at `created_at`. Its steps take `factor` times as long as the straggler's (0: not known yet), so that it would have
+    so many `samples` beside the present ones of the others. `why` says what the straggler is, and `known` is what was
+    known of it when a plan left it out.
+    """
+
+    group: str
+    index: int
+    replaces: str
+    key: str
+    why: str = ""
+    tries: int = 0
+    due_at: float = 0.0
+    created_at: float = 0.0
+    factor: float = 0.0
+    samples: float = 0.0
+    known: WorkerMemory = NOBODY
+
+    def moved(self, seconds: float) -> Replacement:
+        """With its moments so much later, as after the clock has leapt."""
+        created_at = max(self.created_at + seconds, 0.0) if self.created_at > 0 else 0.0
+        return replace(self, due_at=max(self.due_at + seconds, 0.0), created_at=created_at)
+
+    def rounded(self) -> Replacement:
+        """As it reads back."""
+        known = self.known._replace(key="").rounded(NOBODY)
+        return replace(
+            self, factor=cut(self.factor), samples=cut(self.samples), why=self.why[:LONGEST_WHY], known=known
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """So many workers (`count`) of a group were removed while the job wanted this number of `replicas`."""
+
+    group: str
+    replicas: int
+    count: int
+
+
+_NAMES = tuple(each.name for each in fields(Replacement) if each.name != "known")
+
+
+def rows_of(replacements: Sequence[Replacement]) -> list[list[Any]]:
+    """All replacements, as they are stored."""
+    return [
+        [getattr(each, name) for name in _NAMES] + ([each.known.row()] if each.known != NOBODY else [])
+        for each in replacements
+    ]
+
+
+def from_rows(rows: Any) -> tuple[Replacement, ...]:
+    """What `rows_of` has written, as far as it is well-formed; any version of the operator may have stored it."""
+    if not isinstance(rows, list):
+        return ()
+    found = (_from_row(row) for row in rows[:MOST_REPLACEMENTS])
+    return tuple(each for each in found if each is not None)
+
+
+def _from_row(row: Any) -> Replacement | None:
+    if not isinstance(row, list) or len(row) < len(_NAMES):
+        return None
+    group, index, replaces, key, why, tries, due_at, created_at, factor, samples = row[: len(_NAMES)]
+    texts = all(is_text(text, MAX_NAME_LENGTH) for text in (group, replaces, key)) and is_text(why, LONGEST_WHY)
+    counts = all(is_whole(number, high=MOST_TRIES) for number in (index, tries))
+    numbers = all(is_number(number) and number >= 0 for number in (due_at, created_at, factor, samples))
+    if not (texts and counts and numbers and len(key) == KEY_LENGTH and factor <= GREATEST_FACTOR):
+        return None
+    known = WorkerMemory.from_row(row[len(_NAMES)]) if len(row) > len(_NAMES) else NOBODY
+    moments = float(due_at), float(created_at)
+    return Replacement(group, index, replaces, key, why, tries, *moments, float(factor), float(samples), known)
+
+
+def removal_rows(removals: Sequence[Removal]) -> list[list[Any]]:
+    """All removals, as they are stored."""
+    return [[each.group, each.replicas, each.count] for each in removals]
+
+
+def removals_from(rows: Any) -> tuple[Removal, ...]:
+    """What `removal_rows` has written, as far as it is well-formed."""
+    if not isinstance(rows, list):
+        return ()
+    return tuple(
+        Removal(*row[:3])
+        for row in rows[:MOST_REMOVALS]
+        if isinstance(row, list)
+        and len(row) >= 3
+        and is_text(row[0], MAX_NAME_LENGTH)
+        and all(is_whole(number, high=MOST_TRIES) for number in row[1:3])
+    )

@@ -1,0 +1,53 @@
+"""Jobs of real workers that go on when one of them ends, with the real decisions, by the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heterotrain.contract import StepRecord
+from jobs.worlds import digits_job
+from unit.cli.commands import processes_that_mention, start
+
+pytestmark = pytest.mark.processes
+
+STEPS = 800
+
+
+def run(tmp_path: Path, workers: int, **job: Any) -> tuple[int, str]:
+    """Run a job by the command line: its exit code, and what it said."""
+    training = {"globalBatchSize": 96, "steps": STEPS, "seed": 7}
+    document = digits_job(tmp_path / "results", ["500m"] * workers, training=training, **job).model_dump(
+        mode="json", by_alias=True, exclude_unset=True
+    )
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(document))
+    command = start(tmp_path, "run", "job.yaml", "--out", "out")
+    _, said = command.communicate(timeout=240)
+    assert not processes_that_mention(str(tmp_path)), "a stray process"
+    return command.returncode, said
+
+
+def lives(tmp_path: Path, worker: str) -> list[list[StepRecord]]:
+    """What each process of this name has recorded."""
+    paths = sorted((tmp_path / "out").glob(f"arms/*/workers/{worker}/*.jsonl"), key=lambda path: path.stat().st_mtime)
+    return [[StepRecord.from_json(line) for line in path.read_text().splitlines()] for path in paths]
+
+
+@pytest.mark.parametrize("worker", ["job-g0-0", "job-g1-0"], ids=["the leader", "a follower"])
+def test_a_killed_worker_is_replaced_while_the_others_train_on(tmp_path: Path, worker: str) -> None:
+    once = "open(marker, 'x').close() or os.kill(os.getpid(), signal.SIGKILL)"
+    fault = f"marker = {str(tmp_path / 'killed')!r}; os.path.exists(marker) or ({once})"
+    code, said = run(tmp_path, 3, fault=fault, worker=worker, at=30, runPolicy={"backoffLimit": 1})
+    assert code == 0, said
+    assert "RestartingWorkers" not in said
+    others = {"job-g0-0", "job-g1-0", "job-g2-0"} - {worker}
+    for other in others:
+        (life,) = lives(tmp_path, other)
+        steps = [record.step for record in life]
+        assert steps == list(range(STEPS))
+    (successor,) = lives(tmp_path, f"{worker.removesuffix('-0')}-1")
+    assert successor[0].step > 30
+    assert successor[-1].step == STEPS - 1

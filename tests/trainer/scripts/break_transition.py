@@ -1,0 +1,69 @@
+"""Run another script unchanged, with something happening to one worker while members change.
+
+usage: break_transition.py WORKER KIND SCRIPT [ARGUMENT...]
+
+KIND `dies-preparing`: it is killed when it makes the groups of generation 2. `breaks-preparing`: its present groups
+break when it learns of the next generation, once. `breaks-prepared`: they break when these are made, once.
+`misses-the-end`: it takes the collective that ends a generation for failed, after all have done their part in it.
+"""
+
+import os
+import runpy
+import signal
+import sys
+from typing import Any
+
+from heterotrain.groups.control import Signals
+from heterotrain.groups.generation import CollectiveError, Generation
+from heterotrain.training.exchange import Exchange
+from heterotrain.training.group import Group
+
+worker, kind = sys.argv[1], sys.argv[2]
+make_groups, compare_all = Generation.make_groups, Exchange.compare_all
+begin_exchange, receive = Group.begin_exchange, Group.receive
+happened = []
+
+
+def dying_make_groups(own: Generation, *arguments: Any) -> None:
+    if own.number.generation == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    make_groups(own, *arguments)
+
+
+def break_once(group: Group) -> None:
+    if not happened:
+        happened.append(kind)
+        group.fail(CollectiveError(f"injected: {kind}"))
+
+
+def breaking_begin_exchange(own: Group, step_seconds: float) -> None:
+    if own.exchange.transition.prepared:
+        break_once(own)
+    begin_exchange(own, step_seconds)
+
+
+def breaking_receive(own: Group) -> Signals | None:
+    signals = receive(own)
+    if own.exchange.transition.succession is not None:
+        break_once(own)
+    return signals
+
+
+def missing_compare_all(own: Exchange, generation: Generation) -> None:
+    compare_all(own, generation)
+    if not happened and own.transition.due:
+        happened.append(kind)
+        raise CollectiveError(f"injected: {kind}")
+
+
+if os.environ["HETEROTRAIN_WORKER"] == worker:
+    if kind == "dies-preparing":
+        Generation.make_groups = dying_make_groups
+    elif kind == "misses-the-end":
+        Exchange.compare_all = missing_compare_all
+    elif kind == "breaks-preparing":
+        Group.receive = breaking_receive
+    else:
+        Group.begin_exchange = breaking_begin_exchange
+sys.argv = sys.argv[3:]
+runpy.run_path(sys.argv[0], run_name="__main__")

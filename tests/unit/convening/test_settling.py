@@ -1,0 +1,178 @@
+"""What a convener makes of those who have met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heterotrain.groups.convening import protocol as p
+from heterotrain.groups.convening.leases import Leases
+from heterotrain.groups.convening.roster import Number, Roster, Standing
+from heterotrain.groups.convening.settling import Holds, Lost, Meeting, Met, Out, Waits, settle
+from unit.convening.workers import FIRST, RULES, meet, training
+
+ABC = Standing(Roster(FIRST, tuple("abc")))
+ABCDE = Standing(Roster(FIRST, tuple("abcde")))
+NEXT = Number(1, 2)
+LATE = 100.0  # when all who have not met are silent
+
+
+def meeting(*met: tuple[str, p.Meet], plan: p.Plan | None = None, number: Number = NEXT, away: bool = False) -> Meeting:
+    """Of the first of those who have met, which convenes, all of them at `LATE`."""
+    return Meeting(
+        me=met[0][0],
+        number=number,
+        met={uid: Met(each, LATE) for uid, each in met},
+        leases=Leases(),
+        since=0.0,
+        away=away,
+        plan=plan,
+        silence_seconds=RULES.silence_seconds,
+        split=RULES.split,
+    )
+
+
+def here(uid: str, standing: Standing = ABC, **changes: object) -> tuple[str, p.Meet]:
+    return uid, replace(meet(uid, NEXT, standing), **changes)  # type: ignore[arg-type]
+
+
+def members_of(verdict: object) -> str:
+    assert isinstance(verdict, p.Form), verdict
+    return "".join(verdict.roster.members)
+
+
+def test_those_who_may_still_come_are_waited_for():
+    early = replace(meeting(here("a"), here("b")), since=LATE - 1)
+    assert settle(early, LATE) == Waits(("c",))
+    assert members_of(settle(meeting(here("a"), here("b")), LATE)) == "ab"
+
+
+def test_who_met_under_another_number_has_promised_nothing_for_this_one():
+    verdict = settle(meeting(here("a"), here("b", number=FIRST)), LATE)
+    assert isinstance(verdict, Holds)
+
+
+def test_member_that_is_dead_without_a_proof_counts_against_the_quorum():
+    assert isinstance(settle(meeting(here("a", refused=frozenset("bc"))), LATE), Holds)
+    assert members_of(settle(meeting(here("a", proven=frozenset("bc"), refused=frozenset("bc"))), LATE)) == "a"
+
+
+def test_proof_of_a_worker_that_has_not_met_under_this_number_counts_for_nothing():
+    """It may have accepted with the dead one what those who met do not know."""
+    old = here("c", number=FIRST, proven=frozenset("b"))
+    assert isinstance(settle(meeting(here("a"), old, away=False), LATE), Holds)
+
+
+def test_proof_of_a_worker_that_leaves_counts_for_nothing():
+    """All others are free of it, so they may have accepted attempts without it."""
+    leaver = here("e", ABCDE, leaving=True, proven=frozenset("cd"))
+    assert isinstance(settle(meeting(here("b", ABCDE), leaver), LATE), Holds)
+
+
+def test_convener_forms_nothing_without_a_peer_to_which_one_who_met_is_bound():
+    verdict = settle(meeting(here("a", owes=(("c", 3.0),)), here("b")), LATE + 1)
+    assert verdict == Waits(("c",), LATE + 3.0)
+    assert members_of(settle(meeting(here("a", owes=(("c", 3.0),)), here("b")), LATE + 3.5)) == "ab"
+    assert members_of(settle(meeting(here("a", owes=(("c", 3.0),), refused=frozenset("c")), here("b")), LATE)) == "ab"
+
+
+def test_what_an_announcer_said_under_another_number_counts_for_nothing():
+    """It may have announced the switch since."""
+    change = Roster(Number(2, 0), tuple("ajklm"), announcer="a")
+    old = here("a", number=FIRST)
+    met = [here("b", ABC.accept(change)), here("c")]
+    assert settle(meeting(*met, old), LATE) == Holds(("a", "j", "k", "l", "m"))
+    assert members_of(settle(meeting(*met, here("a")), LATE)) == "abc"
+
+
+def test_attempt_begins_after_the_last_step_that_anybody_here_has_committed():
+    verdict = settle(meeting(here("a", step=6), here("b"), here("c", step=9, has_state=False)), LATE)
+    assert isinstance(verdict, p.Form)
+    assert verdict.base == 7, "what c counts it has no state of"
+
+
+def test_convener_that_a_newer_attempt_leaves_out_is_out():
+    newer = Standing(Roster(NEXT, tuple("bc")))
+    assert settle(meeting(here("a"), ("b", meet("b", NEXT, newer))), LATE) == Out(Roster(NEXT, tuple("bc")))
+
+
+def test_first_attempt_of_a_job_needs_all_whom_its_plan_names():
+    start = Standing(Roster(Number(1, 0), tuple("abc")))
+    two = [here("a", start, begun=False), here("b", start, begun=False)]
+    assert settle(meeting(*two), LATE) == Holds(("c",))
+    without = p.Plan(2, ("a", "b"), evicted=frozenset("c"))
+    assert members_of(settle(meeting(*two, plan=without), LATE)) == "ab"
+
+
+# --- who leaves -------------------------------------------------------------------------------------------------------
+
+
+def test_worker_that_leaves_is_left_out_if_the_others_are_a_quorum():
+    verdict = settle(meeting(here("a"), here("b", leaving=True), here("c")), LATE)
+    assert members_of(verdict) == "ac"
+    assert isinstance(verdict, p.Form)
+    assert verdict.excused == {"b"}, "they need not wait until they are free of it"
+
+
+def test_worker_that_leaves_is_taken_along_if_the_others_are_no_quorum():
+    assert members_of(settle(meeting(here("a", leaving=True), here("b")), LATE)) == "ab"
+
+
+def test_worker_that_leaves_is_taken_along_if_it_alone_has_the_state():
+    """Those who have just joined are a majority that can begin nothing."""
+    met = [here("a", leaving=True), here("b", has_state=False), here("c", has_state=False)]
+    assert members_of(settle(meeting(*met), LATE)) == "abc"
+
+
+def test_worker_that_leaves_is_taken_along_where_all_are_needed():
+    everyone = meeting(here("a"), here("b", leaving=True), here("c"))
+    assert members_of(settle(replace(everyone, all_needed=True), LATE)) == "abc"
+    assert settle(replace(meeting(here("a"), here("b")), all_needed=True), LATE) == Holds(("c",))
+
+
+def test_all_is_lost_only_if_everybody_who_might_have_the_state_has_ended():
+    met = [here("b", has_state=False), here("c", has_state=False)]
+    assert settle(meeting(*met), LATE) == Holds(("a",))
+    assert settle(meeting(*met[:1], here("c", has_state=False, refused=frozenset("a"))), LATE) == Lost()
+    lone = here("e", ABCDE, has_state=False, refused=frozenset("abcd"))
+    assert isinstance(settle(meeting(lone), LATE), Holds), "it has no quorum, so others may have gone on"
+
+
+# --- the operator's word ----------------------------------------------------------------------------------------------
+
+
+def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan():
+    plan = p.Plan(2, ("c",), evicted=frozenset("ab"))
+    assert isinstance(settle(meeting(here("c"), plan=plan), LATE), Holds), "who has ended may have formed it"
+    number = Number(2, 1)
+    assert members_of(settle(meeting(here("c", number=number), plan=plan, number=number), LATE)) == "c"
+
+
+def test_word_of_a_plan_older_than_the_attempt_counts_for_nothing():
+    """It named everybody who lived then, and others have joined since."""
+    third = Standing(Roster(Number(3, 0), tuple("abc")))
+    plan = p.Plan(2, ("c",), evicted=frozenset("ab"))
+    number = Number(3, 1)
+    assert isinstance(settle(meeting(("c", meet("c", number, third)), plan=plan, number=number), LATE), Holds)
+
+
+def test_word_of_the_operator_counts_only_once_all_have_met_whom_its_plan_names():
+    """A worker that is not known here may have trained with those who have ended, in an attempt not known here."""
+    plan = p.Plan(2, ("c", "j"), evicted=frozenset("ab"))
+    number = Number(2, 1)
+    alone = here("c", number=number)
+    assert settle(meeting(alone, plan=plan, number=number), LATE) == Holds(("a", "b", "j"))
+    newcomer = ("j", meet("j", number, Standing(), has_state=False))
+    assert members_of(settle(meeting(alone, newcomer, plan=plan, number=number), LATE)) == "c"
+    knows_more = ("j", meet("j", number, Standing(Roster(Number(1, 5), tuple("abj")))))
+    assert isinstance(settle(meeting(alone, knows_more, plan=plan, number=number), LATE), Out)
+
+
+def test_newcomer_that_the_operators_plan_names_is_called_even_if_nobody_here_ever_trained():
+    """Those who have ended may have trained with it, although the one that is here has never made its groups."""
+    start = Standing(Roster(Number(1, 0), tuple("abc")))
+    worker = training("c", "abc", number=Number(1, 0))
+    worker.state = replace(worker.state, standing=start, begun=False, links=frozenset("j"))
+    worker.take(p.Plan(2, ("c", "j"), evicted=frozenset("ab")), 0.5).take(p.Broken(0)).tick_until(12.0)
+    calls = [each.message for each in worker.all if isinstance(each, p.Send) and each.uid == "j"]
+    assert p.Call(Number(2, 1), Number(1, 0), begun=True) in calls
+    assert not worker.forms()

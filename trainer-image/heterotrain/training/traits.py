@@ -1,0 +1,37 @@
+"""What the scripts of all workers must have in common, in words: a worker that differs is refused before it trains.
+
+What a script registers is in the state that workers take over from one another, and an evaluation is done by all
+together. A worker that differs there would fail later, or keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from heterotrain.data.evaluation import Evaluation
+from heterotrain.state.training_state import TrainingState
+from heterotrain.training.subject import Subject
+
+LONGEST = 200
+"""Characters of a trait that others are shown; what is longer is known by a checksum as well."""
+
+
+def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) -> dict[str, str]:
+    """By names that a user understands. The metrics that an evaluation has are not among them, since nobody knows them
+    before the first one."""
+    every = subject.schedules.every
+    registered = [
+        f"{name} ({type(each).__name__}{f', each {every[name]}' if name in every else ''})"
+        for name, each in sorted(state.registered.items())
+    ]
+    return {
+        **{name: str(value) for name, value in subject.traits().items()},
+        "set of registered objects": _bounded(", ".join(registered) or "none"),
+        "evaluation": evaluation.describe(),
+    }
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}..., checksum {zlib.crc32(text.encode(errors='replace')):08x}"
