@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from heterotrain.contract import TrainingConfig
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.limits import cgroup, duty_cycle
 from heterotrain_operator.clusters.local.limits.cgroup_v1 import LimitsV1
@@ -92,6 +93,21 @@ def test_the_best_working_mechanism_is_chosen() -> None:
 
 def test_there_is_always_a_mechanism() -> None:
     assert duty_cycle.NAME in MECHANISMS
+
+
+def test_a_duty_cycle_never_stops_a_worker_for_so_long_that_its_peers_take_it_for_dead() -> None:
+    found = duty_cycle.credit_seconds(0.0, 0.05, elapsed=0.01, used=3.0)  # a child that had worked before it was found
+    stopped = 0.0
+    while found < 0:
+        found = duty_cycle.credit_seconds(found, 0.05, elapsed=0.01, used=0.0)
+        stopped += 0.01
+    assert stopped == pytest.approx(duty_cycle.LONGEST_STOP_SECONDS, abs=0.02)
+    assert TrainingConfig(steps=1).heartbeat_timeout_seconds / 2 > duty_cycle.LONGEST_STOP_SECONDS
+
+
+def test_a_duty_cycle_saves_no_more_than_a_period() -> None:
+    saved = duty_cycle.credit_seconds(0.0, 0.5, elapsed=60.0, used=0.0)
+    assert saved == pytest.approx(0.5 * duty_cycle.PERIOD_SECONDS)
 
 
 def test_every_mechanism_says_what_it_is(mechanism: Mechanism) -> None:

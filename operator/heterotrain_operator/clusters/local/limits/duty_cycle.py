@@ -24,6 +24,10 @@ NAME = "duty-cycle"
 PERIOD_SECONDS = PERIOD_MICROSECONDS / 1e6
 MIN_SLICE_SECONDS = 0.001
 REFRESH_SECONDS = 0.5  # how often new descendants are looked for; that costs a walk through /proc
+LONGEST_STOP_SECONDS = 2.0
+"""What was used without our seeing it, by a child that was just found or while this process was held up, is forgiven
+beyond that, as a quota of the kernel would never have let it be used: a worker that stands still for seconds would be
+taken for dead by its peers."""
 
 
 def process_cpu_seconds(pid: int) -> float | None:
@@ -35,6 +39,13 @@ def process_cpu_seconds(pid: int) -> float | None:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return None
+
+
+def credit_seconds(credit: float, cores: float, elapsed: float, used: float) -> float:
+    """CPU seconds that may be used now: of those of before, what `elapsed` seconds added and was used meanwhile; at
+    most a period's, and never owing more than `LONGEST_STOP_SECONDS` brings back."""
+    changed = credit + cores * elapsed - used
+    return max(-cores * LONGEST_STOP_SECONDS, min(changed, cores * PERIOD_SECONDS))
 
 
 class DutyCycleLimits:
@@ -132,7 +143,7 @@ class DutyCycleLimits:
             used = sum(seconds - before.get(pid, 0.0) for pid, seconds in times.items())
             before, elapsed, last = times, now - last, now
             cores = self._cores
-            credit = 0.0 if cores is None else min(credit + cores * elapsed - used, cores * PERIOD_SECONDS)
+            credit = 0.0 if cores is None else credit_seconds(credit, cores, elapsed, used)
             if credit < 0 and not self._stopped:
                 self._signal(pids, signal.SIGSTOP)
             elif credit >= 0 and self._stopped:
