@@ -134,6 +134,21 @@ def test_minority_of_a_partition_holds_and_is_fenced_when_it_heals():
     assert job.machines["w0"].state.phase is Phase.OUT
 
 
+@pytest.mark.parametrize("cut_off", ["w0", "w2"])
+@pytest.mark.parametrize("delay", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_others_go_on_as_soon_as_a_member_has_been_silent_for_long_enough(cut_off: str, delay: float):
+    """Neither a beat later, nor once channels to it end, when it might reach them again for a moment."""
+    job = training_job(3)
+    job.run(job.now + delay)
+    others = [uid for uid in ("w0", "w1", "w2") if uid != cut_off]
+    for other in others:
+        job.block(cut_off, other)
+        job.block(other, cut_off)
+    makes = {Phase.MAKING, Phase.AGREEING}
+    soon = job.now + RULES.silence_seconds + 0.25
+    assert job.run(soon, lambda: all(job.machines[uid].state.phase in makes for uid in others))
+
+
 def test_judge_that_was_late_itself_accuses_nobody():
     job = training_job(3)
     job.stop(job.machines["w0"])

@@ -108,6 +108,11 @@ def test_worker_that_was_late_prolongs_no_lease():
     assert late.granted == leases.granted
 
 
+def test_answer_that_waited_for_the_next_beat_binds_no_longer_than_one_at_once():
+    late, _ = Leases().hear("d", now=10.0, sent=500.0, echo=None).answer("d", 10.9)
+    assert late.owed(["d"], 10.9, 5.0) == (("d", pytest.approx(4.1)),)
+
+
 def test_frame_that_is_answered_again_prolongs_no_lease():
     heard = Leases().hear("d", now=10.0, sent=500.0, echo=None)
     once, echo = heard.answer("d", 10.0)

@@ -11,6 +11,9 @@ from heterotrain.groups.convening.settling import Holds, Lost, Meeting, Met, Out
 from heterotrain.groups.convening.turn import Turn
 from heterotrain.groups.convening.worker_state import IN_ATTEMPT, Phase
 
+_SOON_SECONDS = 0.01
+_TURNS_OF_A_MEETING = 0.2  # of the time between two beats: what it waits for may be over by itself
+
 
 class Attending(Turn):
     """A turn that knows what is due whatever has happened."""
@@ -22,7 +25,7 @@ class Attending(Turn):
         beat = self.now >= self.state.next_beat
         if beat:
             self._set(next_beat=self.now + self.state.rules.beat_seconds)
-        if beat and self.state.phase in IN_ATTEMPT:
+        if self.now >= self.state.judge_at and self.state.phase in IN_ATTEMPT:
             self._judge()
         if self.state.phase in IN_ATTEMPT or self.state.phase is Phase.BREAKING:
             if beat:
@@ -30,8 +33,20 @@ class Attending(Turn):
                     self._reach(uid, p.Beat(self._formed_number))
         elif self.state.phase is Phase.MEETING:
             self._meet(beat=beat)
-        if self.state.phase is not Phase.OUT:
-            self.actions.append(p.Wait(min(self.state.next_beat, self.now + self.state.rules.late_seconds / 2)))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Until the next turn that no event brings. A silence is noticed as soon as it has lasted long enough: later,
+        channels to who is silent end, and the try to open them again may let it be heard once more."""
+        state = self.state
+        if state.phase is Phase.OUT:
+            return
+        until = min(state.next_beat, self.now + state.rules.late_seconds / 2)
+        if state.phase in IN_ATTEMPT:
+            until = min(until, state.judge_at)
+        elif state.phase is Phase.MEETING:
+            until = min(until, self.now + state.rules.beat_seconds * _TURNS_OF_A_MEETING)
+        self.actions.append(p.Wait(until))
 
     def _judge(self) -> None:
         """The first member judges all others, and they judge it."""
@@ -42,6 +57,8 @@ class Attending(Turn):
         silence = state.rules.silence_seconds
         silent = [uid for uid in judged if state.leases.is_silent(uid, self.now, state.woke, silence)]
         if not silent:
+            heard = min((max(state.leases.heard.get(uid, state.woke), state.woke) for uid in judged), default=self.now)
+            self._set(judge_at=max(heard + silence, self.now) + _SOON_SECONDS)
             return
         for uid in roster.members:
             if uid != state.me and uid in state.links:

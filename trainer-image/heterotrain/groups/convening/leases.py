@@ -4,16 +4,17 @@ A port that refuses connections says that its worker is dead. It does not say wh
 have formed an attempt with others who live. So a refusal is a *proof*, which takes the dead one out of the quorums,
 only while a **lease** holds:
 
-* Every worker d keeps `granted[p]`, when it last answered p or committed a step with p. It accepts no attempt that
-  leaves p out before `granted[p] + silence`, unless p's port refuses.
+* Every worker d keeps `granted[p]`, when what it last answered p had come, or when it committed a step with p. It
+  accepts no attempt that leaves p out before `granted[p] + silence`, unless p's port refuses.
 * Every worker p keeps `contact[d]`, when it sent what d has answered. A refusal of d's is a proof before
   `contact[d] + proof`, with `proof < silence`.
 
-d answers only while it has accepted nothing that leaves p out. What p has sent came before d's answer, so at a refusal
-within the lease d has not agreed to anything without p. The time of sending counts, and not that of the answer:
-an answer may have been on its way for long. A committed step is an answer of everybody to the contribution before it
-(whoever contributes to step k has committed step k - 1). Clocks of different machines are never compared, they
-only have to run equally fast within the ratio of `proof` to `silence`, and go on while a process is stopped.
+d answers only while it has accepted nothing that leaves p out. What p has sent came to d after that, and before d's
+answer, so at a refusal within the lease d has not agreed to anything without p. The time of sending counts, and not
+that of the answer: an answer may have been on its way for long. A committed step is an answer of everybody to the
+contribution before it (whoever contributes to step k has committed step k - 1). Clocks of different machines are never
+compared, they only have to run equally fast within the ratio of `proof` to `silence`, and go on while a process is
+stopped.
 """
 
 from __future__ import annotations
@@ -52,18 +53,21 @@ class Leases:
         return replace(self, heard={**self.heard, uid: now})
 
     def grant(self, uids: Iterable[str], now: float) -> Leases:
-        """This worker answers these peers now."""
-        return replace(self, granted={**self.granted, **dict.fromkeys(uids, now)})
+        """This worker is bound to these peers as of this time, or of a later one if it was already."""
+        newer = {uid: max(now, self.granted.get(uid, _NEVER)) for uid in uids}
+        return replace(self, granted={**self.granted, **newer})
 
     def answer(self, uid: str, now: float) -> tuple[Leases, float | None]:
         """The time to send back to a peer as answered, and what is known then.
 
         To answer the same frame again grants nothing, or a peer that is called while it is silent would be waited for.
+        An answer that waited for the next beat does not bind for longer than one at once, or whoever falls silent
+        would be waited for by so much more.
         """
         echo = self.latest.get(uid)
         if echo is None or echo <= self.echoed.get(uid, _NEVER):
             return self, echo
-        return replace(self, echoed={**self.echoed, uid: echo}).grant([uid], now), echo
+        return replace(self, echoed={**self.echoed, uid: echo}).grant([uid], self.heard.get(uid, now)), echo
 
     def stepped(self, uids: Iterable[str], now: float, began: float | None) -> Leases:
         """A step with these peers was committed; `began`: when this worker contributed to the step before it."""

@@ -214,6 +214,7 @@ class _Events(Attending):
             said=None,
             announced=frozenset(number for number in state.announced if number >= roster.number),
             next_beat=self.now,
+            judge_at=self.now,
         )
         self._forget_others()
 

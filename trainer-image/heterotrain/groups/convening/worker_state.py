@@ -94,6 +94,7 @@ class State:
     dialled: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()  # under `promised`
     next_beat: float = 0.0
+    judge_at: float = float("-inf")  # sooner no member of this attempt can have become silent
 
 
 def beginning(me: str, rules: Rules, now: float) -> State:
