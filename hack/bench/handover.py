@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
-import socket
 import statistics
 import sys
 import time
@@ -33,6 +32,7 @@ from heterotrain.groups.generation import Generation
 from heterotrain.groups.sockets import SocketCutter
 from heterotrain.state import state_transfer
 from heterotrain.state.state_transfer import hand_over
+from heterotrain_operator.clusters.local.ports import Ports
 
 CASES = ((1, 1), (3, 1), (8, 1), (7, 2), (5, 4), (2, 2), (3, 6), (1, 3), (1, 8))
 """Holders and takers."""
@@ -66,9 +66,7 @@ def worker(rank: int, case: tuple[int, int], port: int, options: argparse.Namesp
 
 def measured(holders: int, takers: int, options: argparse.Namespace) -> dict[str, object]:
     """The median milliseconds of both ways, and the way that is taken."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = Ports().take()
     context = mp.get_context("spawn")
     reads, writes = context.Pipe(duplex=False)
     processes = [

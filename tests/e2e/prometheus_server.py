@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 import ssl
 import subprocess
 import urllib.error
@@ -18,6 +17,7 @@ import yaml
 
 from e2e.programs import program
 from e2e.waiting import wait_for
+from heterotrain_operator.clusters.local.ports import Ports
 
 USERNAME, PASSWORD = "heterotrain", "open sesame"
 PASSWORD_HASH = "$2b$04$XzpLDy5nfvTQDEBACVsHUOPOYxFaxnzz4qUSWx62hiRy3MFXYAH96"  # bcrypt's
@@ -33,9 +33,7 @@ class PrometheusServer:
         certificate.private_key_pem.write_to_path(str(folder / "key.pem"))
         certificate.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
         self.ca_pem = authority.cert_pem.bytes().decode()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{Ports().take()}"
         self.url = f"https://{address}"
         (folder / "prometheus.yaml").write_text(
             yaml.safe_dump(

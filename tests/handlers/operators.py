@@ -6,12 +6,9 @@ A pod's address is one of this machine's loopback addresses, at which the traini
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
-import random
 import re
-import socket
 import threading
 import urllib.error
 import urllib.request
@@ -26,6 +23,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from heterotrain import contract
 from heterotrain.reporting.metrics import WorkerMetrics
+from heterotrain_operator.clusters.local.ports import Ports
 from heterotrain_operator.controller.handlers import start
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.runtime import Runtime
@@ -36,15 +34,8 @@ PATIENCE_SECONDS = 30.0
 """Far more than anything takes that is waited for here."""
 
 
-def free_port() -> int:
-    """A port that nothing listens at, and that no outgoing connection is given meanwhile: systems take those from 32768
-    on.
-    """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+free_port = Ports().take
+"""A port that nothing listens at, and that no outgoing connection is given meanwhile."""
 
 
 def options(**changes: Any) -> Options:

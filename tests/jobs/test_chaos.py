@@ -66,6 +66,12 @@ class Job:
         }
 
 
+def neighbours_beside(token: str) -> list[int]:
+    """The busy processes beside workers of a run, once they are what they are to be."""
+    beside = [pid for pid in leftovers.all_pids() if f"{leftovers.ENV_RUNNER}={token}" in leftovers.environment(pid)]
+    return [pid for pid in beside if neighbours.__file__ in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     monkeypatch.chdir(tmp_path)
@@ -98,9 +104,7 @@ def test_job_trains_on_after_every_fault_and_leaves_nothing(job: Job, capsys: py
 
     chaos("slow", "g1-0", "--neighbours", "2")
     token = next(iter(job.worker().values()))[leftovers.ENV_RUNNER]
-    beside = [pid for pid in leftovers.all_pids() if f"{leftovers.ENV_RUNNER}={token}" in leftovers.environment(pid)]
-    busy = [pid for pid in beside if neighbours.__file__ in Path(f"/proc/{pid}/cmdline").read_text()]
-    assert len(busy) == 2
+    busy = until(lambda: two if len(two := neighbours_beside(token)) == 2 else [])
     chaos("starve", "g1-0")
     assert f"{WORKER}: slow, starve\n" in chaos()
     chaos("restore", "g1-0")

@@ -73,7 +73,7 @@ def test_a_script_that_raises_wherever_it_gets_a_sample_fails_the_job(tmp_path: 
     code, said = run(tmp_path, fault="raise ValueError('label 17 is out of range')", worker="job-", at=30, **spec)
     assert code == 1
     assert "ValueError: label 17 is out of range" in said
-    assert said.count("RestartingWorkers") <= 1
+    assert said.count("RestartingWorkers") <= 1, said
     assert "ScriptFailed" in said
 
 

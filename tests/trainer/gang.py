@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,8 @@ from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain.contract import EvaluationRecord, Member, Plan, StepRecord, Termination, TrainingConfig
 from heterotrain.metric import Metric
-from trainer.warm import Process, WarmServer
+from heterotrain_operator.clusters.local.ports import Ports
+from trainer.warm import STACKS, Process, WarmServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
@@ -35,10 +35,8 @@ STAY = {contract.ENV_ELASTIC: "0"}
 """Of workers that need one another until all of them start again, as users may ask for."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+free_port = Ports().take
+"""A port that no outgoing connection is given until a worker listens there."""
 
 
 WARM_MODULES = ("torch", "torch.distributed", "torch._dynamo", "sklearn.datasets", "numpy")
@@ -242,12 +240,22 @@ class Gang:
 
     def wait(self) -> list[int]:
         """Exit codes by rank."""
-        return [process.wait(timeout=PATIENCE_SECONDS) for process in self.processes]
+        return [self.wait_for(number) for number in range(len(self.processes))]
+
+    def wait_for(self, number: int) -> int:
+        """The exit code of one. Raises AssertionError with all logs, and where each live thread stands."""
+        try:
+            return self.processes[number].wait(timeout=PATIENCE_SECONDS)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            for process in self.processes:
+                process.send_signal(STACKS)
+            time.sleep(1.0)  # for what they write
+            raise AssertionError(f"w-{number} did not end:\n{self.logs()}") from None
 
     def succeed(self, *numbers: int) -> None:
         """Wait for these workers, or all; each must report that the job is done."""
         chosen = numbers or range(len(self.processes))
-        codes = [self.processes[number].wait(timeout=PATIENCE_SECONDS) for number in chosen]
+        codes = [self.wait_for(number) for number in chosen]
         assert codes == [0] * len(codes), self.logs()
         assert all(self.ending(number).finished for number in chosen)
 

@@ -7,6 +7,7 @@ as its own main program: its exit hooks, its last exception and the end of its i
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import selectors
@@ -18,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 REQUEST_BYTES = 1 << 20
+STACKS = signal.SIGQUIT
+"""Asks a forked process where each of its threads stands."""
 
 
 class Process:
@@ -137,6 +140,7 @@ def main() -> None:
     request = _await_request(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return
+    faulthandler.register(STACKS)
     os.chdir(str(request["folder"]))
     environment = request["environment"]
     assert isinstance(environment, dict)
