@@ -68,8 +68,8 @@ def test_a_script_that_hangs_is_named(tmp_path: Path) -> None:
 
 def test_a_script_that_raises_wherever_it_gets_a_sample_fails_the_job(tmp_path: Path) -> None:
     """The others do the step again, and so meet the sample that the first could not read; none may restart the job for
-    that more than once."""
-    spec = spec_with_checkpoints(tmp_path, training=LASTING, runPolicy={"backoffLimit": 9})
+    that more than once. Without a checkpoint before it, each process meets it at the same step."""
+    spec = {"training": LASTING, "runPolicy": {"backoffLimit": 9}}
     code, said = run(tmp_path, fault="raise ValueError('label 17 is out of range')", worker="job-", at=30, **spec)
     assert code == 1
     assert "ValueError: label 17 is out of range" in said
