@@ -89,7 +89,7 @@ def test_the_only_worker_that_was_stopped_ends_if_the_job_has_begun_again_elsewh
         gang.await_log(1, "following plan")
         time.sleep(2 * SHORT.heartbeat_timeout_seconds)
         gang.processes[0].send_signal(signal.SIGCONT)
-        assert gang.processes[0].wait(timeout=60) == 1
+        assert gang.wait_for(0) == 1
         assert "begins from a checkpoint" in gang.ending(0).message
         (tmp_path / "go").touch()
         gang.succeed(1)

@@ -46,7 +46,7 @@ def test_who_waits_for_groups_is_bounded_and_listens(tmp_path: Path, kind: str) 
     with Gang(tmp_path, command, (4, 4), TrainingConfig(steps=3)) as gang:
         gang.await_log(0, "attempt 1.1 to form the group failed, trying again")
         gang.processes[0].send_signal(signal.SIGTERM)
-        assert gang.processes[0].wait(timeout=60) == contract.EXIT_PREEMPTED
+        assert gang.wait_for(0) == contract.EXIT_PREEMPTED
     assert gang.ending(0).asked_to_stop
 
 
@@ -58,8 +58,8 @@ def test_who_is_asked_to_stop_before_all_have_met_says_so(tmp_path: Path) -> Non
             gang.await_phase(rank, contract.PHASE_STARTING)
         time.sleep(1)
         gang.processes[1].send_signal(signal.SIGTERM)
-        assert gang.processes[1].wait(timeout=60) == contract.EXIT_PREEMPTED
-        assert gang.processes[0].wait(timeout=60) == 1
+        assert gang.wait_for(1) == contract.EXIT_PREEMPTED
+        assert gang.wait_for(0) == 1
     assert "w-1 left: it was asked to stop before all had met" in gang.ending(0).message
 
 
@@ -101,8 +101,8 @@ def test_who_leaves_early_is_not_waited_for(
     # The process goes on for longer than anybody should wait for it.
     loop += "if name == 'w-1': time.sleep(7)"
     with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=1000), environment=environment) as gang:
-        others = [gang.processes[rank].wait(timeout=60) for rank in (0, 2)]
-        assert gang.processes[1].wait(timeout=60) == code
+        others = [gang.wait_for(rank) for rank in (0, 2)]
+        assert gang.wait_for(1) == code
     left = "w-1 left: its script left the loop over the batches after step 3 of 1000, by a break, a return"
     for rank in (0, 2):
         assert gang.ending(rank).finished is not bool(environment)
@@ -219,7 +219,7 @@ def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Pa
         gang.processes[2].kill()
         gang.await_log(1, "will be replayed")
         gang.processes[1].send_signal(signal.SIGTERM)
-        assert gang.processes[1].wait(timeout=60) == contract.EXIT_PREEMPTED
+        assert gang.wait_for(1) == contract.EXIT_PREEMPTED
 
 
 def test_an_epochs_loop_may_be_left_where_it_ends(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_job_that_was_created_again_says_what_it_went_on_from_or_why_it_cannot
         gang.succeed()
     wider = [*command, "--width", "40"]
     with Gang(tmp_path, wider, (32, 32), config, generation=3, environment=again) as gang:
-        assert gang.processes[0].wait(timeout=60) == 1
+        assert gang.wait_for(0) == 1
         assert gang.ending(0).fatal
         assert "does not fit" in gang.ending(0).message
         assert "spec.checkpoint.resume: Never" in gang.ending(0).message
@@ -119,7 +119,7 @@ def test_asked_to_stop_beside_a_peer_that_is_frozen_the_leader_still_saves(tmp_p
         gang.processes[1].send_signal(signal.SIGSTOP)
         gang.stop()
         # Kubernetes grants 30 s, and a busy machine some more.
-        assert gang.processes[0].wait(timeout=60) == contract.EXIT_PREEMPTED
+        assert gang.wait_for(0) == contract.EXIT_PREEMPTED
     committed = gang.series(0)[-1].step + 1
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{committed:010d}.pt"]
 

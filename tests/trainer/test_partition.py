@@ -57,7 +57,7 @@ def test_the_majority_goes_on_without_whoever_is_cut_off_which_waits_and_then_en
             gang.await_log(apart, "waiting for")
             gang.await_metric(left[0], table.STEP.name, formed_at(gang) + 5)
             assert gang.processes[apart].poll() is None, "it knows nothing of the others, and may be needed"
-        assert gang.processes[apart].wait(timeout=60) == 1
+        assert gang.wait_for(apart) == 1
         assert "has formed without this worker" in gang.ending(apart).message
         assert gang.series(apart)[-1].step <= formed_at(gang), "at most the step that was under way is done twice"
         (tmp_path / "go").touch()
@@ -71,7 +71,7 @@ def test_of_two_workers_the_first_goes_on_without_the_other(tmp_path: Path, calm
         with cut_off(gang, 1):
             gang.await_log(0, "group of 1 workers formed again")
             gang.await_log(1, "waiting for w-0")
-        assert gang.processes[1].wait(timeout=60) == 1
+        assert gang.wait_for(1) == 1
         (tmp_path / "go").touch()
         gang.succeed(0)
     assert_the_same_from_then_on(gang, calm, 0)

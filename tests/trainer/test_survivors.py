@@ -106,7 +106,7 @@ def test_who_is_asked_to_stop_leaves_and_the_others_go_on(tmp_path: Path, calm: 
         for number in asked:
             gang.processes[number].send_signal(signal.SIGTERM)
         for number in asked:
-            assert gang.processes[number].wait(timeout=60) == contract.EXIT_PREEMPTED
+            assert gang.wait_for(number) == contract.EXIT_PREEMPTED
         for number in left:
             gang.await_log(number, f"group of {len(left)} workers formed again")
         replayed = [gang.metric(number, table.STEPS_REPLAYED.name) for number in left]
@@ -142,7 +142,7 @@ def test_one_that_is_stopped_is_left_behind_and_writes_nothing_once_it_goes_on(
         for number in left:
             gang.await_log(number, "group of 2 workers formed again")
         gang.processes[stopped].send_signal(signal.SIGCONT)
-        assert gang.processes[stopped].wait(timeout=60) == 1
+        assert gang.wait_for(stopped) == 1
         assert "has formed without this worker" in gang.ending(stopped).message
         assert gang.series(stopped)[-1].step <= formed_at(gang)
         (tmp_path / "go").touch()

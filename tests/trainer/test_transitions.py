@@ -58,7 +58,7 @@ def test_workers_leave_in_order_and_the_others_go_on(tmp_path: Path, calm: Gang)
     with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path), *ADAM, LASTING], (40, 30, 16, 10), CONFIG) as gang:
         gang.await_step(5)
         gang.change({0: 50, 2: 30, 3: 16})  # one from the middle
-        assert gang.processes[1].wait(timeout=60) == 0
+        assert gang.wait_for(1) == 0
         gang.await_generation(0, 2, 3)
         gang.change({0: 96})  # two at once
         (tmp_path / "go").touch()
@@ -82,7 +82,7 @@ def test_workers_join_and_one_is_swapped_for_another(tmp_path: Path, calm: Gang)
         gang.await_generation(0, 1, 2)
         gang.start(0)
         gang.change({0: 40, 2: 40, 3: 16})
-        assert gang.processes[1].wait(timeout=60) == 0
+        assert gang.wait_for(1) == 0
         gang.await_generation(0, 2, 3)
         (tmp_path / "go").touch()
         gang.succeed(0, 2, 3)
@@ -118,7 +118,7 @@ def test_a_change_of_members_does_not_wait_for_the_end_of_an_epoch(tmp_path: Pat
         gang.start(0)
         gang.await_step(3)
         gang.change({0: 4, 2: 4})
-        assert gang.processes[1].wait(timeout=60) == 0
+        assert gang.wait_for(1) == 0
         gang.await_generation(0, 2)
         (tmp_path / "go").touch()
         gang.succeed(0, 2)
@@ -138,7 +138,7 @@ def test_groups_that_break_while_the_next_are_made_are_made_again_and_so_are_tho
         gang.start(0)
         gang.await_step(3)
         gang.change({0: 40, 1: 30, 3: 26})
-        assert gang.processes[2].wait(timeout=60) == 0
+        assert gang.wait_for(2) == 0
         gang.await_generation(0, 1, 3)
         (tmp_path / "go").touch()
         gang.succeed(0, 1, 3)
@@ -156,7 +156,7 @@ def test_a_worker_that_misses_the_end_of_a_generation_follows_those_who_went_on(
         gang.start(0)
         gang.await_step(3)
         gang.change({0: 40, 1: 30, 3: 26})
-        assert gang.processes[2].wait(timeout=60) == 0
+        assert gang.wait_for(2) == 0
         gang.await_generation(0, 1, 3)
         (tmp_path / "go").touch()
         gang.succeed(0, 1, 3)
@@ -171,7 +171,7 @@ def test_a_joiner_that_dies_stops_nobody_and_another_takes_its_place(tmp_path: P
         gang.start(0)
         gang.await_step(3)
         gang.change({0: 40, 1: 40, 2: 16})
-        assert gang.processes[2].wait(timeout=60) == -signal.SIGKILL
+        assert gang.wait_for(2) == -signal.SIGKILL
         gang.start(0)
         gang.change({0: 40, 1: 40, 3: 16}, continues=1)
         gang.await_generation(0, 1, 3)
@@ -193,7 +193,7 @@ def test_a_joiner_whose_script_is_another_is_refused_alone(
         gang.start(0, command=[SCRIPT, "--out", str(tmp_path), *ADAM, *other])
         gang.await_step(3)
         gang.change({0: 40, 1: 40, 2: 16})
-        assert gang.processes[2].wait(timeout=60) == 1
+        assert gang.wait_for(2) == 1
         assert f"w-2 has another {trait} than w-0" in gang.ending(2).message
         gang.await_log(0, f"plan 11 cannot be followed: w-2 has another {trait} than w-0")
         gang.change({0: 60, 1: 36}, continues=1)
@@ -212,7 +212,7 @@ def test_a_joiner_that_is_asked_to_stop_leaves_alone(tmp_path: Path, calm: Gang)
         gang.change({0: 40, 1: 40, 2: 16})
         gang.await_phase(2, contract.PHASE_STARTING)
         gang.processes[2].send_signal(signal.SIGTERM)
-        assert gang.processes[2].wait(timeout=60) == contract.EXIT_PREEMPTED
+        assert gang.wait_for(2) == contract.EXIT_PREEMPTED
         gang.processes[1].send_signal(signal.SIGCONT)
         (tmp_path / "go").touch()
         gang.succeed(0, 1)

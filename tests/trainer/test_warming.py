@@ -85,13 +85,13 @@ def test_a_worker_that_is_asked_to_stop_while_it_warms_up_leaves_at_once(tmp_pat
         gang.await_phase(1, contract.PHASE_WARMING)
         gang.await_log(1, "waiting in the loop")
         gang.processes[1].send_signal(signal.SIGTERM)
-        assert gang.processes[1].wait(timeout=60) == contract.EXIT_PREEMPTED
+        assert gang.wait_for(1) == contract.EXIT_PREEMPTED
         assert not gang.ending(1).script_error
 
 
 def test_a_script_that_fails_while_it_warms_up_has_failed(tmp_path: Path) -> None:
     with warming(tmp_path, "fails") as gang:
-        assert gang.processes[1].wait(timeout=60) == 1
+        assert gang.wait_for(1) == 1
         assert gang.ending(1).script_error
         assert "this sample is no good" in gang.ending(1).message
 
