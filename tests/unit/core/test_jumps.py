@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse, window_closed
@@ -120,6 +121,24 @@ def test_independent_windows_make_no_trend_and_windows_on_one_side_do() -> None:
     for _ in range(6):
         trend = trend_after(trend, 2.0)
     assert trend > TREND
+
+
+def test_speed_that_changes_together_with_the_members_is_found_though_the_plan_before_was_never_measured() -> None:
+    """Else a worker that became slow in the very step in which another joined was taken for one whose batches cost
+    more, and its batches went up and down for long."""
+    made = world(noise=0.0)
+    made.run(6)
+    jump(made, 2.0, 4)
+    assert made.plan is not None
+    rows = made.memory.workers
+    kept = carried_on(made.job, made.memory, made.plan)
+    others = [(member, row) for member, row in zip(made.plan.members, rows, strict=True) if member.name != SLOWED]
+    assert all(row.step_time.is_expected for _, row in others), "no window of this plan has ended"
+    for member, row in others:
+        expected = kept[member.name].step_time
+        assert expected.is_expected
+        assert expected.mean_seconds == pytest.approx(row.step_time.mean_seconds)
+        assert is_another_speed(expected, Estimate(2 * expected.mean_seconds, 1e-6, 3))
 
 
 def first_window(waited: float | None) -> WorkerMetrics:

@@ -113,7 +113,7 @@ def carried_on(job: Job, memory: Memory, before: Plan, after: Plan | None = None
         new = following.get(old.uid, old)
         old_batch = 0 if old.micro_batch_size and not new.micro_batch_size else old.batch_size
         predicted = bool(worker.batch_cost.predicted and not worker.step_time.is_measured)
-        kept = _ended_plan(job, worker, old_batch, new.batch_size, predicted=predicted)
+        kept = _ended_plan(job, worker, old_batch, new.batch_size, predicted=predicted, keeps_expected=True)
         known[old.name] = kept._replace(left_out=0)
     return known
 
@@ -192,11 +192,19 @@ def started_plan(
 
 
 def _ended_plan(
-    job: Job, known: WorkerMemory, old_batch: int, new_batch: int, *, predicted: bool | None = None
+    job: Job,
+    known: WorkerMemory,
+    old_batch: int,
+    new_batch: int,
+    *,
+    predicted: bool | None = None,
+    keeps_expected: bool = False,
 ) -> WorkerMemory:
     """What is known of a worker once its plan has ended: the predictor learns what was measured, and the estimate ends.
 
     `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already.
+    `keeps_expected`: what was expected of a plan that ended before its first window is expected of the next one, so
+    that a change of speed is found there.
     """
     policy = POLICIES.get(job.policy)
     estimate = known.step_time.estimate if old_batch > 0 else None
@@ -204,9 +212,11 @@ def _ended_plan(
     # Steps of two speeds are no measure of the batch's cost; the next plan's show the speed.
     mixed = estimate is not None and known.step_time.basis == JUMPED
     cost = known.batch_cost if mixed else predictor.learn(known.batch_cost, old_batch, estimate)
-    expected = None
-    if predicted is False and estimate is not None and new_batch > 0:
-        expected = predictor.expect(cost, old_batch, estimate, new_batch)
+    expected, newest = None, estimate
+    if estimate is None and keeps_expected and old_batch > 0:
+        newest = known.step_time.before
+    if predicted is False and newest is not None and new_batch > 0:
+        expected = predictor.expect(cost, old_batch, newest, new_batch)
     # A throughput that is only expected is none that a raise could be held to.
     cap = known.throughput_cap
     watches = policy is not None and policy.watches_throughput and not predicted
