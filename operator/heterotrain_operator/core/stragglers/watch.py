@@ -36,9 +36,10 @@ ASSUMED_RESTART_SECONDS = 60.0
 """Standstill for a replacement by which all workers start again, where this job's own start was not measured;
 checkpoint-restarts took 73-81 s in the paper on elasticity."""
 
-ASSUMED_TRANSITION_SECONDS = 7.0
-"""Standstill for one that joins while the others train, where no such change was measured. Source: Elasticity, table 1:
-adding a worker took up to 6.8 s."""
+ASSUMED_TRANSITION_SECONDS = 1.0
+"""Standstill for one that joins while the others train, where no such change was measured: three times what
+`hack/bench/transition.py` measures for 10 million parameters, for models are larger and networks slower. (Elasticity,
+table 1, has up to 6.8 s for its own way of adding a worker.)"""
 
 GREATEST_RESTART_SECONDS = 3600.0
 """A start that took longer waited for its place, and says little about the next one."""
