@@ -16,7 +16,7 @@ D, E = "job-a-3", "job-a-4"
 
 
 def enters(world: World, name: str) -> None:
-    """The others train with a newcomer that has not told of it yet."""
+    """The others train with a newcomer that has not reported it yet."""
     pod = world.workers[name]
     pod.metrics = replace(pod.metrics, generation=0, plan_version=0, phase=PHASE_STARTING)
 

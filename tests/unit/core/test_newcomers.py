@@ -400,7 +400,7 @@ def test_newcomer_that_ends_when_the_others_have_gone_over_unseen_starts_all_tha
     assert world.tick().phase == "Restarting"
 
 
-# --- what is told of workers that leave --------------------------------------------------------------------------
+# --- what is reported of workers that leave ----------------------------------------------------------------------
 
 
 def states(world: World) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is told of workers that join and leave while others train: each once, why, and at which step."""
+"""What is reported of workers that join and leave while others train: each once, why, and at which step."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Members learn of it by an exchange, make the new groups beside training, say so in the exchanges that follow, and go
 over all at the same boundary: the one after the exchange in which the leader says so. Groups that one of them could not
-make are made anew by all, under the next number that the leader says. They do not wait for an epoch's end, also where
+make are made again by all, under the next number that the leader says. They do not wait for an epoch's end, also where
 the plan's batch sizes would (`Plan.apply_at`).
 """
 
