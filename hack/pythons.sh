@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The unit tests on every version of Python that is promised, beside the one that .venv has: each in an environment of its
-# own, .venv-VERSION. Torch is taken only from PIP_FIND_LINKS, since its build on PyPI is some gigabytes for each version;
-# where there is none for a version, the tests that need it are left out, and the last lines say so.
+# own, .venv-VERSION, all at once, for one alone keeps no more than one core busy. Arguments go to pytest (--last-failed).
+# Torch is taken only from PIP_FIND_LINKS, since its build on PyPI is some gigabytes for each version; where there is none
+# for a version, the tests that need it are left out, and the last lines say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,9 +41,27 @@ environment() { # PYTHON FOLDER
   fi
 }
 
+become_tests() { # FOLDER [PYTEST ARGUMENT ...]: leaves in FOLDER/without what was left out, and why
+  local folder=$1 tests each
+  shift
+  # shellcheck disable=SC2206
+  tests=($TORCH_FREE)
+  rm -f "$folder/without"
+  if "$folder/bin/python" -c 'import torch' 2>/dev/null; then
+    # shellcheck disable=SC2206
+    tests+=($NEED_TORCH)
+  else
+    echo ", without what needs torch ($NEED_TORCH): PIP_FIND_LINKS has none for it" >"$folder/without"
+    for each in $NEED_TORCH; do tests+=("--ignore=$each"); done
+  fi
+  exec "$folder/bin/python" -m pytest -q -o "cache_dir=$folder/pytest_cache" "$@" "${tests[@]}" --ignore="$NOT_OF_PYTHON" \
+    -m "not processes and not packages and not e2e"
+}
+
 at_hand=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)
 summary=()
-failed=0
+begun=() # versions
+processes=()
 for version in $PROMISED; do
   if [ "$version" = "$at_hand" ]; then
     summary+=("Python $version: in .venv, whose tests are those of make test")
@@ -53,26 +72,24 @@ for version in $PROMISED; do
     summary+=("NOT RUN: Python $version: there is none here, on PATH or a version manager's")
     continue
   fi
-  echo "Python $version ($python)"
   folder=".venv-$version"
-  environment "$python" "$folder"
-  # shellcheck disable=SC2206
-  tests=($TORCH_FREE)
-  without=""
-  if "$folder/bin/python" -c 'import torch' 2>/dev/null; then
-    # shellcheck disable=SC2206
-    tests+=($NEED_TORCH)
-  else
-    without=", without what needs torch ($NEED_TORCH): PIP_FIND_LINKS has none for it"
-    for each in $NEED_TORCH; do tests+=("--ignore=$each"); done
-  fi
-  if "$folder/bin/python" -m pytest -q -p no:cacheprovider "${tests[@]}" --ignore="$NOT_OF_PYTHON" \
-    -m "not processes and not packages and not e2e"; then
-    summary+=("Python $version: passed$without")
-  else
-    summary+=("Python $version: FAILED$without")
-    failed=1
-  fi
+  (
+    echo "Python $version ($python)"
+    environment "$python" "$folder"
+    become_tests "$folder" "$@"
+  ) >"$folder.log" 2>&1 &
+  begun+=("$version")
+  processes+=($!)
+done
+# What runs in the background hears no Ctrl-C, so that this script has to end it.
+trap 'kill "${processes[@]}" 2>/dev/null; exit 143' TERM INT
+failed=0
+for index in "${!begun[@]}"; do
+  version=${begun[index]}
+  result=passed
+  wait "${processes[index]}" || result=FAILED failed=1
+  cat ".venv-$version.log"
+  summary+=("Python $version: $result$(cat ".venv-$version/without" 2>/dev/null || true)")
 done
 printf '%s\n' "${summary[@]}"
 exit $failed

@@ -11,7 +11,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 
-TOOLS = ("bash", "sh", "dirname", "mkdir", "cp", "rm", "touch")
+TOOLS = ("bash", "cat", "cp", "dirname", "mkdir", "rm", "sh", "touch")
 
 PYTHON = """#!/bin/sh
 # A Python of a version, with or without torch, whose tests end with a code.
