@@ -147,17 +147,17 @@ class Gang:
         partial.write_text(document)
         partial.replace(self.plan_dir / contract.PLAN_FILE)
 
-    def publish(self, *batches: int, micro: Sequence[int] = ()) -> Plan:
+    def publish(self, *batches: int, micro: Sequence[int] = (), holds: bool = False) -> Plan:
         """The next version, with these batch sizes, and limits of micro-batches."""
         members = tuple(
             Member(m.name, m.uid, m.address, m.group, batch, most)
             for m, batch, most in zip(self.plan.members, batches, micro or [0] * len(batches), strict=True)
         )
-        self.plan = Plan(self.plan.version + 1, self.plan.generation, self.plan.apply_at, members, self.plan.continues)
+        self.plan = replace(self.plan, version=self.plan.version + 1, members=members, holds=holds)
         self.write(self.plan.to_json())
         return self.plan
 
-    def change(self, batches: Mapping[int, int], continues: int | None = None) -> Plan:
+    def change(self, batches: Mapping[int, int], continues: int | None = None, *, holds: bool = False) -> Plan:
         """The next generation: the workers of these numbers, in this order, with these batch sizes, go on. `continues`
         is the present generation."""
         members = tuple(replace(self.members[number], batch_size=batch) for number, batch in batches.items())
@@ -167,6 +167,7 @@ class Gang:
             self.plan.apply_at,
             members,
             self.plan.generation if continues is None else continues,
+            holds,
         )
         self.write(self.plan.to_json())
         return self.plan

@@ -8,6 +8,7 @@ PHASE_TRAINING = "training"
 PHASE_CHECKPOINTING = "checkpointing"
 PHASE_EVALUATING = "evaluating"
 PHASE_PAUSED = "paused"  # the script does something long between steps, inside session.pause()
+PHASE_HOLDING = "holding"  # the plan says that too few workers are there to train
 PHASE_REFORMING = "reforming"  # a collective failed; making new groups
 PHASE_FINISHED = "finished"
 PHASES = (
@@ -19,6 +20,7 @@ PHASES = (
     PHASE_CHECKPOINTING,
     PHASE_EVALUATING,
     PHASE_PAUSED,
+    PHASE_HOLDING,
     PHASE_REFORMING,
     PHASE_FINISHED,
 )

@@ -51,6 +51,9 @@ class Plan:
     `apply_at` is the boundary at which members follow other batch sizes. Members themselves change at the next step
     for which the new groups are made, whatever it says: who leaves has no time until an epoch's end, who joins would
     stand idle in groups that may break meanwhile, and the sum of the gradients is the same for any split.
+
+    With `holds` the members go over to it and take no step until another plan takes its place: they are fewer than the
+    job wants to train with. A worker that knows nothing of it trains on.
     """
 
     version: int
@@ -58,6 +61,7 @@ class Plan:
     apply_at: str  # "step" | "epoch"
     members: tuple[Member, ...]
     continues: int = 0
+    holds: bool = False
 
     @property
     def leader(self) -> str:
@@ -89,6 +93,7 @@ class Plan:
                 "version": self.version,
                 "generation": self.generation,
                 **({"continues": self.continues} if self.continues else {}),
+                **({"holds": True} if self.holds else {}),
                 "applyAt": self.apply_at,
                 "leader": self.leader,
                 "globalBatchSize": self.global_batch_size,
@@ -171,7 +176,10 @@ def parse_plan(text: str | bytes) -> Plan:
             )
         )
     continues = _whole(document, "continues") if "continues" in document else 0
-    plan = Plan(_whole(document, "version"), _whole(document, "generation"), apply_at, tuple(members), continues)
+    holds = document.get("holds", False)
+    if not isinstance(holds, bool):
+        raise PlanError(f"holds: expected bool, found {shown(holds)}")
+    plan = Plan(_whole(document, "version"), _whole(document, "generation"), apply_at, tuple(members), continues, holds)
     if continues and continues >= plan.generation:
         raise PlanError(f"continues: {continues} is not before the generation, {plan.generation}")
     if len({member.name for member in members}) != len(members):

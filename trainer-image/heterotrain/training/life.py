@@ -49,6 +49,9 @@ _MOST_REPLAYS_OF_A_STEP = 5
 # A peer may be in the middle of a step of its own when a collective fails.
 _STEPS_TO_WAIT = 20
 
+# Between two exchanges of members that hold, which then go over to another plan within a second.
+_HOLDING_SECONDS = 0.2
+
 # For the others, once this worker has committed the job's last step.
 _FINISHING_SECONDS = 10.0
 
@@ -191,8 +194,6 @@ class WorkerLife:
             return True
         if self.finished or not self._boundary() or (epoch is not None and self.position.epoch != epoch):
             return False
-        if self._plans.take_due(self.position.begins):
-            self._follow()
         self._checkpoint_if_due()
         self.step.begin()
         return True
@@ -229,8 +230,23 @@ class WorkerLife:
                 if self._group.unite():
                     self._finish()
                     return False
+            elif self._plans.take_due(self.position.begins or self._plans.active.holds):
+                self._follow()
+            elif self._plans.active.holds:
+                self._hold()
             else:
                 return True
+
+    def _hold(self) -> None:
+        """Take no step for a moment, since the plan says so. By exchanges alone the members learn of other plans, and
+        of those among them that are to stop; each boundary looks whether anything is due, as between two steps.
+        """
+        if self._metrics.state.phase != contract.PHASE_HOLDING:
+            log.info("step %d: holding, for plan %d says so", self.position.step, self._plans.active.version)
+            self.accounts.settle()
+            self._metrics.state.phase = contract.PHASE_HOLDING
+        time.sleep(_HOLDING_SECONDS)
+        self.step.exchange_alone()
 
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
@@ -256,6 +272,9 @@ class WorkerLife:
         self.accounts.settle()
         self._metrics.follow(plan, self.rank)
         self.accounts.mark("first")
+        if state.phase == contract.PHASE_HOLDING and not plan.holds:
+            state.phase = contract.PHASE_TRAINING
+            self._clock.restart()
         state.step, state.epoch = position.step, position.epoch
         if self._context.worker is not None and self._context.worker.elastic:
             state.protocol = self._group.protocol  # over nccl another one than before the members had met

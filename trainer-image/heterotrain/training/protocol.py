@@ -58,6 +58,10 @@ class StepProtocol(BatchProtocol, Protocol):
         """
         ...
 
+    def exchange_alone(self) -> None:
+        """Exchange messages with the others between two steps, which waits for all of them."""
+        ...
+
     def compute_nothing(self) -> None:
         """Do what the script's forward and backward do, on a worker that has no samples in this step."""
         ...

@@ -169,6 +169,11 @@ class Synchronous:
 
     # --- exchange -----------------------------------------------------------------------------------------------
 
+    def exchange_alone(self) -> None:
+        """Exchange messages with the others between two steps, which waits for all of them."""
+        self._group.begin_exchange(0.0)
+        self._receive()
+
     def compute_nothing(self) -> None:
         """Do what the script's forward and backward do, on a worker that has no samples in this step."""
         subject, step = self._subject, self._step
