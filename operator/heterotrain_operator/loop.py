@@ -22,7 +22,7 @@ News = TypeVar("News")
 PERIOD_SECONDS = 1.0
 """Between rounds of a job that trains: reading metrics costs the workers CPU time."""
 
-QUIET_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_PAUSED})
+QUIET_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_PAUSED, contract.PHASE_HOLDING})
 """Phases of a worker that waits for nothing of ours."""
 
 BUSY_PERIOD_SECONDS = 0.2

@@ -17,12 +17,14 @@ pytestmark = pytest.mark.processes
 STEPS = 800
 
 
-def run(tmp_path: Path, workers: int, **job: Any) -> tuple[int, str]:
-    """Run a job by the command line: its exit code, and what it said."""
+def run(tmp_path: Path, workers: int, *, least: int | None = None, **job: Any) -> tuple[int, str]:
+    """Run a job by the command line: its exit code, and what it said. `least`: of each group of one worker."""
     training = {"globalBatchSize": 96, "steps": STEPS, "seed": 7}
     document = digits_job(tmp_path / "results", ["500m"] * workers, training=training, **job).model_dump(
         mode="json", by_alias=True, exclude_unset=True
     )
+    for group in document["spec"]["workerGroups"] if least is not None else ():
+        group["minReplicas"] = least
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document))
     command = start(tmp_path, "run", "job.yaml", "--out", "out")
     _, said = command.communicate(timeout=240)
@@ -36,10 +38,15 @@ def lives(tmp_path: Path, worker: str) -> list[list[StepRecord]]:
     return [[StepRecord.from_json(line) for line in path.read_text().splitlines()] for path in paths]
 
 
+def killed_at_first(tmp_path: Path) -> str:
+    """What a script does so that only its first process is killed."""
+    once = "open(marker, 'x').close() or os.kill(os.getpid(), signal.SIGKILL)"
+    return f"marker = {str(tmp_path / 'killed')!r}; os.path.exists(marker) or ({once})"
+
+
 @pytest.mark.parametrize("worker", ["job-g0-0", "job-g1-0"], ids=["the leader", "a follower"])
 def test_a_killed_worker_is_replaced_while_the_others_train_on(tmp_path: Path, worker: str) -> None:
-    once = "open(marker, 'x').close() or os.kill(os.getpid(), signal.SIGKILL)"
-    fault = f"marker = {str(tmp_path / 'killed')!r}; os.path.exists(marker) or ({once})"
+    fault = killed_at_first(tmp_path)
     code, said = run(tmp_path, 3, fault=fault, worker=worker, at=30, runPolicy={"backoffLimit": 1})
     assert code == 0, said
     assert "RestartingWorkers" not in said
@@ -50,4 +57,17 @@ def test_a_killed_worker_is_replaced_while_the_others_train_on(tmp_path: Path, w
         assert steps == list(range(STEPS))
     (successor,) = lives(tmp_path, f"{worker.removesuffix('-0')}-1")
     assert successor[0].step > 30
+    assert successor[-1].step == STEPS - 1
+
+
+def test_the_others_hold_below_the_least_and_go_on_with_the_successor(tmp_path: Path) -> None:
+    fault = killed_at_first(tmp_path)
+    code, said = run(tmp_path, 3, least=1, fault=fault, worker="job-g1-0", at=30, runPolicy={"backoffLimit": 1})
+    assert code == 0, said
+    assert "training holds until others have joined: group g1 has 0 of at least 1 workers" in said
+    assert "RestartingWorkers" not in said
+    for other in ("job-g0-0", "job-g2-0"):
+        (life,) = lives(tmp_path, other)
+        assert [record.step for record in life] == list(range(STEPS))
+    (successor,) = lives(tmp_path, "job-g1-1")
     assert successor[-1].step == STEPS - 1

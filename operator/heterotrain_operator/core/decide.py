@@ -26,6 +26,7 @@ from heterotrain_operator.core.lifecycle.failures import (
     of_members,
 )
 from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, why_stuck
+from heterotrain_operator.core.lifecycle.holding import held
 from heterotrain_operator.core.lifecycle.membership import (
     can_change,
     has_finished,
@@ -231,7 +232,8 @@ def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Dec
         look = replace(look, events=(*events, *look.events))
     if decided is None:
         members = tuple(worker for worker in facts.members if worker is not None)
-        decided, memory = _running(job, facts, members, memory, now, unplanned=())
+        holding = None if any(facts.is_gone(each) for each in members) else held(job, facts, memory, now)
+        decided, memory = holding or _running(job, facts, members, memory, now, unplanned=())
     if decided.phase != "Running":
         memory, newcomers = replacing.given_up(job, memory)
         there = [name for name in newcomers if name in everybody.names and name not in facts.names]

@@ -43,7 +43,7 @@ class Group:
     multiple_of: int = 1  # batches are multiples of it
     cpu_limit: float | None = None
     flops: float | None = None
-    min_replicas: int = 1  # removing stragglers leaves so many
+    min_replicas: int | None = None  # with fewer members training holds; None: it goes on with whoever is left
 
 
 @dataclass(frozen=True, slots=True)

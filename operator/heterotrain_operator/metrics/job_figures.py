@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_TRAINING
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_HOLDING, PHASE_PAUSED, PHASE_TRAINING
 from heterotrain.reporting.families import Family, Figures, families
 from heterotrain_operator.core.facts import ended
 from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
@@ -13,7 +13,7 @@ from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import table
 
-READY_PHASES = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED})
+READY_PHASES = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_HOLDING})
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.facts import SETTLE_SECONDS, bounds_of, group_of
+from heterotrain_operator.core.lifecycle.holding import too_few
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
 from heterotrain_operator.core.pending import MOST_PENDING
 from heterotrain_operator.core.state import Memory
@@ -65,7 +66,9 @@ class Watched(World):
             first, second = number
             self.ends += 4
             a, b = self.job.groups
-            self.job = replace(self.job, groups=(replace(a, replicas=first), replace(b, replicas=second)))
+            least = None if a.min_replicas is None else min(a.min_replicas, first)
+            groups = (replace(a, replicas=first, min_replicas=least), replace(b, replicas=second))
+            self.job = replace(self.job, groups=groups)
         elif what == "volumes are late":
             vars(self.cluster.training)["publish"] = lambda _: None
         elif what == "volumes are on time":
@@ -185,6 +188,7 @@ class Watched(World):
         if not changed or plan.continues == 0 or before is None:
             self.published_at = self.now
             return
+        assert plan.holds == bool(too_few(self.job, [member.group for member in plan.members]))
         assert plan.continues <= before.generation
         if self.protocol < MEMBERS_MAY_END:
             assert plan.members[0].uid == before.members[0].uid, "the first member cannot be replaced"
@@ -224,12 +228,18 @@ def in_peace(world: Watched) -> None:
     st.sampled_from(["Optimal", "Proportional", "Uniform", "Profile"]),
     st.booleans(),
     st.integers(0, 3),
-    st.sampled_from([MEMBERS_CHANGE, MEMBERS_MAY_END]),
+    st.sampled_from([(MEMBERS_CHANGE, None), *((MEMBERS_MAY_END, least) for least in (None, 1, 2, 3))]),
 )
 def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_are_wanted(
-    series: Sequence[tuple[str, object]], policy: str, forgetful: bool, backoff_limit: int, protocol: int
+    series: Sequence[tuple[str, object]],
+    policy: str,
+    forgetful: bool,
+    backoff_limit: int,
+    meeting: tuple[int, int | None],
 ) -> None:
-    job = Job("job", (Group("a", 3), Group("b", 1)), 96, policy=policy, backoff_limit=backoff_limit)
+    protocol, least = meeting
+    groups = (Group("a", 3, min_replicas=least), Group("b", 1))
+    job = Job("job", groups, 96, policy=policy, backoff_limit=backoff_limit)
     world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=protocol)
     world.start()
     for what, number in series:
@@ -242,9 +252,10 @@ def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_a
         assert last.phase in ("Failed", "Succeeded") or not any(wanted.values())
         return
     assert world.plan is not None
-    groups = [member.group for member in world.plan.members]
-    groups += [place.group for place in world.memory.pending if place.failures > backoff_limit]  # given up
-    assert {name: groups.count(name) for name in wanted} == wanted
+    there = [member.group for member in world.plan.members]
+    assert world.plan.holds == bool(too_few(world.job, there))
+    there += [place.group for place in world.memory.pending if place.failures > backoff_limit]  # given up
+    assert {name: there.count(name) for name in wanted} == wanted
     assert {member.uid for member in world.plan.members} == {pod.uid for pod in world.workers.values()}
     assert {pod.metrics.plan_version for pod in world.workers.values()} == {world.plan.version}
     assert world.created <= 4 + 8 * (1 + world.ends)

@@ -50,10 +50,11 @@ class WorkerGroup(Model):
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = Field(
         default=1, description="Workers of this group; between minReplicas and maxReplicas."
     )
-    min_replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = Field(
-        default=1,
-        description="Fewest workers to which removing stragglers may shrink this group. No other effect yet: a job "
-        "waits for all of its workers.",
+    min_replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
+        default=None,
+        description="Fewest workers of this group with which the job trains on. While it has fewer, no step is taken, "
+        "and the job is Degraded, until others have joined; removing stragglers leaves so many, too. Absent: the job "
+        "goes on with whoever is left, and removing leaves one.",
     )
     max_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = Field(
         default=None, description="Most workers to which scaling may grow this group. Absent: replicas."
@@ -120,7 +121,7 @@ UNIQUE_NAMES = Rule(
 def _replicas_in_bounds(groups: WorkerGroups) -> Iterator[Problem]:
     for index, group in enumerate(groups):
         where = f"spec.workerGroups[{index}]"
-        if group.min_replicas > group.replicas:
+        if group.min_replicas is not None and group.min_replicas > group.replicas:
             yield Problem(
                 f"{where}.minReplicas",
                 f"must be at most replicas, {group.replicas}, found {group.min_replicas}",
@@ -138,7 +139,7 @@ REPLICAS_IN_BOUNDS = Rule(
     (
         Cel(
             "spec.workerGroups[]",
-            "self.minReplicas <= self.replicas",
+            "!has(self.minReplicas) || self.minReplicas <= self.replicas",
             "minReplicas must be at most replicas",
         ),
         Cel(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heterotrain.contract import PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Plan
+from heterotrain.contract import PHASE_HOLDING, PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Plan
 from heterotrain_operator.clusters.simulated.counters import Counted, FollowedPlan
 from heterotrain_operator.clusters.simulated.draws import Draws, Matrix
 from heterotrain_operator.clusters.simulated.ending import end_by, kill_beyond_limits
@@ -85,8 +85,12 @@ class Training:
         return min((at for at in (self._meets_at, self._reforms_at) if at is not None), default=math.inf)
 
     def is_training(self, pods: Pods) -> bool:
-        """Whether steps are taken: all members of the followed plan are there, and no other generation gathers, or one
-        that carries on.
+        """Whether steps are taken: the followed plan does not hold, and its members `are_there`."""
+        return self._are_there(pods) and self._followed is not None and not self._followed.plan.holds
+
+    def _are_there(self, pods: Pods) -> bool:
+        """Whether all members of the followed plan are there, and no other generation gathers, or one that carries
+        on.
         """
         followed = self._followed
         if followed is None or (self._gathers and not self._carries_on):
@@ -99,13 +103,18 @@ class Training:
 
     def tend(self, pods: Pods, now: float) -> None:
         """Do what is due by the clock: let a new generation gather and begin; let survivors of a failure wait."""
-        if self._followed is not None and not (self._gathers and not self._carries_on) and not self.is_training(pods):
+        followed = self._followed
+        if followed is not None and followed.plan.holds:
+            self._began = max(self._began, now)  # time passes without steps
+            if self._next is not None and not self._gathers:
+                self._follow(self._next, followed.pods)
+        if self._followed is not None and not (self._gathers and not self._carries_on) and not self._are_there(pods):
             for pod in self._followed.pods:
-                if pod.exit_code is None and pod.metrics.phase == PHASE_TRAINING:
+                if pod.exit_code is None and pod.metrics.phase in (PHASE_TRAINING, PHASE_HOLDING):
                     pod.metrics = replace(pod.metrics, phase=PHASE_REFORMING, in_collective=True)
             if may_end(self._followed.pods):
                 self._reform(self._followed, pods, now)
-        if self._gathers and (not self._carries_on or self.is_training(pods)):
+        if self._gathers and (not self._carries_on or self._are_there(pods)):
             self._gather(pods, now)
 
     def _reform(self, followed: FollowedPlan, pods: Pods, now: float) -> None:
@@ -210,7 +219,7 @@ class Training:
             step=self.step,
             epoch=self._epoch,
             total_steps=self._scenario.total_steps or 0,
-            phase=PHASE_TRAINING,
+            phase=PHASE_HOLDING if plan.holds else PHASE_TRAINING,
             rank=rank,
         )
 

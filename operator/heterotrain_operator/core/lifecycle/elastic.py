@@ -18,6 +18,7 @@ from heterotrain_operator.core.facts import Facts, group_of, listed, multiples_o
 from heterotrain_operator.core.lifecycle import following, membership, passing, transitions
 from heterotrain_operator.core.lifecycle.arrivals import NOTHING_LACKS, Lacking, lacking, with_arrivals
 from heterotrain_operator.core.lifecycle.ends import has_left
+from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold, too_few
 from heterotrain_operator.core.lifecycle.membership import Change
 from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inherited, place_of
 from heterotrain_operator.core.lifecycle.publishing import carried_on, changed_plan, next_version
@@ -28,7 +29,7 @@ from heterotrain_operator.core.lifecycle.returning import Returning, returning
 from heterotrain_operator.core.lifecycle.vacancies import vacancies
 from heterotrain_operator.core.lifecycle.warm_up import slowed
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen
-from heterotrain_operator.core.outcomes import decision, with_remark
+from heterotrain_operator.core.outcomes import Health, decision, with_remark
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import Bounds
@@ -288,6 +289,7 @@ def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Chang
     seats = _seats(job, change, bounds_in_passes(job, groups, known))
     split = _split(job, before, change, prior, seats, instead=expected_batches(job, memory))
     reported = (worker.metrics.generation for worker in facts.workers if worker.metrics is not None)
+    few = too_few(job, groups)
     plan = Plan(
         version=next_version(facts, memory),
         generation=max(before.generation, memory.generation, *reported) + 1,
@@ -297,6 +299,7 @@ def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Chang
             for worker, batch in zip(change.members, split.batches, strict=True)
         ),
         continues=change.continues,
+        holds=bool(few),
     )
     plan = with_passes(plan, bounds_at_once(job, groups, known))
     known, _ = _known(job, facts, memory, change, plan)
@@ -305,8 +308,12 @@ def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Chang
     memory = changed_plan(memory, plan, now, known, joining=coming, entering=entering, leaving=change.leaving)
     memory = transitions.begun(facts, memory, change, now)
     reason = f"plan {plan.version} {_words(change)}; {split.reason}"
-    event = Event("Normal", "GenerationChanged", reason)
-    return decision(job, "Running", "GenerationChanged", reason, plan=plan, events=(event, *told)), memory
+    events = (Event("Normal", "GenerationChanged", reason), *told)
+    if not few:
+        return decision(job, "Running", "GenerationChanged", reason, plan=plan, events=events), memory
+    health = Health(degraded=f"training holds: {few}", degraded_code=BELOW_MIN_REPLICAS)
+    events = (*events, begins_to_hold(few, plan.version))
+    return decision(job, "Running", "GenerationChanged", reason, health=health, plan=plan, events=events), memory
 
 
 def _split(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Member, Plan
+from heterotrain.contract import PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
@@ -87,9 +87,9 @@ def _follows(worker: WorkerSeen) -> bool:
 
 
 def _agree(metrics: list[WorkerMetrics]) -> bool:
-    """Whether these workers train together, with samples, in one generation."""
+    """Whether these workers train together, or hold, with samples, in one generation."""
     return (
-        all(worker.phase == PHASE_TRAINING for worker in metrics)
+        all(worker.phase in (PHASE_TRAINING, PHASE_HOLDING) for worker in metrics)
         and len({worker.generation for worker in metrics}) == 1
         and any(worker.batch_size > 0 for worker in metrics)
     )

@@ -2,8 +2,8 @@
 
 Source: LB-BSP, algorithm 2, which asks that a straggler be removed once its batch cannot be lowered any further. Here
 it leaves when the predicted step without it is shorter, by the same global batch, and its group has more workers than
-`minReplicas`. The place comes back when the group's `replicas` are changed, when stragglers are no longer to be
-removed, or when all workers start again.
+`minReplicas` (one, if absent). The place comes back when the group's `replicas` are changed, when stragglers are no
+longer to be removed, or when all workers start again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) ->
             continue
         group = group_of(job, worker.group)
         has_to_stay = worker.name == facts.plan.leader and memory.protocol < MEMBERS_MAY_END
-        few = in_group[group.name] <= max(group.min_replicas, 0) or in_group[group.name] != group.replicas
+        few = (
+            in_group[group.name] <= (1 if group.min_replicas is None else group.min_replicas)
+            or in_group[group.name] != group.replicas
+        )
         if few or has_to_stay or advised.get(key_of(worker.uid), 0) < ENOUGH_INTERVALS:
             continue
         removed = _with_removal(job, memory.removed, group.name)

@@ -21,7 +21,7 @@ Entry = dict[str, Any]
 PAUSE_PHASES = frozenset({contract.PHASE_CHECKPOINTING, contract.PHASE_EVALUATING, contract.PHASE_PAUSED})
 """Phases of a worker that does something between two steps which takes longer than a step."""
 
-TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, *PAUSE_PHASES})
+TRAINING_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_HOLDING, *PAUSE_PHASES})
 """Phases of a worker that takes part in the training; writing a checkpoint is part of it."""
 
 PHASE_DELETED = "deleted"

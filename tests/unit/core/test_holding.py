@@ -1,0 +1,177 @@
+"""A job holds while a group has fewer members than `minReplicas`: nobody takes a step until others have joined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING
+from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
+from heterotrain_operator.core.lifecycle.following import has_trained
+from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, too_few
+from heterotrain_operator.core.model import Condition, Decision, Group, Job
+from unit.core.test_membership import A, B, C, names, reasons
+from unit.core.traces import World
+
+
+def world(least: int | None, replicas: int = 3, **changes: object) -> World:
+    """One group of workers that trains."""
+    job = Job("job", (Group("a", replicas, min_replicas=least),), global_batch=192)
+    made = World(replace(job, **changes), protocol=3)  # type: ignore[arg-type]  # the tests' care
+    made.start().run(3)
+    return made
+
+
+def degraded(decision: Decision) -> Condition:
+    [found] = [each for each in decision.conditions if each.type == "Degraded"]
+    return found
+
+
+def holding(made: World) -> World:
+    """Two of three workers have ended, and the one that is left has gone over to the plan that says so."""
+    for name in (B, C):
+        made.workers[name].end(137)
+    assert "GenerationChanged" in reasons(made.tick())
+    made.train(3)
+    return made
+
+
+def wait(made: World, looks: int, seconds: float = 5.0, *, ready: bool = True) -> list[Decision]:
+    """Decisions of so many looks, between which members take steps if they may; new workers get `ready` or do not."""
+    decisions = []
+    for _ in range(looks):
+        for name, pod in made.workers.items():
+            if name not in (A, B, C) and not has_trained(pod.seen()):
+                pod.ready_at, pod.metrics = (None, READY) if ready else (made.now + 1e6, FIRST_WORDS)
+        decisions.append(made.tick(seconds))
+        made.train(1)
+    return decisions
+
+
+def test_fewer_members_than_the_least_take_no_step_and_more_go_on() -> None:
+    made = world(least=2)
+    holding(made)
+    assert made.plan is not None
+    assert made.plan.holds
+    step = made.cluster.training.step
+    made.train(20)
+    assert made.cluster.training.step == step
+    assert made.workers[A].metrics.phase == PHASE_HOLDING
+    wait(made, 8)
+    assert not made.plan.holds
+    made.train(20)
+    assert made.cluster.training.step > step
+    assert len(made.plan.members) == 3
+    assert made.memory.restarts == 0
+
+
+def test_as_many_members_as_the_least_train_on() -> None:
+    made = world(least=2)
+    made.workers[B].end(137)
+    decision = made.tick()
+    assert decision.plan is not None
+    assert not decision.plan.holds
+    assert degraded(decision).reason != BELOW_MIN_REPLICAS
+
+
+def test_without_a_least_whoever_is_left_trains_on() -> None:
+    made = holding(world(least=None))
+    assert made.plan is not None
+    assert not made.plan.holds
+
+
+def test_that_a_job_holds_and_why_is_reported_once_and_shown_all_the_time() -> None:
+    made = world(least=3)
+    made.workers[B].end(137)
+    decisions = [made.tick(), *wait(made, 2, ready=False)]
+    assert [reasons(each).count(BELOW_MIN_REPLICAS) for each in decisions] == [1, 0, 0]
+    for each in decisions:
+        assert each.phase == "Running"
+        assert degraded(each).status
+        assert degraded(each).reason == BELOW_MIN_REPLICAS
+        assert "group a has 2 of at least 3 workers" in degraded(each).message
+    decisions = wait(made, 10)
+    assert not degraded(decisions[-1]).status
+
+
+def test_workers_that_hold_for_long_do_not_count_as_hanging() -> None:
+    made = world(least=3, startup_deadline_seconds=1e5, progress_timeout_seconds=60.0)
+    made.workers[B].end(137)
+    decisions = wait(made, 60, 30.0, ready=False)
+    assert {each.phase for each in decisions} == {"Running"}
+    assert [degraded(each).reason for each in decisions] == [BELOW_MIN_REPLICAS] * 60
+    assert made.memory.restarts == 0
+    wait(made, 8)
+    assert not degraded(made.tick()).status
+
+
+def test_least_that_is_raised_makes_members_hold_and_one_that_is_lowered_lets_them_go_on() -> None:
+    made = world(least=None)
+    made.job = replace(made.job, groups=(Group("a", 5, min_replicas=5),))
+    decision = made.tick()
+    assert decision.plan is not None
+    assert decision.plan.holds
+    assert decision.plan.generation == 1
+    assert decision.plan.apply_at == "step"
+    made.train(30)  # it takes some steps until all have gone over
+    step = made.cluster.training.step
+    made.train(5)
+    assert made.cluster.training.step == step
+    made.job = replace(made.job, groups=(Group("a", 3, min_replicas=3),))
+    made.tick()
+    assert made.plan is not None
+    assert not made.plan.holds
+    made.tick()
+    made.train(5)
+    assert made.cluster.training.step > step
+
+
+def test_batches_are_not_changed_while_nobody_takes_a_step() -> None:
+    made = holding(world(least=2))
+    assert made.plan is not None
+    before = made.plan.batch_sizes
+    made.workers[A].scale *= 4
+    assert {each.plan for each in wait(made, 20, ready=False)} == {None}
+    assert made.plan.batch_sizes == before
+
+
+def test_job_to_which_nobody_comes_any_more_fails() -> None:
+    made = world(least=3, backoff_limit=1)
+    made.workers[B].end(137)
+    decisions = [made.tick()]
+    for _ in range(40):
+        for name, pod in made.workers.items():
+            if name not in (A, C) and pod.exit_code is None:
+                pod.end(1)
+        decisions += wait(made, 1, 10)
+        if decisions[-1].phase != "Running":
+            break
+    assert decisions[-1].phase == "Failed"
+    assert "group a has 2 of at least 3 workers" in decisions[-1].reason
+    assert made.memory.reason == "BackoffLimitExceeded"
+
+
+def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None:
+    made = holding(world(least=2, startup_deadline_seconds=1e6))
+    for _ in range(3):
+        made.plan = None
+        made.tick()
+        made.train(2)
+    assert made.memory.restarts == 0
+
+
+@pytest.mark.parametrize("groups", [("a", "a", "b"), ("a", "a", "b", "b")])
+def test_each_group_has_a_least_of_its_own(groups: tuple[str, ...]) -> None:
+    job = Job("job", (Group("a", 2, min_replicas=2), Group("b", 2, min_replicas=2), Group("c", 2)), 192)
+    expected = "" if len(groups) == 4 else "group b has 1 of at least 2 workers"
+    assert too_few(job, groups) == expected
+
+
+def test_members_that_need_one_another_do_not_hold() -> None:
+    job = Job("job", (Group("a", 3, min_replicas=3),), global_batch=192)
+    made = World(job, protocol=MEMBERS_CHANGE)
+    made.start().run(3)
+    made.workers[B].end(137)
+    assert made.tick().phase == "Restarting"
+    assert names(made.plan) == [A, B, C]
