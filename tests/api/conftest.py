@@ -37,6 +37,14 @@ def _changed(document: Document, changes: dict[str, Any]) -> Document:
 
 
 @pytest.fixture
+def alone(good: Document) -> Document:
+    """The good manifest with its group `slow` alone, of which users set nothing but the number of workers."""
+    (slow,) = (group for group in good["spec"]["workerGroups"] if group["name"] == "slow")
+    kept = {name: slow[name] for name in ("name", "template")}
+    return {**good, "spec": {**good["spec"], "workerGroups": [kept], "replicas": 3}}
+
+
+@pytest.fixture
 def changed(good: Document) -> Callable[[dict[str, Any]], Document]:
     """The good manifest with values at paths such as `spec.workerGroups[0].replicas` replaced."""
     return lambda changes: _changed(good, changes)

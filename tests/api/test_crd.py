@@ -143,12 +143,20 @@ def test_crd_serves_status_short_name_and_columns_of_the_status(schema: Document
     spec = crd.custom_resource_definition()["spec"]
     (version,) = spec["versions"]
     assert spec["names"]["shortNames"] == ["htj"]
-    assert version["subresources"] == {"status": {}}
+    assert version["subresources"]["status"] == {}
     columns = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
     assert columns["Phase"] == ".status.phase"
     for path in columns.values():
         if path.startswith(".status"):
             assert node_at(schema, path[1:])
+
+
+def test_crd_serves_a_scale_whose_paths_are_fields_of_the_right_types(schema: Document) -> None:
+    (version,) = crd.custom_resource_definition()["spec"]["versions"]
+    scale = version["subresources"]["scale"]
+    types = {name: node_at(schema, path.removeprefix("."))["type"] for name, path in scale.items()}
+    assert types == {"specReplicasPath": "integer", "statusReplicasPath": "integer", "labelSelectorPath": "string"}
+    assert "default" not in node_at(schema, "spec.replicas"), "it would take the number from every job's groups"
 
 
 def test_every_rule_is_valid_cel_with_a_plain_message(schema: Document) -> None:
@@ -205,6 +213,16 @@ def test_mutable_field_may_change(
     change: Document, changed: Change, good: Document, admit: Callable[..., list[str]]
 ) -> None:
     assert admit(changed(change), old=good) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 2), (3, 4), (3, None)])
+def test_replicas_of_the_job_may_be_set_changed_and_taken_away(
+    before: int | None, after: int | None, alone: Document, admit: Callable[..., list[str]]
+) -> None:
+    def of(replicas: int | None) -> Document:
+        return {**alone, "spec": {**alone["spec"], "replicas": replicas}}
+
+    assert admit(of(after), old=of(before)) == []
 
 
 @pytest.mark.parametrize(

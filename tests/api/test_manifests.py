@@ -57,7 +57,7 @@ def test_everything_not_available_yet_is_in_the_table() -> None:
 
 
 def test_good_manifest_is_admitted_by_both(good: Document, admit: Callable[..., list[str]]) -> None:
-    assert parse_manifest(good).spec.replicas == 3
+    assert parse_manifest(good).spec.total_replicas == 3
     assert admit(good) == []
 
 
@@ -197,6 +197,49 @@ def test_claim_beside_other_mounts_is_accepted(changed: Change, admit: Callable[
     )
     assert parse_manifest(document).spec.checkpoint.persistent_volume_claim == "digits"
     assert admit(document) == []
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{}, {"replicas": 1}, {"minReplicas": 3, "maxReplicas": 3}, {"replicas": 9, "maxReplicas": 4}, {"replicas": 5_000}],
+    ids=str,
+)
+def test_replicas_of_the_job_hold_whatever_its_only_group_says(
+    own: dict[str, int], alone: Document, admit: Callable[..., list[str]]
+) -> None:
+    alone["spec"]["workerGroups"][0] |= own
+    spec = parse_manifest(alone).spec
+    assert (spec.total_replicas, [group.replicas for group in spec.sized_groups]) == (3, [3])
+    assert admit(alone) == []
+
+
+@pytest.mark.parametrize("bounds", [(1, None), (3, None), (1, 2), (1, 4), (3, 4)], ids=str)
+@pytest.mark.parametrize("own", [1, 3])
+@pytest.mark.parametrize("of_job", [None, 1, 3, 5])
+def test_both_judge_the_replicas_that_hold(
+    of_job: int | None, own: int, bounds: tuple[int, int | None], alone: Document, admit: Callable[..., list[str]]
+) -> None:
+    least, most = bounds
+    alone["spec"]["replicas"] = of_job
+    alone["spec"]["workerGroups"][0] |= {"replicas": own, "minReplicas": least, "maxReplicas": most}
+    holds = own if of_job is None else of_job
+    wrong = [*["minReplicas"] * (least > holds), *["maxReplicas"] * (most is not None and most < holds)]
+    assert [message.split()[0] for message in admit(alone)] == wrong
+    assert [problem.path.rpartition(".")[2] for problem in (_problems(alone) if wrong else ())] == wrong
+
+
+def test_groups_say_their_own_replicas_where_the_job_says_none(good: Document) -> None:
+    spec = parse_manifest(good).spec
+    assert spec.replicas is None
+    assert spec.sized_groups == spec.worker_groups
+
+
+def test_job_of_several_groups_is_told_only_that_replicas_are_for_one(
+    changed: Change, admit: Callable[..., list[str]]
+) -> None:
+    document = changed({"spec.replicas": 9})
+    assert [problem.path for problem in _problems(document)] == ["spec.replicas"]
+    assert admit(document) == ["spec.replicas is only for jobs with one worker group; set spec.workerGroups[].replicas"]
 
 
 def test_gpu_groups_are_accepted(changed: Change) -> None:

@@ -68,6 +68,14 @@ def test_core_sees_groups_with_their_limits(good: Document) -> None:
     assert (job.name, job.global_batch, job.policy, job.initial) == ("digits", 192, "Optimal", "Uniform")
 
 
+def test_core_sees_the_replicas_of_the_job_as_those_of_its_only_group(alone: Document) -> None:
+    alone["spec"]["workerGroups"][0] |= {"replicas": 2, "maxReplicas": 4}
+    alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
+    job = to_core(parse_manifest(alone))
+    assert [(group.name, group.replicas) for group in job.groups] == [("slow", 3)]
+    assert job.global_batch == 3 * 32
+
+
 def test_core_sees_the_multiples_of_batches(changed: Change) -> None:
     job = to_core(parse_manifest(changed({"spec.workerGroups[1].batchSize": {"multipleOf": 16}})))
     assert [group.multiple_of for group in job.groups] == [1, 16]

@@ -41,6 +41,10 @@ class JobOnCluster:
         """The object; None if it is gone."""
         return self.cluster.api.find(self._path)
 
+    def scale_subresource(self) -> Document:
+        """Its subresource scale, as autoscalers read it. Raises ApiError."""
+        return self.cluster.api.get(f"{self._path}/scale")
+
     @property
     def status(self) -> Document:
         """Its status; empty before the operator has seen it."""
@@ -137,6 +141,10 @@ class JobOnCluster:
     def patch(self, spec: Document) -> None:
         """Change its spec, as a user does."""
         self._kubectl("patch", "heterotrainingjob", self.name, "--type=merge", f"--patch={json.dumps({'spec': spec})}")
+
+    def scale(self, replicas: int, *preconditions: str) -> None:
+        """`kubectl scale`. Raises AssertionError, with its reason, if it is refused."""
+        self._kubectl("scale", "heterotrainingjob", self.name, f"--replicas={replicas}", *preconditions)
 
     def resize(self, group: str, cpu: str) -> None:
         """Change the CPU limit of a running worker in place."""

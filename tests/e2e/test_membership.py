@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from e2e.api import Document
+from e2e.api import CORE, ApiError, Document
 from e2e.cluster import Cluster
 from e2e.conftest import Apply
 from e2e.history import History
@@ -41,6 +41,8 @@ def test_replicas_change_while_the_others_train(apply: Apply) -> None:
     with History(changed) as history:
         changed.wait_for_step(20)
         stay = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in changed.pods()}
+        with pytest.raises(AssertionError, match=r"spec\.replicas is only for jobs with one worker group"):
+            changed.scale(3)
         set_replicas(changed, "small", 3)
         wait_for_members(changed, 4)
         changed.wait_for_step(changed.step() + 10)
@@ -58,6 +60,36 @@ def test_replicas_change_while_the_others_train(apply: Apply) -> None:
     firsts = [later.time - sooner.time for sooner, later in pairwise(records) if later.mark == "first"]
     usual = sorted(later.time - sooner.time for sooner, later in pairwise(records))[len(records) // 2]
     print(f"first steps under a plan took {', '.join(f'{each:.2f}' for each in firsts)} s, usual ones {usual:.2f} s")
+
+
+def test_a_job_of_one_group_is_scaled_while_it_trains(apply: Apply) -> None:
+    scaled = apply(job("digits", group("cpu", "400m", replicas=2, maxReplicas=3)))
+    with History(scaled) as history:
+        scaled.wait_for_step(10)
+        stay = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in scaled.pods()}
+        # What autoscalers begin with is there only once the job says its replicas; kubectl needs nothing before.
+        with pytest.raises(ApiError, match="does not exist"):
+            scaled.scale_subresource()
+        with pytest.raises(AssertionError, match="maxReplicas must be at least replicas"):
+            scaled.scale(4)
+        scaled.scale(3)
+        wait_for_members(scaled, 3)
+        shown = wait_for(
+            lambda: found if (found := scaled.scale_subresource())["status"]["replicas"] == 3 else None,
+            30,
+            "three workers in the subresource scale",
+        )
+        assert shown["spec"]["replicas"] == 3
+        path = f"{CORE}/namespaces/{scaled.namespace}/pods"
+        selected = scaled.cluster.api.items(path, labelSelector=shown["status"]["selector"])
+        assert {pod["metadata"]["name"] for pod in selected} == {scaled.pod_name("cpu", index) for index in range(3)}
+        scaled.scale(2, "--current-replicas=3")
+        wait_for_members(scaled, 2)
+        wait_for(lambda: len(scaled.pods()) == 2, START_SECONDS, "the pod of the worker that left to go")
+    assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in scaled.pods()} == stay
+    assert [phase for phase in history.phases if phase != "Created"] == ["Running"]
+    assert scaled.status["restarts"] == 0
+    assert_no_step_lost(scaled.records("cpu"))
 
 
 @pytest.mark.parametrize(

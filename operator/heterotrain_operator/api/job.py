@@ -10,6 +10,7 @@ from heterotrain_operator.api.base import (
     DNS_LABEL,
     MAX_GROUPS,
     MAX_NAME,
+    MAX_REPLICAS,
     MAX_STEPS,
     SERVICE_NAME,
     Model,
@@ -74,6 +75,11 @@ class JobSpec(Model):
         description="The groups of workers; each is alike in hardware, image, price and bounds.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = Field(
+        default=None,
+        description="Workers of the job's only group, in place of that group's own replicas, which are then without "
+        "effect; kubectl scale and autoscalers write it. Only for jobs with one worker group.",
+    )
     training: Training = Field(description="What is trained and until when.")
     batching: Batching = Field(default_factory=Batching, description="How the global batch is split over the workers.")
     stragglers: Stragglers = Field(
@@ -88,16 +94,27 @@ class JobSpec(Model):
     run_policy: RunPolicy = Field(default_factory=RunPolicy, description="How the job starts, ends and is cleaned up.")
 
     @property
-    def replicas(self) -> int:
+    def sized_groups(self) -> tuple[WorkerGroup, ...]:
+        """The worker groups with the replicas that hold: whoever asks for the number of workers asks these.
+
+        `replicas` of the job replace those of its only group; of several groups each keeps its own.
+        """
+        if self.replicas is None or len(self.worker_groups) != 1:
+            return self.worker_groups
+        (only,) = self.worker_groups
+        return (only.model_copy(update={"replicas": self.replicas}),)
+
+    @property
+    def total_replicas(self) -> int:
         """Workers wanted, over all groups."""
-        return sum(group.replicas for group in self.worker_groups)
+        return sum(group.replicas for group in self.sized_groups)
 
     @property
     def global_batch_size(self) -> int:
         """Samples per step over all workers; 0 if the job does not say."""
         if self.training.global_batch_size is not None:
             return self.training.global_batch_size
-        return (self.training.batch_size_per_worker or 0) * self.replicas
+        return (self.training.batch_size_per_worker or 0) * self.total_replicas
 
 
 class HeteroTrainingJob(Model):

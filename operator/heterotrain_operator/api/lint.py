@@ -16,6 +16,7 @@ from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.problems import Problem, render_path
 from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 
 _Path = tuple[str | int, ...]
 _Found = Iterator[tuple[_Path, str]]
@@ -55,7 +56,16 @@ def faults(job: HeteroTrainingJob, volumes: Collection[str] = ()) -> list[Proble
 
 def doubts(job: HeteroTrainingJob) -> list[Problem]:
     """What a cluster accepts, but was hardly intended."""
-    return _everywhere(job, _pod_doubts)
+    return [*_replicas_without_effect(job), *_everywhere(job, _pod_doubts)]
+
+
+def _replicas_without_effect(job: HeteroTrainingJob) -> Iterator[Problem]:
+    """Replicas of a group beside other ones of the job; a cluster writes the default into every group."""
+    default = WorkerGroup.model_fields["replicas"].default
+    for index, (group, sized) in enumerate(zip(job.spec.worker_groups, job.spec.sized_groups, strict=True)):
+        if group.replicas not in (default, sized.replicas):
+            where = f"spec.workerGroups[{index}].replicas"
+            yield Problem(where, f"is without effect, for spec.replicas is {sized.replicas}; found {group.replicas}")
 
 
 def _everywhere(job: HeteroTrainingJob, judge: Callable[[Mapping[str, Any]], _Found]) -> list[Problem]:

@@ -6,6 +6,7 @@ A suspended job is no exception: its checkpoint was made by what it asked for be
 from __future__ import annotations
 
 MUTABLE = (
+    "spec.replicas",
     "spec.workerGroups[].replicas",
     "spec.workerGroups[].minReplicas",
     "spec.workerGroups[].maxReplicas",

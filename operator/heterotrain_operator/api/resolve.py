@@ -43,7 +43,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
                 flops=group.flops,
                 min_replicas=group.min_replicas,
             )
-            for group in spec.worker_groups
+            for group in spec.sized_groups
         ),
         global_batch=spec.global_batch_size,
         policy=spec.batching.policy,

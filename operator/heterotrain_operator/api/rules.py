@@ -15,9 +15,79 @@ from heterotrain_operator.api.template import template_problems
 from heterotrain_operator.core.split.multiples import divide_each_other, last_multiple, next_multiple, unreachable
 from heterotrain_operator.core.split.passes import in_passes
 
+_REPLICAS = ("spec.replicas", "spec.workerGroups[].replicas")
+"""What the number of workers follows from, for the rules that read it."""
+
+
+def _cel_replicas(spec: str) -> str:
+    """In CEL, the replicas that hold of a group `g`, as `JobSpec.sized_groups` has them; `spec` is the job's."""
+    return f"(has({spec}.replicas) && {spec}.workerGroups.size() == 1 ? {spec}.replicas : g.replicas)"
+
+
+def _cel_most_replicas(spec: str) -> str:
+    """In CEL, what `WorkerGroup.most_replicas` is of such a group."""
+    return f"(has(g.maxReplicas) ? g.maxReplicas : {_cel_replicas(spec)})"
+
+
+def _replicas_are_of_one_group(job: HeteroTrainingJob) -> Iterator[Problem]:
+    groups = len(job.spec.worker_groups)
+    if job.spec.replicas is not None and groups != 1:
+        yield Problem(
+            "spec.replicas",
+            f"only for jobs with one worker group, found {groups}; set spec.workerGroups[].replicas",
+        )
+
+
+REPLICAS_ARE_OF_ONE_GROUP = Rule(
+    ("spec.replicas", "spec.workerGroups[].name"),
+    _replicas_are_of_one_group,
+    (
+        Cel(
+            "spec",
+            "!has(self.replicas) || self.workerGroups.size() == 1",
+            "spec.replicas is only for jobs with one worker group; set spec.workerGroups[].replicas",
+        ),
+    ),
+)
+
+
+def _replicas_in_bounds(job: HeteroTrainingJob) -> Iterator[Problem]:
+    groups = job.spec.sized_groups
+    named = "replicas" if job.spec.replicas is None or len(groups) != 1 else "spec.replicas"
+    for index, group in enumerate(groups):
+        where = f"spec.workerGroups[{index}]"
+        if group.min_replicas is not None and group.min_replicas > group.replicas:
+            yield Problem(
+                f"{where}.minReplicas",
+                f"must be at most {named}, {group.replicas}, found {group.min_replicas}",
+            )
+        if group.max_replicas is not None and group.max_replicas < group.replicas:
+            yield Problem(
+                f"{where}.maxReplicas",
+                f"must be at least {named}, {group.replicas}, found {group.max_replicas}",
+            )
+
+
+REPLICAS_IN_BOUNDS = Rule(
+    (*_REPLICAS, "spec.workerGroups[].minReplicas", "spec.workerGroups[].maxReplicas"),
+    _replicas_in_bounds,
+    (
+        Cel(
+            "spec",
+            f"self.workerGroups.all(g, !has(g.minReplicas) || g.minReplicas <= {_cel_replicas('self')})",
+            "minReplicas must be at most replicas",
+        ),
+        Cel(
+            "spec",
+            f"self.workerGroups.all(g, !has(g.maxReplicas) || g.maxReplicas >= {_cel_replicas('self')})",
+            "maxReplicas must be at least replicas",
+        ),
+    ),
+)
+
 
 def _pod_names_fit(job: HeteroTrainingJob) -> Iterator[Problem]:
-    for index, group in enumerate(job.spec.worker_groups):
+    for index, group in enumerate(job.spec.sized_groups):
         longest = f"{job.metadata.name}-{group.name}-{group.most_replicas - 1}"
         if len(longest) > MAX_NAME:
             yield Problem(
@@ -27,14 +97,13 @@ def _pod_names_fit(job: HeteroTrainingJob) -> Iterator[Problem]:
 
 
 POD_NAMES_FIT = Rule(
-    ("metadata.name", "spec.workerGroups[].name", "spec.workerGroups[].replicas", "spec.workerGroups[].maxReplicas"),
+    ("metadata.name", "spec.workerGroups[].name", *_REPLICAS, "spec.workerGroups[].maxReplicas"),
     _pod_names_fit,
     (
         Cel(
             "",
             "self.spec.workerGroups.all(g, size(self.metadata.name) + size(g.name) + 2 + "
-            "size(string((has(g.maxReplicas) ? g.maxReplicas : g.replicas) - 1)) "
-            f"<= {MAX_NAME})",
+            f"size(string({_cel_most_replicas('self.spec')} - 1)) <= {MAX_NAME})",
             f"names of pods, <job>-<group>-<index>, must have at most {MAX_NAME} characters",
         ),
     ),
@@ -42,7 +111,7 @@ POD_NAMES_FIT = Rule(
 
 
 def _plan_fits_into_a_config_map(job: HeteroTrainingJob) -> Iterator[Problem]:
-    groups = job.spec.worker_groups
+    groups = job.spec.sized_groups
     workers = sum(group.most_replicas for group in groups)
     needed = sum(group.most_replicas * bytes_of(job.metadata.name, group) for group in groups)
     if needed > MOST_BYTES:
@@ -54,12 +123,12 @@ def _plan_fits_into_a_config_map(job: HeteroTrainingJob) -> Iterator[Problem]:
 
 
 PLAN_FITS_INTO_A_CONFIG_MAP = Rule(
-    ("metadata.name", "spec.workerGroups[].name", "spec.workerGroups[].replicas", "spec.workerGroups[].maxReplicas"),
+    ("metadata.name", "spec.workerGroups[].name", *_REPLICAS, "spec.workerGroups[].maxReplicas"),
     _plan_fits_into_a_config_map,
     (
         Cel(
             "",
-            "self.spec.workerGroups.map(g, (has(g.maxReplicas) ? g.maxReplicas : g.replicas) * "
+            f"self.spec.workerGroups.map(g, {_cel_most_replicas('self.spec')} * "
             f"({WORKER_BYTES} + size(self.metadata.name) + 2 * size(g.name))).sum() <= {MOST_BYTES}",
             "too many workers: their plan does not fit into a ConfigMap; about 3000 do",
         ),
@@ -75,7 +144,7 @@ def _asked_batch(spec: JobSpec) -> tuple[int, str, str] | None:
     batch = spec.global_batch_size
     if asked.global_batch_size is not None:
         return batch, "spec.training.globalBatchSize", f"{batch} samples"
-    subject = f"{spec.replicas} workers x {asked.batch_size_per_worker} = {batch} samples"
+    subject = f"{spec.total_replicas} workers x {asked.batch_size_per_worker} = {batch} samples"
     return batch, "spec.training.batchSizePerWorker", subject
 
 
@@ -84,8 +153,8 @@ def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
     if asked is None:
         return
     batch, path, subject = asked
-    lows = [next_multiple(group.batch_size.min, group.batch_size.multiple_of) for group in spec.worker_groups]
-    least = sum(low * group.replicas for low, group in zip(lows, spec.worker_groups, strict=True))
+    lows = [next_multiple(group.batch_size.min, group.batch_size.multiple_of) for group in spec.sized_groups]
+    least = sum(low * group.replicas for low, group in zip(lows, spec.sized_groups, strict=True))
     if batch < least:
         yield Problem(
             path,
@@ -96,11 +165,11 @@ def _batch_fits_workers(job: HeteroTrainingJob) -> Iterator[Problem]:
 
 def _sum_in_words(spec: JobSpec, bounds: list[int]) -> str:
     return " + ".join(
-        f"{group.name} {group.replicas} x {bound}" for group, bound in zip(spec.worker_groups, bounds, strict=True)
+        f"{group.name} {group.replicas} x {bound}" for group, bound in zip(spec.sized_groups, bounds, strict=True)
     )
 
 
-_WORKERS = "self.workerGroups.map(g, g.replicas).sum()"
+_WORKERS = f"self.workerGroups.map(g, {_cel_replicas('self')}).sum()"
 _BATCH = (
     "(has(self.training.globalBatchSize) ? self.training.globalBatchSize"
     f" : self.training.batchSizePerWorker * {_WORKERS})"
@@ -111,7 +180,7 @@ BATCH_FITS_WORKERS = Rule(
     (
         "spec.training.globalBatchSize",
         "spec.training.batchSizePerWorker",
-        "spec.workerGroups[].replicas",
+        *_REPLICAS,
         "spec.workerGroups[].batchSize",
     ),
     _batch_fits_workers,
@@ -119,7 +188,7 @@ BATCH_FITS_WORKERS = Rule(
         Cel(
             "spec",
             f"{_BATCH_UNCLEAR} || self.workerGroups.map(g, (g.batchSize.min + g.batchSize.multipleOf - 1) / "
-            f"g.batchSize.multipleOf * g.batchSize.multipleOf * g.replicas).sum() <= {_BATCH}",
+            f"g.batchSize.multipleOf * g.batchSize.multipleOf * {_cel_replicas('self')}).sum() <= {_BATCH}",
             "the global batch must be at least the sum of replicas x batchSize.min",
         ),
     ),
@@ -127,7 +196,7 @@ BATCH_FITS_WORKERS = Rule(
 
 
 def _batch_is_a_sum_of_multiples(job: HeteroTrainingJob) -> Iterator[Problem]:
-    groups, asked = job.spec.worker_groups, _asked_batch(job.spec)
+    groups, asked = job.spec.sized_groups, _asked_batch(job.spec)
     multiples = [group.batch_size.multiple_of for group in groups]
     if asked is None or max(multiples, default=1) == 1 or not divide_each_other(multiples):
         return
@@ -150,7 +219,7 @@ BATCH_IS_A_SUM_OF_MULTIPLES = Rule(
     (
         "spec.training.globalBatchSize",
         "spec.training.batchSizePerWorker",
-        "spec.workerGroups[].replicas",
+        *_REPLICAS,
         "spec.workerGroups[].batchSize",
     ),
     _batch_is_a_sum_of_multiples,
@@ -212,7 +281,8 @@ def _metrics(job: HeteroTrainingJob) -> metrics.Metrics:
 RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     worker_groups.UNIQUE_NAMES.of(_groups),
     POD_NAMES_FIT,
-    worker_groups.REPLICAS_IN_BOUNDS.of(_groups),
+    REPLICAS_ARE_OF_ONE_GROUP,
+    REPLICAS_IN_BOUNDS,
     PLAN_FITS_INTO_A_CONFIG_MAP,
     worker_groups.BATCH_BOUNDS_IN_ORDER.of(_groups),
     worker_groups.BATCH_BOUNDS_HOLD_A_MULTIPLE.of(_groups),

@@ -184,6 +184,9 @@ class JobStatus(Model):
     replicas: Annotated[int, Field(ge=0, le=MAX_GROUPS * MAX_REPLICAS)] | None = Field(
         default=None, description="Workers wanted now, over all groups: without stragglers that were removed."
     )
+    selector: Text | None = Field(
+        default=None, description="Label selector of the workers' pods; autoscalers read it in the subresource scale."
+    )
     step: Number | None = Field(default=None, description="Committed steps.")
     total_steps: Number | None = Field(default=None, description="Steps at the end of training, if known.")
     epoch: Number | None = Field(default=None, description="Passes over the data begun, from 0.")

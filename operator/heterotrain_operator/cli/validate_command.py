@@ -108,7 +108,7 @@ def volumes_of(job: HeteroTrainingJob) -> set[str]:
 
 def described(job: HeteroTrainingJob) -> str:
     """A job in one line."""
-    groups, workers = len(job.spec.worker_groups), job.spec.replicas
+    groups, workers = len(job.spec.worker_groups), job.spec.total_replicas
     return (
         f"{job.metadata.name}, {workers} {'worker' if workers == 1 else 'workers'} in {groups} "
         f"{'group' if groups == 1 else 'groups'}, global batch {job.spec.global_batch_size}, "

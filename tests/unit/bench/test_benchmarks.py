@@ -289,4 +289,4 @@ def test_gpu_jobs_are_valid():
     options = gpu.parse(["--width", "8", "--cpu-workers", "2"])
     groups = [gpu.group("gpu", 1, options, replicas=1, device="gpu", onMissingDevice="UseCPU", flops=1e12)]
     groups += [gpu.group("cpu", 2, options, replicas=2, flops=1e10)]
-    assert parse_manifest(gpu.manifest(groups, "Static", options)).spec.replicas == 3
+    assert parse_manifest(gpu.manifest(groups, "Static", options)).spec.total_replicas == 3

@@ -167,6 +167,20 @@ def test_volume_that_nobody_mounts_is_doubtful(tmp_path: Path, capsys: pytest.Ca
     assert f"Doubtful: {PLACE}.volumes[0]: volume 'data' is mounted nowhere" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("own", "doubtful"), [(1, False), (3, False), (2, True)])
+def test_replicas_of_a_group_beside_other_ones_of_the_job_are_doubtful(
+    own: int, doubtful: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = job()
+    document["spec"]["workerGroups"][0]["replicas"] = own
+    document["spec"]["replicas"] = 3
+    assert main(["validate", str(write(tmp_path / "job.yaml", document))]) == 0
+    said = capsys.readouterr().out
+    assert "is valid: job, 3 workers in 1 group" in said
+    doubt = "Doubtful: spec.workerGroups[0].replicas: is without effect, for spec.replicas is 3; found 2"
+    assert (doubt in said) is doubtful
+
+
 def test_examples_leave_no_doubt() -> None:
     assert main(["validate", "--strict", str(ROOT / "examples")]) == 0
 

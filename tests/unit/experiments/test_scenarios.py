@@ -232,6 +232,19 @@ def test_run_becomes_a_scenario_with_its_own_times_and_noise(tmp_path: Path):
     assert series[2] / series[1] == pytest.approx(1.3 / 0.85, rel=1e-3)
 
 
+def test_run_of_a_job_whose_replicas_are_its_own_becomes_a_scenario_of_as_many_workers(tmp_path: Path):
+    series = run_folder(tmp_path, (100, 100, 100)) / "optimal-0-series.jsonl"
+    text = series.read_text("utf-8")
+    for index, name in enumerate(("large", "medium", "small")):
+        text = text.replace(f"digits-{name}-0", f"digits-large-{index}")
+    series.write_text(text, "utf-8")
+    manifest = yaml.safe_load((tmp_path / "manifest.yaml").read_text("utf-8"))
+    manifest["spec"] |= {"workerGroups": manifest["spec"]["workerGroups"][:1], "replicas": 3}
+    (tmp_path / "manifest.yaml").write_text(yaml.safe_dump(manifest), "utf-8")
+    scenario = load_simulation(tmp_path).scenario
+    assert [name for name, _ in scenario.workers()] == ["digits-large-0", "digits-large-1", "digits-large-2"]
+
+
 def test_one_batch_size_makes_times_proportional_to_it(tmp_path: Path):
     model = load_simulation(run_folder(tmp_path, (100, 100, 100))).scenario.model_of("digits-small-0", "small")
     assert isinstance(model.law, laws.Affine)

@@ -10,14 +10,15 @@ import pytest
 from heterotrain.contract import Member
 from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError, JobGoneError
-from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, PLAN_KEY
+from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, LABEL_JOB, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.observe.absences import Absences
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer, StatusError
-from unit.kube.worlds import JOB, NAMES, NOW, World, owner, rebalance, refusing, written
+from unit.kube.documents import Document
+from unit.kube.worlds import JOB, NAMES, NOW, TEMPLATE, World, owner, rebalance, refusing, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
 LEADER = NAMES[0]
@@ -489,6 +490,33 @@ def test_many_absent_members_are_asked_for_at_once(gateway: Gateway, api: ApiSer
     assert absences.members(members, {}) == []
     assert absences.members(members, {}) == []
     assert [verb for verb, _, _ in api.reads] == ["list"]
+
+
+SCALED: Document = {"workerGroups": [{"name": "small", "replicas": 9, "template": TEMPLATE}], "replicas": 2}
+"""A job of one group, whose own replicas are without effect."""
+
+
+def test_job_that_is_scaled_gets_as_many_pods_and_its_status_selects_them(api: ApiServer, gateway: Gateway) -> None:
+    world = World(api, gateway, SCALED)
+    world.round()
+    assert api.names("pods") == ["digits-small-0", "digits-small-1"]
+    api.change("heterotrainingjobs", "digits", {"spec": {"replicas": 3}})
+    world.round(11)
+    assert api.names("pods") == ["digits-small-0", "digits-small-1", "digits-small-2"]
+    assert world.status["replicas"] == 3
+    api.put("pods", {"metadata": {"name": "somebodys", "labels": {LABEL_JOB: "digits"}}})
+    found = api.listed("pods", "team-a", world.status["selector"])["items"]
+    assert [pod["metadata"]["name"] for pod in found] == ["digits-small-0", "digits-small-1", "digits-small-2"]
+
+
+def test_all_workers_of_a_scaled_job_are_asked_for_when_its_plan_is_lost(api: ApiServer, gateway: Gateway) -> None:
+    world = World(api, gateway, {**SCALED, "workerGroups": [{"name": "small", "template": TEMPLATE}]})
+    world.train("digits-small-0", "digits-small-1")
+    api.remove("configmaps", "digits-plan")
+    decision = world.round(20, pods=[pod for pod in world.pods if pod.name != "digits-small-1"])
+    assert (decision.phase, decision.create, decision.delete) == ("Running", (), ())
+    assert decision.plan is not None
+    assert len(decision.plan.members) == 2
 
 
 def test_finished_job_is_deleted_when_its_time_is_over(world: World, api: ApiServer) -> None:

@@ -29,6 +29,7 @@ def test_status_says_how_the_job_stands() -> None:
         "phase": "Running",
         "ready": "3/3",
         "replicas": 3,
+        "selector": "heterotrain.dev/job-name=digits,heterotrain.dev/job-role=worker",
         "step": 120,
         "totalSteps": 150,
         "epoch": 4,
@@ -362,6 +363,11 @@ def test_workers_that_are_wanted_are_those_that_are_left_once_a_straggler_was_re
     assert (found["ready"], found["replicas"]) == ("2/2", 2)
     found = status(seen=seen, decided=decision(removed=(("small", 1),)))
     assert found["ready"] == "2/2", "and no more, while it is about to leave"
+
+
+def test_workers_that_are_wanted_are_as_many_as_the_job_says_of_its_only_group() -> None:
+    found = status(spec={**groups(replicas=2), "replicas": 4})
+    assert (found["ready"], found["replicas"]) == ("2/4", 4)
 
 
 def test_workers_of_a_job_that_is_over_are_gone() -> None:

@@ -204,11 +204,14 @@ class World:
             if found is not None and found["metadata"].get("deletionTimestamp"):
                 self.api.remove("pods", name)
 
-    def train(self) -> Plan:
-        """From nothing to a plan that all follow and that was written of in the status; its write is forgotten."""
+    def train(self, *names: str) -> Plan:
+        """From nothing to a plan that all follow and that was written of in the status; its write is forgotten.
+
+        `names` are those of its workers, if the job is not the usual one.
+        """
         self.round()
         self.run_pods()
-        self.workers.wait(*NAMES)
+        self.workers.wait(*(names or NAMES))
         self.round()
         self.workers.follow(self.plan)
         self.round()

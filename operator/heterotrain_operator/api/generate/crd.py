@@ -28,6 +28,13 @@ _COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
 )
 
+_SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+"""Fields behind the subresource `scale`. A path cannot lead into a list, so none can name the replicas of a group."""
+
 
 def custom_resource_definition() -> dict[str, Any]:
     """The CustomResourceDefinition as one JSON-like value."""
@@ -56,7 +63,7 @@ def custom_resource_definition() -> dict[str, Any]:
                     "name": version,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, "scale": _SCALE},
                     "additionalPrinterColumns": [
                         {"name": name, "type": kind, "jsonPath": path, "description": description}
                         for name, kind, path, description in _COLUMNS

@@ -48,7 +48,9 @@ class WorkerGroup(Model):
         "which must stay within 63 characters.",
     )
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = Field(
-        default=1, description="Workers of this group; between minReplicas and maxReplicas."
+        default=1,
+        description="Workers of this group; between minReplicas and maxReplicas. Without effect where spec.replicas is "
+        "set.",
     )
     min_replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
         default=None,
@@ -113,39 +115,6 @@ UNIQUE_NAMES = Rule(
             "spec.workerGroups",
             "self.all(g, self.exists_one(other, other.name == g.name))",
             "names of worker groups must be unique",
-        ),
-    ),
-)
-
-
-def _replicas_in_bounds(groups: WorkerGroups) -> Iterator[Problem]:
-    for index, group in enumerate(groups):
-        where = f"spec.workerGroups[{index}]"
-        if group.min_replicas is not None and group.min_replicas > group.replicas:
-            yield Problem(
-                f"{where}.minReplicas",
-                f"must be at most replicas, {group.replicas}, found {group.min_replicas}",
-            )
-        if group.max_replicas is not None and group.max_replicas < group.replicas:
-            yield Problem(
-                f"{where}.maxReplicas",
-                f"must be at least replicas, {group.replicas}, found {group.max_replicas}",
-            )
-
-
-REPLICAS_IN_BOUNDS = Rule(
-    ("spec.workerGroups[].replicas", "spec.workerGroups[].minReplicas", "spec.workerGroups[].maxReplicas"),
-    _replicas_in_bounds,
-    (
-        Cel(
-            "spec.workerGroups[]",
-            "!has(self.minReplicas) || self.minReplicas <= self.replicas",
-            "minReplicas must be at most replicas",
-        ),
-        Cel(
-            "spec.workerGroups[]",
-            "!has(self.maxReplicas) || self.maxReplicas >= self.replicas",
-            "maxReplicas must be at least replicas",
         ),
     ),
 )

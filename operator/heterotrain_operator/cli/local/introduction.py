@@ -19,7 +19,7 @@ def introduce(view: View, prepared: Prepared, options: Options, mechanism: Mecha
     """Say what will run, under which limits, and where its checkpoints are; move earlier ones aside if asked to."""
     experiment = prepared.experiment
     job = experiment.job
-    replicas = job.spec.replicas
+    replicas = job.spec.total_replicas
     view.say(
         f"{job.metadata.name}: {replicas} {'worker' if replicas == 1 else 'workers'}, global batch "
         f"{job.spec.global_batch_size}, policy {experiment.policy}",

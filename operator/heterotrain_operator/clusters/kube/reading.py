@@ -135,7 +135,7 @@ class Reader:
 
     def worker_pods(self, job: str) -> list[Document]:
         """The pods of a job's workers, by group and index."""
-        selector = f"{names.LABEL_JOB}={job},{names.LABEL_ROLE}={names.ROLE_WORKER}"
+        selector = names.worker_selector(job)
         with self._in_words("list", f"pods {self._where}"):
             found: list[Document] = self._gateway.listed("Pod", self.namespace, labels=selector)["items"]
         return sorted(found, key=_place_of)

@@ -130,7 +130,7 @@ def _spec(job: HeteroTrainingJob) -> dict[str, Any]:
     }
     groups = [{key: value for key, value in group.items() if key != "template"} for group in spec["workerGroups"]]
     kept: dict[str, Any] = {"workerGroups": groups, "training": training}
-    return kept | ({"batching": spec["batching"]} if "batching" in spec else {})
+    return kept | {name: spec[name] for name in ("replicas", "batching") if name in spec}
 
 
 def _rounded(value: float) -> float:

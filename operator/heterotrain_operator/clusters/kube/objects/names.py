@@ -60,3 +60,8 @@ def secret_name(job: str, uid: str) -> str:
 def policy_name(job: str) -> str:
     """Name of the NetworkPolicy over a job's workers."""
     return f"{job}-workers"
+
+
+def worker_selector(job: str) -> str:
+    """Label selector of the pods of a job's workers."""
+    return f"{LABEL_JOB}={job},{LABEL_ROLE}={ROLE_WORKER}"

@@ -47,7 +47,7 @@ class JobPods:
             return absences.members(plan.members, self.present)
         if memory.generation == 0 or not self.present:
             return []
-        groups = watched.job.spec.worker_groups
+        groups = watched.job.spec.sized_groups
         names = [worker_name(watched.name, group.name, index) for group in groups for index in range(group.replicas)]
         return absences.workers(names, self.present)
 

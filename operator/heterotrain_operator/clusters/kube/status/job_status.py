@@ -11,6 +11,7 @@ from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.api.status import MAX_DEPARTURES, MAX_WORKERS_SHOWN
 from heterotrain_operator.clusters.kube.moments import timestamp
+from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status import conditions
 from heterotrain_operator.clusters.kube.status.durability import checkpoint_condition
 from heterotrain_operator.clusters.kube.status.schema import checked
@@ -64,6 +65,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "phase": decision.phase,
         "ready": f"{_ready(wanted_workers, workers)}/{sum(wanted_workers.values())}",
         "replicas": sum(wanted_workers.values()),
+        "selector": worker_selector(job.metadata.name),
         **_progress(previous, job, seen),
         "evaluation": _evaluation(seen) or previous.get("evaluation"),
         "imbalancePercent": _percent(decision.imbalance),
@@ -83,7 +85,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
 def _wanted(job: HeteroTrainingJob, decision: Decision) -> dict[str, int]:
     """Workers that are wanted now, by group: the spec's replicas without stragglers that were removed."""
     removed = dict(decision.removed)
-    return {group.name: max(group.replicas - removed.get(group.name, 0), 0) for group in job.spec.worker_groups}
+    return {group.name: max(group.replicas - removed.get(group.name, 0), 0) for group in job.spec.sized_groups}
 
 
 def _ready(wanted: Mapping[str, int], workers: Sequence[Entry]) -> int:
