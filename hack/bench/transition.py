@@ -160,10 +160,16 @@ def usual_step(records: Sequence[StepRecord]) -> float:
     return statistics.median(later.time - sooner.time for sooner, later in pairwise(records))
 
 
+def _gang(folder: str, workers: int, config: TrainingConfig) -> Gang:
+    """Workers of a job, of whom those that join warm up before, as those do that an operator starts beside others."""
+    environment = {contract.ENV_WARM_UP: "1"}
+    return Gang(Path(folder), [WORKER], [PER_WORKER] * workers, config, environment=environment)
+
+
 def elastic(workers: int, repetitions: int) -> list[Transition]:
     """All planned changes, one after the other, in one job."""
     config = TrainingConfig(steps=1_000_000, seed=1)
-    with tempfile.TemporaryDirectory() as folder, Gang(Path(folder), [WORKER], [PER_WORKER] * workers, config) as gang:
+    with tempfile.TemporaryDirectory() as folder, _gang(folder, workers, config) as gang:
         gang.await_step(2 * STEPS_BETWEEN)
         job = Measured(gang, workers)
         for _ in range(repetitions):
@@ -180,10 +186,7 @@ def faults(workers: int, repetitions: int) -> list[Transition]:
     config = TrainingConfig(steps=1_000_000, seed=1, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     total = PER_WORKER * workers
     found: list[tuple[str, list[int], float, float, int]] = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Gang(Path(folder), [WORKER], [PER_WORKER] * workers, config) as gang,
-    ):
+    with tempfile.TemporaryDirectory() as folder, _gang(folder, workers, config) as gang:
         members = list(range(workers))
         gang.await_step(2 * STEPS_BETWEEN)
         for what, (place, fault, _) in list(FAULTS.items()) * repetitions:

@@ -119,14 +119,31 @@ def _processor(device: torch.device) -> str:
 
 def _exchange_parts(tensors: Iterable[torch.Tensor], roles: _Roles, generation: Generation) -> None:
     """Send this rank's part of each window to the takers, or receive the parts of all holders in place."""
-    rank, under_way = generation.rank, None
+    rank, under_way, rooms = generation.rank, None, _Rooms()
     for window in _windows(tensors):
-        launched = _receive(window, roles, generation) if rank in roles.takers else _send(window, roles, generation)
+        move = _receive if rank in roles.takers else _send
+        launched = move(window, roles, generation, rooms)
         if under_way is not None:
             under_way.finish()
         under_way = launched
     if under_way is not None:
         under_way.finish()
+
+
+class _Rooms:
+    """Two buffers that windows use in turn, for while one is under way the next is launched, and none is before the
+    last but one has ended. New memory for each window costs twenty times as much as what is copied through it."""
+
+    def __init__(self) -> None:
+        self._next, self._other = torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> torch.Tensor:
+        """Room for so many bytes."""
+        room, self._next = self._next, self._other
+        if len(room) < size:
+            room = torch.empty(size, dtype=torch.uint8)
+        self._other = room
+        return room[:size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +174,35 @@ class _UnderWay:
         came = self.buffers[1]
         sizes = accumulate((_bytes(place) for place in self.places), initial=0)
         for place, (start, stop) in zip(self.places, pairwise(sizes), strict=True):
-            # A copy, for the bytes of a tensor with wider elements may begin anywhere in the window.
-            place.copy_(came[start:stop].clone().view(place.dtype))
+            part = came[start:stop]
+            # The bytes of a tensor with wider elements may begin anywhere in the window, and are no view of it then.
+            place.copy_((part.clone() if start % place.element_size() else part).view(place.dtype))
 
 
-def _send(window: Sequence[_Piece], roles: _Roles, generation: Generation) -> _UnderWay:
+def _send(window: Sequence[_Piece], roles: _Roles, generation: Generation, rooms: _Rooms) -> _UnderWay:
     nothing = torch.empty(0, dtype=torch.uint8)
     ways_in, ways_out = [0] * generation.world_size, [0] * generation.world_size
     sent = nothing
     if generation.rank in roles.holders:
         place = roles.holders.index(generation.rank)
         parts = [each.part(place, len(roles.holders)) for each in window]
-        own = torch.cat([part.to("cpu").contiguous().view(torch.uint8) for part in parts])
-        sent = own.repeat(len(roles.takers))
-        for taker in roles.takers:
-            ways_out[taker] = len(own)
+        size = sum(map(_bytes, parts))
+        sent = rooms.take(size * len(roles.takers))
+        for number, taker in enumerate(roles.takers):
+            ways_out[taker] = size
+            _fill(sent[number * size : (number + 1) * size], parts)
     return _UnderWay(generation.exchange(sent, ways_out, nothing, ways_in), (sent, nothing), ())
 
 
-def _receive(window: Sequence[_Piece], roles: _Roles, generation: Generation) -> _UnderWay:
+def _fill(room: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+    start = 0
+    for part in parts:
+        stop = start + _bytes(part)
+        room[start:stop].copy_(part.contiguous().view(torch.uint8))
+        start = stop
+
+
+def _receive(window: Sequence[_Piece], roles: _Roles, generation: Generation, rooms: _Rooms) -> _UnderWay:
     nothing = torch.empty(0, dtype=torch.uint8)
     ways_in, ways_out = [0] * generation.world_size, [0] * generation.world_size
     places: list[torch.Tensor] = []
@@ -183,7 +210,7 @@ def _receive(window: Sequence[_Piece], roles: _Roles, generation: Generation) ->
         parts = [each.part(place, len(roles.holders)) for each in window]
         ways_in[holder] = sum(map(_bytes, parts))
         places += parts
-    came = torch.empty(sum(ways_in), dtype=torch.uint8)
+    came = rooms.take(sum(ways_in))
     return _UnderWay(generation.exchange(nothing, ways_out, came, ways_in), (nothing, came), places)
 
 

@@ -1,0 +1,58 @@
+"""The checksum of a replica depends on its numbers alone, and on each of their bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from heterotrain.state.replica_check import ReplicaChecksum, bits_of
+
+TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.complex64]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 1001])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_checksum_of_bits_is_the_same_wherever_the_numbers_lie(dtype: torch.dtype, length: int) -> None:
+    there = (torch.randn(length + 3, generator=torch.Generator().manual_seed(1)) * 50).to(dtype)
+    numbers = there[3:]
+    apart = there.repeat_interleave(2)[6::2]
+    assert bits_of(numbers) == bits_of(numbers.clone()) == bits_of(apart)
+
+
+@pytest.mark.parametrize("length", [1, 3, 8, 1001])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_one_bit_changes_a_checksum(dtype: torch.dtype, length: int) -> None:
+    numbers = (torch.randn(length, generator=torch.Generator().manual_seed(1)) * 50).to(dtype)
+    before = bits_of(numbers)
+    raw = numbers.view(torch.uint8)
+    for place in {0, len(raw) // 2, len(raw) - 1}:
+        for bit in (1, 128):
+            raw[place] ^= bit
+            assert bits_of(numbers) != before
+            raw[place] ^= bit
+    assert bits_of(numbers) == before
+
+
+@pytest.mark.parametrize("width", [3, 400])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_checksum_of_a_replica_sees_parameters_and_what_the_optimizer_keeps(width: int, exact: bool) -> None:
+    def replica() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(1)
+        module = nn.Sequential(nn.Linear(width, width), nn.Linear(width, 2))
+        optimizer = torch.optim.Adam(module.parameters())
+        module(torch.ones(1, width)).sum().backward()
+        optimizer.step()
+        return module, optimizer
+
+    (one, first), (other, second) = replica(), replica()
+    expected = ReplicaChecksum(one, first).whole(exact=exact)
+    assert ReplicaChecksum(other, second).whole(exact=exact) == expected
+    for parameter in other.parameters():
+        for tensor in (parameter.detach(), second.state[parameter]["exp_avg"]):
+            last = tensor.reshape(-1)[-1:]
+            kept = last.clone()
+            last += 1.0
+            assert ReplicaChecksum(other, second).whole(exact=exact) != expected
+            last.copy_(kept)
+    assert ReplicaChecksum(other, second).whole(exact=exact) == expected
