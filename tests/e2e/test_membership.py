@@ -93,10 +93,14 @@ def test_a_job_of_one_group_is_scaled_while_it_trains(apply: Apply) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [("--wait=false",), ("--force", "--grace-period=0", "--wait=false")], ids=["in order", "by force"]
+    ("least", "how"),
+    [({}, ("--wait=false",)), ({"minReplicas": 1}, ("--force", "--grace-period=0", "--wait=false"))],
+    ids=["in order", "by force, and the others hold"],
 )
-def test_a_deleted_pod_is_replaced_while_the_others_train(apply: Apply, cluster: Cluster, how: tuple[str, ...]) -> None:
-    struck = apply(digits_of(1, 2))
+def test_a_deleted_pod_is_replaced_while_the_others_train(
+    apply: Apply, cluster: Cluster, least: Document, how: tuple[str, ...]
+) -> None:
+    struck = apply(job("digits", group("large", "500m", **least), group("small", "250m", replicas=2)))
     with History(struck) as history:
         struck.wait_for_step(20)
         leader = struck.plan.leader
@@ -113,6 +117,8 @@ def test_a_deleted_pod_is_replaced_while_the_others_train(apply: Apply, cluster:
     stay = uids.keys() - {leader}
     assert {name: now[name] for name in stay} == {name: uids[name] for name in stay}
     assert len(now) == 3
+    assert any(plan.holds for plan in history.plans.values()) == bool(least)
+    assert bool(struck.events("BelowMinReplicas")) == bool(least)
     assert [phase for phase in history.phases if phase != "Created"] == ["Running"]
     assert struck.status["restarts"] == 0
     records = struck.records("small", 0)

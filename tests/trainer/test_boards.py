@@ -24,10 +24,12 @@ from heterotrain.groups.peering.boards import Boards
 from heterotrain.groups.peering.channel import Channel
 from heterotrain.groups.peering.messages import Abandon, Collect, Message, Put, Values
 from heterotrain.groups.sockets import SocketCutter
+from heterotrain.reporting.resources import memory_bytes
 from unit.peering.meeting import PATIENCE_SECONDS, SECRET, Peer, descriptors
 
 NUMBER = Number(1, 0)
-TIMES = 220
+TIMES = 1000
+WARM_TIMES = 100  # by when pools, caches and arenas have what they need
 
 
 class Worker:
@@ -150,7 +152,7 @@ def test_a_group_costs_each_member_two_requests(workers: list[Worker], pool: Thr
         generation.leave()
 
 
-def test_many_generations_leave_neither_threads_nor_descriptors_nor_keys(
+def test_a_thousand_generations_leave_neither_threads_nor_descriptors_nor_keys_nor_memory(
     workers: list[Worker], capsys: pytest.CaptureFixture[str]
 ) -> None:
     held, pair = [], workers[:2]
@@ -166,14 +168,17 @@ def test_many_generations_leave_neither_threads_nor_descriptors_nor_keys(
             list(pool.map(lambda each: each[0].leave(), made))
             del made, store, _
             assert [len(worker.boards) for worker in pair] == [0, 0]
-            held.append((threading.active_count(), descriptors(), len(list(Path("/proc/self/task").iterdir()))))
+            tasks = len(list(Path("/proc/self/task").iterdir()))
+            held.append((threading.active_count(), descriptors(), tasks, memory_bytes() or 0))
     with capsys.disabled():
         print(f"\n{TIMES} pairs of groups of two workers: {1000 * (time.monotonic() - began) / TIMES:.1f} ms each")
     # Threads and descriptors of tests before this one may end meanwhile, so fewer are no fault; one that each pair left
-    # would be two hundred more.
+    # would be a thousand more.
     assert held[-1][0] <= held[0][0]
     assert held[-1][1] <= held[0][1]
     assert held[-1][2] <= held[0][2] + 1  # a thread that has ended may be there for a moment
+    grown = held[-1][3] - held[WARM_TIMES][3]
+    assert grown <= (TIMES - WARM_TIMES) * 4096, f"{grown} bytes more than after {WARM_TIMES} generations"
 
 
 # --- calling off ------------------------------------------------------------------------------------------------
