@@ -111,3 +111,18 @@ def test_who_is_asked_to_stop_while_all_hold_leaves_and_the_others_hold_on(gang:
     gang.stop()
     assert gang.wait() == [contract.EXIT_PREEMPTED] * 3
     assert gang.ending(1).asked_to_stop
+
+
+def test_members_that_begin_to_hold_write_a_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, checkpoint_path=str(folder), checkpoint_every_steps=1_000_000)
+    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path), *ADAM, LASTING], (56, 40), config) as gang:
+        gang.await_step(3)
+        gang.publish(56, 40, holds=True)
+        assert_hold(gang, 0, 1)
+        step = int(gang.metric(0, table.STEP.name) or 0)
+        assert [path.name for path in folder.iterdir()] == [f"step-{step:010d}.pt"]
+        gang.publish(40, 56)
+        let_go_on(gang)
+        gang.succeed()
+    assert_each_sample_once_per_epoch(seen_once(tmp_path), EPOCHS)

@@ -18,11 +18,11 @@ from heterotrain.contract import (
     PHASE_STARTING,
     PHASE_TRAINING,
     PHASE_WAITING,
+    Plan,
     parse_plan,
 )
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.facts import SETTLE_SECONDS, bounds_of, group_of
-from heterotrain_operator.core.lifecycle.holding import too_few
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
 from heterotrain_operator.core.pending import MOST_PENDING
 from heterotrain_operator.core.state import Memory
@@ -162,6 +162,11 @@ class Watched(World):
         self.lowest = step if decision.phase == "Running" and not starts_again else -1
         return decision
 
+    def lacks(self, plan: Plan) -> bool:
+        """Whether a group has fewer members than its least."""
+        groups = [member.group for member in plan.members]
+        return any(groups.count(group.name) < (group.min_replicas or 0) for group in self.job.groups)
+
     def check(self, seen: Seen, decision: Decision) -> None:
         """What holds of every decision."""
         assert decision.reason
@@ -188,7 +193,7 @@ class Watched(World):
         if not changed or plan.continues == 0 or before is None:
             self.published_at = self.now
             return
-        assert plan.holds == bool(too_few(self.job, [member.group for member in plan.members]))
+        assert not plan.holds or self.lacks(plan)
         assert plan.continues <= before.generation
         if self.protocol < MEMBERS_MAY_END:
             assert plan.members[0].uid == before.members[0].uid, "the first member cannot be replaced"
@@ -253,7 +258,8 @@ def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_a
         return
     assert world.plan is not None
     there = [member.group for member in world.plan.members]
-    assert world.plan.holds == bool(too_few(world.job, there))
+    assert not world.plan.holds
+    assert not world.lacks(world.plan)
     there += [place.group for place in world.memory.pending if place.failures > backoff_limit]  # given up
     assert {name: there.count(name) for name in wanted} == wanted
     assert {member.uid for member in world.plan.members} == {pod.uid for pod in world.workers.values()}

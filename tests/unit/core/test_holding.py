@@ -9,7 +9,7 @@ import pytest
 from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING
 from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
-from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, too_few
+from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
 from heterotrain_operator.core.model import Condition, Decision, Group, Job
 from unit.core.test_membership import A, B, C, names, reasons
 from unit.core.traces import World
@@ -161,11 +161,33 @@ def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None
     assert made.memory.restarts == 0
 
 
-@pytest.mark.parametrize("groups", [("a", "a", "b"), ("a", "a", "b", "b")])
-def test_each_group_has_a_least_of_its_own(groups: tuple[str, ...]) -> None:
-    job = Job("job", (Group("a", 2, min_replicas=2), Group("b", 2, min_replicas=2), Group("c", 2)), 192)
-    expected = "" if len(groups) == 4 else "group b has 1 of at least 2 workers"
-    assert too_few(job, groups) == expected
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_group_has_a_least_of_its_own(count: int) -> None:
+    groups = (Group("a", 2, min_replicas=2), Group("b", 2, min_replicas=count), Group("c", 2))
+    made = World(Job("job", groups, global_batch=192), protocol=3)
+    made.start().run(3)
+    for name in ("job-b-0", "job-c-0", "job-c-1"):
+        made.workers[name].end(137)
+    decision = made.tick()
+    assert decision.plan is not None
+    assert decision.plan.holds == (count == 2)
+    assert ("group b has 1 of at least 2 workers" in degraded(decision).message) == (count == 2)
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_nobody_holds_once_a_member_has_finished(ends_first: bool) -> None:
+    made = world(least=3)
+    if ends_first:
+        made.workers[C].end(137)
+    made.workers[A].end(0, finished=True)
+    decisions = [made.tick()]
+    if not ends_first:
+        made.workers[C].end(137)
+    for _ in range(6):
+        decisions += wait(made, 1, 10)
+    assert not any(each.plan is not None and each.plan.holds for each in decisions)
+    made.workers[B].end(0, finished=True)
+    assert made.tick().phase == "Succeeded"
 
 
 def test_members_that_need_one_another_do_not_hold() -> None:

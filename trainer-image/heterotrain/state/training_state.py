@@ -106,6 +106,11 @@ class TrainingState:
         due = step % self._config.checkpoint_every_steps == 0 and step != self.saved_step
         return self._config.checkpoint_path is not None and due
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether this boundary needs no checkpoint any more; the same on all ranks."""
+        return self._config.checkpoint_path is None or self.position.step == self.saved_step
+
     def save(self, *, writes: bool, beside: bool = False) -> None:
         """Write a checkpoint of what is committed, unless there is one already, and wait until it is on the disk; or,
         if `beside`, only until the state is copied that may change before `snapshots.before_change`.

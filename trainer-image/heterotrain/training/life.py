@@ -245,6 +245,8 @@ class WorkerLife:
             log.info("step %d: holding, for plan %d says so", self.position.step, self._plans.active.version)
             self.accounts.settle()
             self._metrics.state.phase = contract.PHASE_HOLDING
+        if not self.state.is_saved and self._group.unite():
+            self._save(writes=self._may_write, beside=True)  # it may take long, and others may be lost meanwhile
         time.sleep(_HOLDING_SECONDS)
         self.step.exchange_alone()
 

@@ -289,7 +289,7 @@ def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Chang
     seats = _seats(job, change, bounds_in_passes(job, groups, known))
     split = _split(job, before, change, prior, seats, instead=expected_batches(job, memory))
     reported = (worker.metrics.generation for worker in facts.workers if worker.metrics is not None)
-    few = too_few(job, groups)
+    few = too_few(job, facts, memory, groups)
     plan = Plan(
         version=next_version(facts, memory),
         generation=max(before.generation, memory.generation, *reported) + 1,

@@ -23,14 +23,17 @@ BELOW_MIN_REPLICAS = "BelowMinReplicas"
 """Why a job is Degraded that holds, and the reason of the event which says that it begins to."""
 
 
-def too_few(job: Job, groups: Iterable[str]) -> str:
-    """Which groups of the job have fewer members than they may train with, in words; empty if none has. `groups` names
-    that of each member.
+def too_few(job: Job, facts: Facts, memory: Memory, groups: Iterable[str]) -> str:
+    """Which groups of the job have fewer members than they may train with, in words; empty if none has, and once
+    members have finished, for nobody joins then who could let the others go on. `groups` names that of each member.
     """
+    bounded = [group for group in job.groups if group.min_replicas]
+    if not bounded or memory.ending or facts.finished:
+        return ""
     counts = Counter(groups)
     return ", ".join(
         f"group {group.name} has {counts[group.name]} of at least {group.min_replicas} workers"
-        for group in job.groups
+        for group in bounded
         if counts[group.name] < _least(group)
     )
 
@@ -41,7 +44,7 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
     """
     plan = facts.plan
     assert plan is not None
-    few = too_few(job, [member.group for member in plan.members])
+    few = too_few(job, facts, memory, (member.group for member in plan.members))
     if not few and not plan.holds:
         return None
     hopeless = [group.name for group in job.groups if _can_be(job, memory, group) < _least(group)]
