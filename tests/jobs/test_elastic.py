@@ -15,6 +15,7 @@ from unit.cli.commands import processes_that_mention, start
 pytestmark = pytest.mark.processes
 
 STEPS = 800
+ONCE = {"backoffLimit": 1}
 
 
 def run(tmp_path: Path, workers: int, *, least: int | None = None, **job: Any) -> tuple[int, str]:
@@ -47,7 +48,7 @@ def killed_at_first(tmp_path: Path) -> str:
 @pytest.mark.parametrize("worker", ["job-g0-0", "job-g1-0"], ids=["the leader", "a follower"])
 def test_a_killed_worker_is_replaced_while_the_others_train_on(tmp_path: Path, worker: str) -> None:
     fault = killed_at_first(tmp_path)
-    code, said = run(tmp_path, 3, fault=fault, worker=worker, at=30, runPolicy={"backoffLimit": 1})
+    code, said = run(tmp_path, 3, fault=fault, worker=worker, at=30, runPolicy=ONCE)
     assert code == 0, said
     assert "RestartingWorkers" not in said
     others = {"job-g0-0", "job-g1-0", "job-g2-0"} - {worker}
@@ -62,9 +63,25 @@ def test_a_killed_worker_is_replaced_while_the_others_train_on(tmp_path: Path, w
 
 def test_the_others_hold_below_the_least_and_go_on_with_the_successor(tmp_path: Path) -> None:
     fault = killed_at_first(tmp_path)
-    code, said = run(tmp_path, 3, least=1, fault=fault, worker="job-g1-0", at=30, runPolicy={"backoffLimit": 1})
+    code, said = run(tmp_path, 3, least=1, fault=fault, worker="job-g1-0", at=30, runPolicy=ONCE)
     assert code == 0, said
     assert "training holds until others have joined: group g1 has 0 of at least 1 workers" in said
+    assert "RestartingWorkers" not in said
+    for other in ("job-g0-0", "job-g2-0"):
+        (life,) = lives(tmp_path, other)
+        assert [record.step for record in life] == list(range(STEPS))
+    (successor,) = lives(tmp_path, "job-g1-1")
+    assert successor[-1].step == STEPS - 1
+
+
+def test_a_stopped_worker_is_replaced_while_the_others_train_on(tmp_path: Path) -> None:
+    """Nobody lets it go on, so it never ends by itself."""
+    once = "open(marker, 'x').close() or os.kill(os.getpid(), signal.SIGSTOP)"
+    fault = f"marker = {str(tmp_path / 'stopped')!r}; os.path.exists(marker) or ({once})"
+    members = {"heartbeatTimeoutSeconds": 2}
+    code, said = run(tmp_path, 3, fault=fault, worker="job-g1-0", at=30, membership=members, runPolicy=ONCE)
+    assert code == 0, said
+    assert "job-g1-0 does not answer, and the others train without it" in said
     assert "RestartingWorkers" not in said
     for other in ("job-g0-0", "job-g2-0"):
         (life,) = lives(tmp_path, other)

@@ -50,6 +50,15 @@ RANK = WORKERS.row(
     field="rank",
     details="It is absent before the first plan. A plan that is lost is restored in this order.",
 )
+MEMBERS = WORKERS.row(
+    GAUGE,
+    "members",
+    "Workers with which it trains, itself among them.",
+    unit="workers",
+    field="members",
+    details="They are fewer than the plan names while others go on without one that ended or is silent. It is absent "
+    "before the first plan.",
+)
 
 # Of the worker.
 STEP = WORKERS.row(

@@ -61,6 +61,7 @@ class VersionCounters:
     ewma: float | None = None
     cpu: CpuMeter = field(default_factory=CpuMeter)
     rank: int | None = None
+    members: int | None = None
 
     @property
     def mean_seconds(self) -> float:
@@ -114,7 +115,9 @@ class WorkerMetrics(Collector):
         parts = sampler.micro_batches(0, member.batch_size, member.micro_batch_size)
         self._samples_at_once = max(stop - start for start, stop in parts)
         self.memory.begin()
-        self.counters = VersionCounters(plan.version, plan.generation, member.batch_size, rank=rank)
+        self.counters = VersionCounters(
+            plan.version, plan.generation, member.batch_size, rank=rank, members=len(plan.members)
+        )
         self.state.warm_up = {}  # what is measured from here on says more
 
     def committed(self, samples: int, times: StepTimes, smoothing: float, *, measured: bool) -> None:
@@ -149,6 +152,7 @@ class WorkerMetrics(Collector):
             table.PLAN_VERSION: counters.plan_version,
             table.GENERATION: counters.generation,
             table.RANK: counters.rank,
+            table.MEMBERS: counters.members,
             table.STEP: state.step,
             table.TOTAL_STEPS: state.total_steps,
             table.LEAST_BATCH_SIZE: state.least_batch_size,

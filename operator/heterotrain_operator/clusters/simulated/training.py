@@ -221,6 +221,7 @@ class Training:
             total_steps=self._scenario.total_steps or 0,
             phase=PHASE_HOLDING if plan.holds else PHASE_TRAINING,
             rank=rank,
+            members=len(plan.members),
         )
 
     # --- steps -------------------------------------------------------------------------------------------------

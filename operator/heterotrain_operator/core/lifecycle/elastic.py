@@ -72,7 +72,10 @@ def look(job: Job, facts: Facts, memory: Memory, now: float, leaving: Collection
     """
     memory = following.timed(job, facts, memory, now)
     awaited = following.awaited(job, facts, memory, now)
-    behind = following.left_behind(job, facts, memory, now)
+    behind = dict.fromkeys(
+        (each.name for each in following.left_behind(job, facts, memory, now)), following.NOT_FOLLOWED
+    )
+    behind |= dict.fromkeys((each.name for each in following.cut_off(job, facts, memory, now)), following.CUT_OFF)
     finished = {worker.name for worker in facts.finished}
     if memory.ending or any(worker is not None and worker.name in finished for worker in facts.members):
         return _ending(job, facts, memory, now, finished)
@@ -81,7 +84,7 @@ def look(job: Job, facts: Facts, memory: Memory, now: float, leaving: Collection
     if ends.decided is not None:
         return Look(ends.decided[1], ends.decided[0])
     memory = with_arrivals(facts, ends.memory, now)
-    late = frozenset(worker.name for worker in behind)
+    late = frozenset(behind)
     unwanted = frozenset[str]() if awaited else _unwanted(job, facts, memory, leaving, late)
     vacant, memory = vacancies(job, facts, memory, now, without=late | unwanted, back=back)
     gone = _to_delete(job, facts, memory, vacant.surplus, settled=not awaited)

@@ -20,7 +20,7 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen, WorkerState
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, key_of
 
 SWITCH_STEPS = 5
@@ -31,6 +31,9 @@ DELIVERY_SECONDS = 90.0
 
 NOT_FOLLOWED = "did not follow the plan that names it"
 """What is said of a newcomer that was named without effect; of several at once nobody knows whose fault that is."""
+
+CUT_OFF = "does not answer, and the others train without it"
+"""What is said of a member that was left behind since it was silent."""
 
 LONG_WORK = frozenset({PHASE_STARTING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_REFORMING})
 """Phases of a member in which no change can be carried out; they do not count against it."""
@@ -202,6 +205,28 @@ def left_behind(job: Job, facts: Facts, memory: Memory, now: float) -> list[Work
         for worker in _behind(facts)
         if not has_trained(worker) and not _is_entering(job, facts, worker, memory, now)
     ]
+
+
+def cut_off(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSeen]:
+    """Members that have not answered for the heartbeat's timeout, and without which the others say that they train:
+    they are stopped, or nobody reaches them. One that only the operator cannot read trains with the others, which say
+    so.
+    """
+    plan = facts.plan
+    silent = [rank for rank, worker in enumerate(facts.members) if worker is not None and _is_silent(facts, worker)]
+    if plan is None or not silent or memory.protocol < MEMBERS_MAY_END or facts.metrics_problem:
+        return []
+    together = max((each.members for each in _read(facts) if each.generation == plan.generation), default=0)
+    gone = sum(worker is None or not _stays(facts, worker) for worker in facts.members)
+    if not together or len(plan.members) - together < gone + len(silent):
+        return []  # of several silent ones some may train with the others
+    latest, known = now - job.heartbeat_timeout_seconds, members_memory(memory, plan)
+    late = (facts.members[rank] for rank in silent if 0 < known[rank].silent_since <= latest)
+    return [worker for worker in late if worker is not None]
+
+
+def _is_silent(facts: Facts, worker: WorkerSeen) -> bool:
+    return worker.metrics is None and _stays(facts, worker)
 
 
 def _stays(facts: Facts, worker: WorkerSeen) -> bool:

@@ -7,7 +7,7 @@ so that none waits until the pod before it is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heterotrain.foreign import as_text
@@ -50,11 +50,11 @@ def after_ends(
     memory: Memory,
     now: float,
     *,
-    left_behind: Sequence[WorkerSeen],
+    left_behind: Mapping[str, str],
     back: Sequence[Returning] = (),
 ) -> Accounted:
-    """Take in who has ended since the last look, or was `left_behind` by a change of the members. Newcomers of
-    stragglers that are `back` leave no place.
+    """Take in who has ended since the last look, or was `left_behind`, by name and with why. Newcomers of stragglers
+    that are `back` leave no place.
     """
     memory = replace(memory, pending=_still_pending(job, facts, memory))
     memory, enough = _with_late_evidence(job, facts, memory, now)

@@ -70,17 +70,16 @@ class End:
 
 
 def members_that_ended(
-    job: Job, facts: Facts, memory: Memory, left_behind: Collection[WorkerSeen], has_place: Collection[str] = ()
+    job: Job, facts: Facts, memory: Memory, left_behind: Mapping[str, str], has_place: Collection[str] = ()
 ) -> list[End]:
-    """Members of the active plan that are lost, or were `left_behind` by it, and of which no place tells yet; but for
-    newcomers whose stragglers still have the place (`has_place`, by name).
+    """Members of the active plan that are lost, or were `left_behind`, by name and with why, and of which no place says
+    so yet; but for newcomers whose stragglers still have the place (`has_place`, by name).
     """
     assert facts.plan is not None
     if not left_behind and len(stayers(facts)) == len(facts.members):
         return []
     groups = {group.name for group in job.groups}
     accounted = {place.key for place in memory.pending}
-    behind = {worker.name for worker in left_behind}
     coming = outsiders(facts, memory)
     tries = {worker_name(job.name, *place.identity): place.tries for place in memory.pending}
     found = []
@@ -88,10 +87,10 @@ def members_that_ended(
         lost = seen is None or is_external(seen) or failed(seen)
         if member.group not in groups or known.key in accounted or member.name in has_place:
             continue
-        if not (lost or member.name in behind):
+        if not (lost or member.name in left_behind):
             continue
         there = seen if seen is not None else facts.departed.get(member.name)
-        given_up = "" if lost else NOT_FOLLOWED
+        given_up = "" if lost else left_behind[member.name]
         place = Pending(member.group, 0, failures=known.failures, tries=tries.get(member.name, 0), known=known)
         found.append(End(member.name, known.key, there, place, given_up, was_member=member.name not in coming))
     return found

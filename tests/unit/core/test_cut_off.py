@@ -1,0 +1,88 @@
+"""A member that answers nobody, and without which the others train, is replaced as one that ended; nobody else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heterotrain.contract import MEMBERS_CHANGE
+from heterotrain_operator.core.model import Decision, Group, Job
+from unit.core.test_membership import A, B, C, names, reasons
+from unit.core.traces import World
+
+
+def world(protocol: int = 3) -> World:
+    made = World(Job("job", (Group("a", 3),), global_batch=192), protocol=protocol)
+    made.start().run(3)
+    return made
+
+
+def look(made: World, *, silent: tuple[str, ...], together: int, looks: int = 4) -> list[Decision]:
+    """Some workers do not answer, and the others say that they train with so many."""
+    decisions = []
+    for _ in range(looks):
+        for name, pod in made.workers.items():
+            pod.answers = name not in silent
+            if name in (A, B, C):
+                pod.metrics = replace(pod.metrics, members=together)
+        decisions.append(made.tick(2.0))
+    return decisions
+
+
+def test_a_silent_member_without_which_the_others_train_is_replaced() -> None:
+    made = world()
+    decisions = look(made, silent=(B,), together=2)
+    published = next(each for each in decisions if each.plan is not None)
+    assert names(published.plan) == [A, C]
+    assert f"{B} does not answer, and the others train without it" in "".join(e.message for e in published.events)
+    assert "WorkerFailed" in reasons(published)
+    for _ in range(8):
+        made.workers.pop(B, None)
+        made.train(2)
+        made.tick(5.0)
+    assert names(made.plan) == [A, C, "job-a-3"]
+    assert made.memory.restarts == 0
+
+
+def test_its_pod_is_deleted_once_the_others_have_gone_over() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    deleted = set()
+    for _ in range(4):
+        made.train(2)
+        deleted |= set(made.tick(2.0).delete)
+    assert deleted == {B}
+
+
+def test_a_short_silence_replaces_nobody() -> None:
+    made = world()
+    assert [each.plan for each in look(made, silent=(B,), together=2, looks=2)] == [None, None]
+    look(made, silent=(), together=3)
+    assert names(made.plan) == [A, B, C]
+
+
+def test_a_silent_member_with_which_the_others_train_stays() -> None:
+    made = world()
+    assert [each.plan for each in look(made, silent=(B,), together=3, looks=20)] == [None] * 20
+
+
+def test_of_two_silent_members_of_which_one_is_left_behind_nobody_is_taken_for_the_other() -> None:
+    made = world()
+    assert [each.plan for each in look(made, silent=(A, B), together=2, looks=20)] == [None] * 20
+
+
+def test_trainers_that_do_not_say_with_how_many_they_train_accuse_nobody() -> None:
+    made = world()
+    assert [each.plan for each in look(made, silent=(B,), together=0, looks=20)] == [None] * 20
+
+
+def test_one_that_says_that_it_trains_alone_accuses_nobody() -> None:
+    made = world()
+    for _ in range(20):
+        made.workers[B].answers = False
+        made.workers[C].metrics = replace(made.workers[C].metrics, members=1)
+        assert made.tick(2.0).plan is None
+
+
+def test_members_that_need_one_another_are_not_replaced_for_a_silence() -> None:
+    made = world(MEMBERS_CHANGE)
+    assert [each.plan for each in look(made, silent=(B,), together=2, looks=10)] == [None] * 10
