@@ -56,3 +56,37 @@ def test_a_checksum_of_a_replica_sees_parameters_and_what_the_optimizer_keeps(wi
             assert ReplicaChecksum(other, second).whole(exact=exact) != expected
             last.copy_(kept)
     assert ReplicaChecksum(other, second).whole(exact=exact) == expected
+
+
+class Numbers(nn.Module):
+    """A module of one tensor, with whatever type."""
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(numbers, requires_grad=numbers.is_floating_point() or numbers.is_complex())
+
+
+@pytest.mark.parametrize("length", [40, 10_000])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_checksum_of_a_window_sees_each_bit_wherever_it_lies_in_a_word(dtype: torch.dtype, length: int) -> None:
+    numbers = (torch.randn(length, generator=torch.Generator().manual_seed(1)) * 50).to(dtype)
+    module = Numbers(numbers)
+    checksum = ReplicaChecksum(module, torch.optim.SGD([nn.Parameter(torch.zeros(1))]))
+    raw = module.numbers.detach().view(torch.uint8)
+    before = checksum.at(0, exact=True)
+    for place in range(16):
+        for bit in range(8):
+            raw[place] ^= 1 << bit
+            assert checksum.at(0, exact=True) != before
+            raw[place] ^= 1 << bit
+    assert checksum.at(0, exact=True) == before
+
+
+def test_signs_of_all_numbers_that_share_a_place_in_their_words_do_not_cancel_out() -> None:
+    module = Numbers(torch.ones(10_000))
+    checksum = ReplicaChecksum(module, torch.optim.SGD([nn.Parameter(torch.zeros(1))]))
+    before = checksum.at(0, exact=True)
+    for first in (0, 1):
+        module.numbers.detach()[first::2] *= -1
+        assert checksum.at(0, exact=True) != before
+        module.numbers.detach()[first::2] *= -1

@@ -126,3 +126,19 @@ def test_members_that_begin_to_hold_write_a_checkpoint(tmp_path: Path) -> None:
         let_go_on(gang)
         gang.succeed()
     assert_each_sample_once_per_epoch(seen_once(tmp_path), EPOCHS)
+
+
+def test_another_member_writes_the_checkpoint_again_if_the_leader_is_killed_meanwhile(tmp_path: Path) -> None:
+    """It may have been killed before the checkpoint was whole, as it is here."""
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, checkpoint_path=str(folder), checkpoint_every_steps=1_000_000)
+    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path), *ADAM, LASTING], (40, 40, 16), config) as gang:
+        gang.await_step(3)
+        gang.publish(40, 40, 16, holds=True)
+        assert_hold(gang, 0, 1, 2)
+        [written] = folder.iterdir()
+        gang.processes[0].kill()
+        written.unlink()
+        gang.await_log(1, "group of 2 workers formed again")
+        gang.await_log(1, f"checkpoint of step {int(gang.metric(1, table.STEP.name) or 0)} written")
+        assert [path.name for path in folder.iterdir()] == [written.name]

@@ -10,7 +10,8 @@ from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING
 from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
-from heterotrain_operator.core.model import Condition, Decision, Group, Job
+from heterotrain_operator.core.model import Condition, Decision, Group, Job, Stragglers
+from heterotrain_operator.core.replacements import Removal
 from unit.core.test_membership import A, B, C, names, reasons
 from unit.core.traces import World
 
@@ -188,6 +189,33 @@ def test_nobody_holds_once_a_member_has_finished(ends_first: bool) -> None:
     assert not any(each.plan is not None and each.plan.holds for each in decisions)
     made.workers[B].end(0, finished=True)
     assert made.tick().phase == "Succeeded"
+
+
+def test_place_of_a_removed_straggler_comes_back_where_the_group_is_to_have_more_workers() -> None:
+    made = world(least=2, replicas=4, stragglers=Stragglers(action="Remove"))
+    made.memory = replace(made.memory, removed=(Removal("a", 4, 1),))
+    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=2),))
+    made.workers["job-a-3"].end(0)
+    wait(made, 6)
+    assert names(made.plan) == [A, B, C]
+    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=4),))
+    decisions = wait(made, 10)
+    assert {each.phase for each in decisions} == {"Running"}
+    assert made.memory.removed == ()
+    assert made.plan is not None
+    assert len(made.plan.members) == 4
+    assert not made.plan.holds
+
+
+def test_silent_member_that_holds_is_named_and_counts_as_hanging_after_a_while() -> None:
+    made = holding(world(least=2, startup_deadline_seconds=600.0, progress_timeout_seconds=60.0))
+    wait(made, 5, 30.0, ready=False)
+    made.workers[A].answers = False
+    decisions = wait(made, 2, 10.0, ready=False)
+    assert "metrics cannot be read of job-a-0" in degraded(decisions[-1]).message
+    decisions += wait(made, 8, 10.0, ready=False)
+    assert "Restarting" in {each.phase for each in decisions}
+    assert "WorkerHung" in [reason for each in decisions for reason in reasons(each)]
 
 
 def test_members_that_need_one_another_do_not_hold() -> None:

@@ -109,18 +109,21 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(whole: torch.Tensor) -> int:
-    """The sum of all words of 64 bits, as far as they go, and of what is left in the tensor's own width. Narrower ones
-    would have to be widened one by one, which takes thirty times as long."""
+    """A sum in which each bit counts: of the lower halves of all words of 64 bits, and thrice that of the upper halves,
+    which are signed. What is left behind the last whole word is added in the tensor's own width. To widen narrower
+    numbers one by one would take longer than both sums.
+    """
     size = whole.element_size()
     if whole.dtype is torch.bool:
         return int(whole.sum())
     if whole.storage_offset() * size % _WORD or whole.stride(0) != 1:
         whole = whole.clone(memory_format=torch.contiguous_format)  # words begin at the first element, wherever it lies
-    words = len(whole) - len(whole) * size % _WORD // size
-    found = whole[:words].view(torch.int64).sum()
-    if words < len(whole):
-        found += whole[words:].view(_WHOLE_NUMBERS[size]).sum(dtype=torch.int64)
-    return int(found)
+    count = len(whole) - len(whole) * size % _WORD // size
+    words = whole[:count].view(torch.int64)
+    upper = int((words >> 32).sum())
+    lower = (int(words.sum()) - (upper << 32)) % (1 << 64)  # as sums wrap; of less than 2**32 words it is exact
+    rest = int(whole[count:].view(_WHOLE_NUMBERS[size]).sum(dtype=torch.int64)) if count < len(whole) else 0
+    return lower + 3 * upper + rest
 
 
 @dataclass(frozen=True, slots=True)

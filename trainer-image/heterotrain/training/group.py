@@ -161,10 +161,10 @@ class Group:
             self.generation.leave()
         gathering.assembly.broken(self._state.position.step)
         making = gathering.make(deadline_seconds)
-        self._settle_in(making.generation, making.traits)
+        self._settle_in(making.generation, making.traits, again=gathering.has_met)
 
-    def _settle_in(self, generation: Generation, traits: Sequence[Traits]) -> None:
-        """Use these groups, in which all members come to the same state."""
+    def _settle_in(self, generation: Generation, traits: Sequence[Traits], *, again: bool = False) -> None:
+        """Use these groups, in which all members come to the same state; `again`: after a failure."""
         assert self._gathering is not None
         self.generation = generation
         wire = wire_for(generation, self._subject.device)
@@ -174,7 +174,7 @@ class Group:
             self._gathering.assembly.stay_together()  # one that is silent may go on, and without it nobody does
         self.exchange.compare_bits(len({each.get(KIND) for each in traits}) == 1)
         try:
-            self._agree(generation)
+            self._agree(generation, again=again)
             self._reducing.now = self.reduction
             self._gathering.has_met = True
         except RuntimeError as error:
@@ -404,7 +404,7 @@ class Group:
         if self._gathering is not None:
             self._gathering.assembly.close(_CLOSING_SECONDS)
 
-    def _agree(self, generation: Generation) -> None:
+    def _agree(self, generation: Generation, *, again: bool) -> None:
         """Take over the plan and the losses of the worker that committed most, the first of them by rank, and its state
         on workers that lag behind.
 
@@ -420,7 +420,7 @@ class Group:
             gathering.assembly.switched(generation.number)  # the first that those contribute who have gone over
         steps, new, done = reported
         newest, source = int(steps.max()), int(steps.argmax())
-        facts = parse_facts(broadcast_document(self._facts() if rank == source else None, source, generation))
+        facts = parse_facts(broadcast_document(self._facts(again) if rank == source else None, source, generation))
         self._plans.take_over(facts)
         self.losses.take_over(facts.losses, facts.target_reached)
         self._evaluation.take_over(facts.evaluation)
@@ -449,7 +449,9 @@ class Group:
             apart = [torch.empty_like(each) for each in apart]
         broadcast_tensors(apart, source, generation)
 
-    def _facts(self) -> bytes:
+    def _facts(self, again: bool) -> bytes:
         losses = {"losses": self.losses.known(), "target_reached": self.losses.target_reached}
-        other = {"evaluation": self._evaluation.facts(), "saved_step": self._state.saved_step}
+        # Whoever wrote the newest checkpoint may have ended before it was whole, and then nobody else would write it.
+        saved_step = 0 if again else self._state.saved_step
+        other = {"evaluation": self._evaluation.facts(), "saved_step": saved_step}
         return json.dumps(self._plans.facts() | losses | other).encode()

@@ -245,6 +245,7 @@ class WorkerLife:
             log.info("step %d: holding, for plan %d says so", self.position.step, self._plans.active.version)
             self.accounts.settle()
             self._metrics.state.phase = contract.PHASE_HOLDING
+        self.state.snapshots.check()
         if not self.state.is_saved and self._group.unite():
             self._save(writes=self._may_write, beside=True)  # it may take long, and others may be lost meanwhile
         time.sleep(_HOLDING_SECONDS)
@@ -404,7 +405,7 @@ class WorkerLife:
     def _recovered(self) -> bool:
         """Form the group again; False if the others are gone but this worker has committed the job's last step."""
         try:
-            self._reform()
+            self._reform(repeats=not self._plans.active.holds)
         except MembershipError:
             if not self.progress.done:
                 raise

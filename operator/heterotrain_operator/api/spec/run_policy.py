@@ -13,7 +13,7 @@ class SchedulingPolicy(Model):
     """Hints for a gang scheduler or queue."""
 
     min_available: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] | None = Field(
-        default=None, description="Workers that must be placed together. Absent: the sum of minReplicas."
+        default=None, description="Workers that must be placed together. Absent: all of them."
     )
     queue_name: ObjectName | None = Field(default=None, description="Queue that the job waits in.")
     priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the job in its queue.")

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.arrivals import is_given_up
 from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
+from heterotrain_operator.core.lifecycle.responses import Incident, respond
 from heterotrain_operator.core.model import Decision, Event, Group, Job
 from heterotrain_operator.core.outcomes import Health, decision, ending
 from heterotrain_operator.core.state import Memory
@@ -24,11 +26,12 @@ BELOW_MIN_REPLICAS = "BelowMinReplicas"
 
 
 def too_few(job: Job, facts: Facts, memory: Memory, groups: Iterable[str]) -> str:
-    """Which groups of the job have fewer members than they may train with, in words; empty if none has, and once
-    members have finished, for nobody joins then who could let the others go on. `groups` names that of each member.
+    """Which groups of the job have fewer members than they may train with, in words; empty if none has, if members need
+    one another, and once members have finished, for nobody joins then who could let the others go on. `groups` names
+    that of each member.
     """
     bounded = [group for group in job.groups if group.min_replicas]
-    if not bounded or memory.ending or facts.finished:
+    if not bounded or memory.protocol < MEMBERS_MAY_END or memory.ending or facts.finished:
         return ""
     counts = Counter(groups)
     return ", ".join(
@@ -47,13 +50,24 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
     few = too_few(job, facts, memory, (member.group for member in plan.members))
     if not few and not plan.holds:
         return None
-    hopeless = [group.name for group in job.groups if _can_be(job, memory, group) < _least(group)]
-    if few and hopeless:
+    hopeless = any(_can_be(job, memory, group) < _least(group) for group in job.groups)
+    if few and hopeless and plan.holds:
         message = f"{few}, and no other worker is created: in each place as many have ended as backoffLimit allows"
         return ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=message)
     members = [worker for worker in facts.members if worker is not None]
-    memory = progress.held(members, facts.states, aligned(memory, plan, now), now)
-    health = Health(degraded=f"training holds: {few}" if few else "", degraded_code=BELOW_MIN_REPLICAS)
+    memory = aligned(memory, plan, now)
+    phases = {None if each.metrics is None else each.metrics.phase for each in members}
+    if facts.metrics_problem or phases == {PHASE_HOLDING}:
+        memory = progress.held(members, facts.states, memory, now)
+    else:
+        memory = progress.observed(members, facts.states, memory, now)
+        hanging = progress.hung(job, members, facts.states, memory, now)
+        response = hanging and respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hanging)
+        if response:
+            return response
+    silent = "" if facts.metrics_problem else progress.silent(job, members, memory, now)
+    degraded = "; ".join(filter(None, [f"training holds: {few}" if few else "", silent]))
+    health = Health(degraded=degraded, degraded_code=BELOW_MIN_REPLICAS if few else "WorkersImpaired")
     if bool(few) == plan.holds:
         return decision(job, "Running", BELOW_MIN_REPLICAS, f"training holds: {few}", health=health), memory
     version = next_version(facts, memory)

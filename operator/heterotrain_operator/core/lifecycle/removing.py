@@ -16,7 +16,7 @@ from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts, group_of
 from heterotrain_operator.core.lifecycle.following import stayers
-from heterotrain_operator.core.model import Event, Job
+from heterotrain_operator.core.model import Event, Group, Job
 from heterotrain_operator.core.replacements import MOST_REMOVALS, Removal
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS, is_worth
@@ -49,12 +49,14 @@ def without_removed(job: Job, memory: Memory) -> Job:
 
 
 def still_removed(job: Job, memory: Memory) -> Memory:
-    """Without removals from groups that were edited since, or that nobody wants any more."""
+    """Without removals from groups that were edited since, or that keep too few workers by now, or that nobody wants
+    any more.
+    """
     if not memory.removed:
         return memory
-    replicas = {group.name: group.replicas for group in job.groups}
+    groups = {group.name: group for group in job.groups}
     wanted = job.stragglers.action == "Remove"
-    kept = tuple(each for each in memory.removed if wanted and replicas.get(each.group) == each.replicas)
+    kept = tuple(each for each in memory.removed if wanted and _still_holds(each, groups.get(each.group)))
     return memory if kept == memory.removed else replace(memory, removed=kept)
 
 
@@ -93,6 +95,12 @@ def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) ->
         event = Event("Warning", "WorkerRemoved", why)
         return Removing(replace(job, groups=groups), replace(memory, removed=removed), worker.name, event)
     return Removing(job, memory)
+
+
+def _still_holds(removal: Removal, group: Group | None) -> bool:
+    if group is None or group.replicas != removal.replicas:
+        return False
+    return removal.replicas - removal.count >= (group.min_replicas or 0)
 
 
 def _with_removal(job: Job, removed: Sequence[Removal], group: str) -> tuple[Removal, ...]:
