@@ -4,7 +4,8 @@ restart of the same job and beside torchrun's restart of a plain script of the s
     PYTHONPATH=tests .venv/bin/python hack/bench/transition.py [--workers 3 8] [--repetitions 10] [--out FILE]
 
 Real processes on this machine, which share its cores, train a perceptron of 10 million parameters with SGD and
-momentum; the benchmark writes the plans that an operator would write. Idle time is what lies between two committed
+momentum; the benchmark writes the plans that an operator would write, and workers that join warm up before, as those do
+that an operator starts. Idle time is what lies between two committed
 steps of a worker that stays, less the median of the ten steps before; of several such workers the longest counts.
 After a fault it is the longest such gap until all train again, and another worker joins before the next fault. A
 restart is what a job does without elastic membership: all workers stop at a checkpoint, and new processes go on from
