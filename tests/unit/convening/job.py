@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number, Roster
-from heterotrain.groups.convening.worker_state import Phase, Rules, listeners
+from heterotrain.groups.convening.worker_state import Rules, listeners
 from unit.convening.network import Machine
 from unit.convening.training import Trainer, Training
 
@@ -24,17 +24,15 @@ class Change:
 
 
 class Job(Training):
-    """The workers of one job. With `least` they are in two groups, each of which needs a member for training."""
+    """The workers of one job."""
 
-    def __init__(self, seed: int, size: int, *, last: int | None = None, least: bool = False) -> None:
+    def __init__(self, seed: int, size: int, *, last: int | None = None) -> None:
         super().__init__(seed)
         self.last = last
         self.change: Change | None = None  # the newest
         self.generation = 1
         self.operator_blocked: set[str] = set()
         self.interventions = 0
-        self.groups: dict[str, str] = {}
-        self.least = {"gpu": 1, "cpu": 1} if least else {}
         self.rules = Rules(split=lambda members: "a plan")
         members = tuple(f"w{index}" for index in range(size))
         for uid in members:
@@ -44,9 +42,8 @@ class Job(Training):
             self.trainers[uid].has_state = True
             self.after(self.random.uniform(0, 0.5), lambda uid=uid: self.give(self.machines[uid], plan))
 
-    def join(self, uid: str, group: str | None = None) -> None:
+    def join(self, uid: str) -> None:
         self.trainers[uid] = Trainer(pace=self.random.choice((0.3, 0.5, 1.0, 2.5)))
-        self.groups[uid] = group or self.random.choice(("gpu", "cpu"))
         self.add(uid, self.rules)
 
     def end(self, uid: str) -> None:
@@ -80,7 +77,7 @@ class Job(Training):
 
     # --- planned changes ----------------------------------------------------------------------------------------
 
-    def begin_change(self, joiners: int, leavers: int, *, leaving: str | None = None, group: str | None = None) -> None:
+    def begin_change(self, joiners: int, leavers: int, *, leaving: str | None = None) -> None:
         """The first member prepares another generation with all others, and perhaps without the one that leaves."""
         old = next(
             (
@@ -96,7 +93,7 @@ class Job(Training):
         staying = [uid for uid in old.members if uid != leaving]
         for _ in range(min(leavers, len(staying) - 1)):
             staying.remove(self.random.choice(staying[1:] if self.random.random() < 0.7 else staying))
-        new = self._newcomers(joiners, group)
+        new = self._newcomers(joiners)
         if not staying and not new:
             return
         roster = Roster(Number(self.generation, 0), (*staying, *new), old.members[0])
@@ -110,7 +107,7 @@ class Job(Training):
             self.after(self.random.uniform(0, 1.5), lambda uid=uid: self._prepare(change, self.machines[uid]))
         self.after(self.random.uniform(3, 6), lambda: self._give_up(change, everyone))
 
-    def _newcomers(self, count: int, group: str | None) -> list[str]:
+    def _newcomers(self, count: int) -> list[str]:
         """Processes that have not trained: some that wait since another change, and new ones."""
         idle = [
             uid
@@ -121,7 +118,7 @@ class Job(Training):
             idle = []
         fresh = [f"j{self.generation}{index}" for index in range(count - len(idle[:count]))]
         for uid in fresh:
-            self.join(uid, group)
+            self.join(uid)
         return [*idle[:count], *fresh]
 
     def _prepare(self, change: Change, machine: Machine) -> None:
@@ -169,7 +166,7 @@ class Job(Training):
         """The next plan; it evicts those seen ended, if that leaves nobody who might train elsewhere."""
         unsure = {uid for uid, machine in self.machines.items() if machine.runs or uid in self.operator_blocked}
         ended = frozenset(self.machines) - unsure if unsure <= set(members) else frozenset()
-        return p.Plan(self.generation, members, starts, ended, dict(self.groups), dict(self.least))
+        return p.Plan(self.generation, members, starts, ended)
 
     def operate(self) -> None:
         """Once nothing has trained for long: say who has ended, if everybody is accounted for."""
@@ -181,19 +178,8 @@ class Job(Training):
             return
         self.last_commit = self.now  # patience for this plan
         self.interventions += 1
-        if any(machine.state.phase is Phase.HOLDING for machine in running) and self.random.random() < 0.5:
-            group = next(iter(self._lacking(running)), None)
-            if group is not None:
-                self.begin_change(1, 0, group=group)
-                return
         self.generation += 1
-        if self.interventions > 2 or self.random.random() < 0.5:
-            self.least = {}
         plan = self._plan(tuple(machine.uid for machine in running))
         self.log(f"operator: {plan}")
         for machine in running:
             self.after(self.delay(), lambda machine=machine: self.give(machine, plan))
-
-    def _lacking(self, running: list[Machine]) -> list[str]:
-        here = {self.groups[machine.uid] for machine in running if self.trainers[machine.uid].has_state}
-        return [group for group in self.least if group not in here]

@@ -18,7 +18,7 @@ def faulty_job(seed: int, *, trace: bool = False, held: bool = False) -> Job:
     choose = job.random
     size, length = choose.choice((1, 2, 2, 3, 3, 4, 5, 6)), choose.choice((4.0, 12.0, 25.0))
     last = choose.choice((None, None, None, 10, 20))
-    job = Job(seed, size, last=last, least=choose.random() < 0.3)
+    job = Job(seed, size, last=last)
     job.trace = [] if trace else None
     choose = job.random
     job.after(1.0, job.operate)

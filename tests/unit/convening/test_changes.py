@@ -1,4 +1,4 @@
-"""Planned changes, workers that leave, groups that lack members, and workers that were away."""
+"""Planned changes, workers that leave, and workers that were away."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NEXT = Number(1, 2)
 CHANGE = Roster(Number(2, 0), tuple("abj"), announcer="a")
 
 
-def job_of(size: int, *, least: bool = False) -> Job:
+def job_of(size: int) -> Job:
     """A job without faults that has trained for a while."""
-    job = Job(3, size, least=least)
+    job = Job(3, size)
     job.faulty = False
     job.run(30)
     return job
@@ -159,54 +159,6 @@ def test_leaving_by_itself_breaks_nothing():
     job.ask_to_leave("w1", None)
     job.run(job.now + 20.0)
     assert job.attempts == attempts
-
-
-# --- groups that lack members -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def held() -> Job:
-    """A job of which the only member of a group has died."""
-    job = job_of(3, least=True)
-    groups = {group: [uid for uid, each in job.groups.items() if each == group] for group in ("gpu", "cpu")}
-    alone = next(uids[0] for uids in groups.values() if len(uids) == 1)
-    job.end(alone)
-    job.run(job.now + 10.0)
-    assert {job.machines[uid].state.phase for uid in job.groups if uid != alone} == {Phase.HOLDING}
-    return job
-
-
-def test_group_that_lacks_members_makes_groups_and_commits_nothing(held: Job):
-    before = held.commits
-    held.run(held.now + 30.0)
-    assert held.commits == before
-
-
-def test_planned_change_ends_holding(held: Job):
-    before = held.highest
-    held.begin_change(1, 0, group=held._lacking([each for each in held.machines.values() if each.runs])[0])
-    assert held.run(held.now + 15.0, lambda: held.highest >= before + 3)
-
-
-def test_plan_that_asks_for_fewer_members_ends_holding(held: Job):
-    before, attempts = held.highest, held.attempts
-    running = [machine for machine in held.machines.values() if machine.runs]
-    plan = p.Plan(2, tuple(machine.uid for machine in running), groups=held.groups)
-    for machine in running:
-        held.give(machine, plan)
-    assert held.run(held.now + 15.0, lambda: held.highest >= before + 3)
-    assert held.attempts - attempts <= 2 * len(running)
-
-
-def test_plan_that_asks_for_fewer_members_counts_while_groups_are_made():
-    groups = {"a": "gpu", "b": "cpu"}
-    worker = broken("a", "ab").take(p.Plan(1, ("a", "b"), groups=groups, least={"gpu": 1, "cpu": 1}), 1.0)
-    worker.tick_until(10.0)
-    assert worker.forms()[0].missing == (("cpu", 1),)
-    worker.take(p.Plan(2, ("a", "b"), groups=groups))
-    assert worker.does(p.Cut)
-    worker.take(p.MakingFailed(worker.forms()[0].roster.number)).tick_until(20.0)
-    assert worker.forms()[-1].missing == ()
 
 
 # --- who was late, or away --------------------------------------------------------------------------------------------

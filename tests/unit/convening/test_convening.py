@@ -30,8 +30,15 @@ def test_nor_does_one_in_which_interpreters_are_held(seed: int):
     faulty_job(seed, held=True)
 
 
-@pytest.mark.parametrize("seed", [1293, 1835, 10169, 11836, 12191, 12464, 16868, 30083, 107894])
-def test_schedules_that_once_found_a_fault(seed: int):
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(163, id="a worker answers nobody without whom it has accepted an attempt"),
+        pytest.param(918, id="what was promised to one convener is promised to no other"),
+        pytest.param(4082, id="a refusal is a proof within a lease alone"),
+    ],
+)
+def test_schedules_that_find_a_fault_without_a_rule(seed: int):
     faulty_job(seed)
 
 
@@ -144,9 +151,10 @@ def test_others_go_on_as_soon_as_a_member_has_been_silent_for_long_enough(cut_of
     for other in others:
         job.block(cut_off, other)
         job.block(other, cut_off)
-    makes = {Phase.MAKING, Phase.AGREEING}
-    soon = job.now + RULES.silence_seconds + 0.25
-    assert job.run(soon, lambda: all(job.machines[uid].state.phase in makes for uid in others))
+    blocked, makes = job.now, {Phase.MAKING, Phase.AGREEING}
+    assert job.run(blocked + 15.0, lambda: all(job.machines[uid].state.phase in makes for uid in others))
+    heard = max(blocked, job.last_commit)  # it may have contributed to a step that the others committed later
+    assert job.now <= heard + RULES.silence_seconds + 0.25
 
 
 def test_judge_that_was_late_itself_accuses_nobody():
@@ -157,16 +165,6 @@ def test_judge_that_was_late_itself_accuses_nobody():
     before = job.attempts
     job.run(job.now + 10.0)
     assert job.attempts == before
-
-
-def test_job_holds_while_a_group_has_too_few_members():
-    plan = p.Plan(1, ("a", "b"), groups={"a": "gpu", "b": "cpu"}, least={"gpu": 1, "cpu": 1})
-    state, actions = after_ticks(step(alone(), plan, 0.6)[0], 10.0)
-    form = next(action.form for action in actions if isinstance(action, p.MakeGroups))
-    assert form.missing == (("cpu", 1),)
-    held, _ = step(state, p.Made(form.roster.number), state.pulse)
-    assert held.phase is Phase.HOLDING
-    assert not may_commit(held, held.pulse)
 
 
 def test_joiner_that_was_called_before_it_saw_the_plan_begins_with_its_own_state():

@@ -19,11 +19,7 @@ MAKING_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Data:
-    """What one worker contributes to a collective of an attempt.
-
-    To the step after `index`; to agreeing on the state (-1); or, below, to one of those in which workers that hold
-    learn of a switch.
-    """
+    """What one worker contributes to the step after `index`, or to agreeing on the state (-1)."""
 
     roster: Roster
     index: int
@@ -243,8 +239,6 @@ class Training(Network):
                 self._look(machine, trainer)
             elif trainer.index == -1:
                 self._agree(machine, trainer, roster, data)
-            elif trainer.index < -1:
-                self._go_on(machine, trainer, data)
             else:
                 self._commit(machine, trainer, roster, data)
 
@@ -261,13 +255,12 @@ class Training(Network):
         self.record.agree(roster, base)
         trainer.step, trainer.model, trainer.has_state = base, models.pop(), True
         self.give(machine, p.Agreed(base))
-        if machine.state.phase in (Phase.TRAINING, Phase.HOLDING):
+        if machine.state.phase is Phase.TRAINING:
             self._next(machine, trainer)
 
     def _next(self, machine: Machine, trainer: Trainer) -> None:
         roster = trainer.roster
-        trainer.index = trainer.step if machine.state.phase is Phase.TRAINING else min(trainer.index, -1) - 1
-        trainer.turn += 1
+        trainer.index, trainer.turn = trainer.step, trainer.turn + 1
         turn = trainer.turn
 
         def begin() -> None:
@@ -295,14 +288,10 @@ class Training(Network):
             self.kill(machine)
             self.cut_sockets(machine)
             return
-        self._go_on(machine, trainer, data)
-
-    def _go_on(self, machine: Machine, trainer: Trainer, data: dict[str, Data]) -> None:
-        """After a step, or a collective of those who hold."""
         switch = next((each.switch for each in data.values() if each.switch is not None), None)
         if switch is not None and machine.state.phase in (*IN_ATTEMPT, Phase.BREAKING):
             self._switch(machine, trainer, switch)
-        elif machine.state.phase in (Phase.TRAINING, Phase.HOLDING):
+        elif machine.state.phase is Phase.TRAINING:
             self._next(machine, trainer)
 
     def _switch(self, machine: Machine, trainer: Trainer, roster: Roster) -> None:

@@ -15,8 +15,7 @@ CLOCK_BOOTTIME, in seconds, so that it goes on while a process is stopped.
   (`roster.py`), and otherwise says what is missing (`Hold`) and calls again with every beat (`settling.py`).
 * `Form` is accepted from the convener of the newest promise, under that very number, unless this worker is bound to
   somebody left out (`leases.py`). The attempt is pending from then on.
-* Groups are made (`Made`): the attempt is complete. It trains after `Agreed`, or holds while a group lacks members,
-  until a planned change brings them or a plan asks for fewer.
+* Groups are made (`Made`): the attempt is complete. It trains after `Agreed`.
 * A worker that is asked to stop (`Leaving`) trains on. It is left out of the next attempt if the others are a quorum
   and have the state, and told so (`Fenced`); it convenes only if all leave.
 * A newer attempt is complete without this worker, or the operator has evicted it: `Exit`, and nothing more is written.
@@ -59,7 +58,7 @@ from dataclasses import replace
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.attending import Attending
 from heterotrain.groups.convening.roster import Number, Roster, Standing
-from heterotrain.groups.convening.settling import Met, is_only_one, lacking
+from heterotrain.groups.convening.settling import Met, is_only_one
 from heterotrain.groups.convening.worker_state import IN_ATTEMPT, PREPARING, Phase, State
 
 _KEPT_FOR_EACH, _KEPT = 4, 64  # workers of whom something is known, for each member of an attempt and beside
@@ -129,7 +128,7 @@ class _Events(Attending):
                     self._enter_meeting()
             case p.Made(number):
                 if state.phase is Phase.MAKING and state.form is not None and state.form.roster.number == number:
-                    self._join(state.form.roster, Phase.HOLDING if state.form.missing else Phase.AGREEING)
+                    self._join(state.form.roster)
             case p.MakingFailed(number):
                 if state.phase is Phase.MAKING and state.form is not None and state.form.roster.number == number:
                     self._enter_meeting()
@@ -170,20 +169,6 @@ class _Events(Attending):
                 self._set(away=False)
             if state.standing.formed is not None and plan.evicted & set(state.standing.formed.members):
                 self._leave_attempt(f"the plan of generation {plan.generation} evicts a member")
-            self._release(plan)
-
-    def _release(self, plan: p.Plan) -> None:
-        """A plan that asks for fewer members ends holding. Whoever has convened sees to it, early or late."""
-        state = self.state
-        roster = state.standing.formed if state.phase is Phase.HOLDING else None
-        if state.phase is Phase.MAKING and state.form is not None and state.form.missing:
-            roster = state.form.roster
-        if roster is None or lacking(roster.members, plan):
-            return
-        why = f"the plan of generation {plan.generation} needs no more members"
-        self._leave_attempt(why)
-        if state.phase is Phase.MAKING:
-            self._cut_making(why)
 
     def _switch(self, number: Number) -> None:
         state = self.state
@@ -193,16 +178,16 @@ class _Events(Attending):
         if state.me not in roster.members:
             self._exit(f"this worker has left with generation {number}")
         elif state.phase in IN_ATTEMPT or state.phase is Phase.WAITING:
-            self._join(roster, Phase.AGREEING)
+            self._join(roster)
         elif state.phase is Phase.BREAKING:
             self._set(standing=state.standing.form(roster), begun=True, began=None)
 
-    def _join(self, roster: Roster, phase: Phase) -> None:
+    def _join(self, roster: Roster) -> None:
         """This worker is in a complete attempt."""
         state = self.state
         heard = {**state.leases.heard, **dict.fromkeys(self._others(roster), self.now)}
         self._set(
-            phase=phase,
+            phase=Phase.AGREEING,
             standing=state.standing.form(roster),
             begun=True,
             began=None,
@@ -332,7 +317,7 @@ class _Events(Attending):
         form = state.form
         making = state.phase is Phase.MAKING and form is not None and uid in form.roster.members
         if making and form is not None and number > form.roster.number:
-            self._cut_making(f"{uid} has left the attempt")
+            self.actions.append(p.Cut(f"{uid} has left the attempt"))
 
     def _accept(self, uid: str, form: p.Form) -> None:
         state, roster = self.state, form.roster

@@ -7,8 +7,7 @@ sender's clock, and `echo`, the newest `sent` of the receiver's that the sender 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from heterotrain.groups.convening.roster import Number, Roster, Standing
@@ -67,9 +66,7 @@ class Call:
 class Form:
     """From the convener: these members make the groups of this attempt, and begin after `base` committed steps.
 
-    `plan` is what they follow; `missing` says what holds the training back once groups are made (members below the
-    least of a group), and is empty if nothing does. `known` is what all who met know together, `excused` those who are
-    not waited for.
+    `plan` is what they follow, `known` what all who met know together, `excused` those who are not waited for.
     """
 
     roster: Roster
@@ -77,7 +74,6 @@ class Form:
     plan: Document
     known: Standing
     excused: frozenset[str] = frozenset()
-    missing: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +109,16 @@ class Tick:
 class Plan:
     """The operator's plan, as this worker's volume or a peer shows it.
 
-    `members` and `groups` (by UID) are of the plan; `least` members each group needs for training. With `starts` the
-    members begin the job, or again from a checkpoint, and are all needed; otherwise they carry on what they train.
-    `evicted` names only workers that the operator has *seen* ended, and is empty unless every worker that the operator
-    ever named and has not seen end is one of `members`. Report each plan once it is read; older ones change nothing.
+    With `starts` the members begin the job, or again from a checkpoint, and are all needed; otherwise they carry on
+    what they train. `evicted` names only workers that the operator has *seen* ended, and is empty unless every worker
+    that the operator ever named and has not seen end is one of `members`. Report each plan once it is read; older ones
+    change nothing.
     """
 
     generation: int
     members: tuple[str, ...]
     starts: bool = False
     evicted: frozenset[str] = frozenset()
-    groups: Mapping[str, str] = field(default_factory=dict)
-    least: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +217,7 @@ class MakingFailed:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """This worker has the state of `step` committed steps that the attempt begins with, and trains or holds."""
+    """This worker has the state of `step` committed steps that the attempt begins with, and trains."""
 
     step: int
 
@@ -339,7 +333,7 @@ class MakeGroups:
     """Make the groups that `form` describes, within seconds; answered by `Made` or `MakingFailed`.
 
     Nothing is left of earlier ones by then. After `Made` the members agree on the state after `form.base` steps
-    (`Agreed`), and train, or with `form.missing` hold: they keep what they have and can prepare a change.
+    (`Agreed`), and train.
     """
 
     form: Form
@@ -349,7 +343,7 @@ class MakeGroups:
 class Hold:
     """No attempt can be formed without these workers, or a plan that evicts them: to be reported to the operator.
 
-    Said by the convener alone, once each time that it changes. That a group lacks members is in `MakeGroups`.
+    Said by the convener alone, once each time that it changes.
     """
 
     missing: tuple[str, ...]

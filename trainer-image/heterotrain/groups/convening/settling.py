@@ -156,23 +156,4 @@ def _formed(
     if bound:
         return Waits(tuple(dict.fromkeys(uid for uid, _ in bound)), max(until for _, until in bound))
     steps = [meeting.met[uid].meet.step for uid in members if meeting.met[uid].meet.has_state]
-    return Form(
-        Roster(meeting.number, members),
-        max(steps),
-        meeting.split(members),
-        known,
-        excused,
-        lacking(members, meeting.plan),
-    )
-
-
-def lacking(members: tuple[str, ...], plan: Plan | None) -> tuple[tuple[str, int], ...]:
-    """How many members each group has too few for training."""
-    if plan is None:
-        return ()
-    counts = dict.fromkeys(plan.least, 0)
-    for uid in members:
-        group = plan.groups.get(uid)
-        if group in counts:
-            counts[group] += 1
-    return tuple((group, least - counts[group]) for group, least in plan.least.items() if counts[group] < least)
+    return Form(Roster(meeting.number, members), max(steps), meeting.split(members), known, excused)

@@ -79,11 +79,6 @@ class Turn:
             self._set(phase=Phase.BREAKING)
             self.actions.append(p.Cut(why))
 
-    def _cut_making(self, why: str) -> None:
-        cut = p.Cut(why)
-        if not any(isinstance(action, p.Cut) for action in self.actions):
-            self.actions.append(cut)
-
     def _exit(self, why: str) -> None:
         if self.state.phase in IN_ATTEMPT or self.state.phase is Phase.MAKING:
             self.actions.append(p.Cut(why))
@@ -99,7 +94,7 @@ class Turn:
         if state.standing.formed is not None and uid in state.standing.formed.members:
             self._leave_attempt(f"{uid} has ended")
         if state.phase is Phase.MAKING and state.form is not None and uid in state.form.roster.members:
-            self._cut_making(f"{uid} has ended")
+            self.actions.append(p.Cut(f"{uid} has ended"))
 
     def _greet(self, uid: str) -> None:
         """A channel has opened: say at once what the next beat would say."""

@@ -24,16 +24,15 @@ class Phase(enum.Enum):
     """What a worker does, as far as membership goes."""
 
     WAITING = "waiting"  # named by no attempt that can be met for
-    TRAINING = "training"
+    TRAINING = "training"  # also while the plan has its members take no step
     AGREEING = "agreeing"  # groups are made, the state of the base is not here yet
-    HOLDING = "holding"  # groups are made, but a group has too few members
     BREAKING = "breaking"  # cut, and the training thread has not noticed
     MEETING = "meeting"
     MAKING = "making"
     OUT = "out"
 
 
-IN_ATTEMPT = frozenset({Phase.TRAINING, Phase.AGREEING, Phase.HOLDING})
+IN_ATTEMPT = frozenset({Phase.TRAINING, Phase.AGREEING})
 PREPARING = IN_ATTEMPT | {Phase.BREAKING, Phase.WAITING}  # what it accepts here is in the first thing that it promises
 
 

@@ -186,17 +186,9 @@ def _read_standing(value: Any) -> Standing:
 
 
 def _read_owed(value: Any) -> tuple[tuple[str, float], ...]:
-    return tuple((_read_name(name), _read_seconds(seconds)) for name, seconds in _pairs(value))
-
-
-def _read_counts(value: Any) -> tuple[tuple[str, int], ...]:
-    return tuple((_read_name(name), _read_whole(count)) for name, count in _pairs(value))
-
-
-def _pairs(value: Any) -> list[Any]:
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in _list(value)):
         raise ValueError(f"expected pairs, found {shown(value)}")
-    return list(value)
+    return tuple((_read_name(name), _read_seconds(seconds)) for name, seconds in value)
 
 
 def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -254,7 +246,6 @@ _CODECS = {
     "Roster": _Codec(_write_roster, _read_roster),
     "Standing": _Codec(_write_standing, _read_standing),
     "tuple[tuple[str, float], ...]": _Codec(_same, _read_owed),
-    "tuple[tuple[str, int], ...]": _Codec(_same, _read_counts),
     "Convened": _Codec(lambda message: _document(message, _CONVENED_FIELDS), _read_convened),
     "Blob": _Codec(_write_blob, _read_blob),
     "Blobs": _Codec(lambda blobs: list(map(_write_blob, blobs)), _read_blobs),
