@@ -14,7 +14,7 @@ from unit.cli.commands import processes_that_mention, start
 
 pytestmark = pytest.mark.processes
 
-STEPS = 800
+STEPS, AT = 800, 30
 ONCE = {"backoffLimit": 1}
 
 
@@ -39,52 +39,42 @@ def lives(tmp_path: Path, worker: str) -> list[list[StepRecord]]:
     return [[StepRecord.from_json(line) for line in path.read_text().splitlines()] for path in paths]
 
 
-def killed_at_first(tmp_path: Path) -> str:
-    """What a script does so that only its first process is killed."""
-    once = "open(marker, 'x').close() or os.kill(os.getpid(), signal.SIGKILL)"
-    return f"marker = {str(tmp_path / 'killed')!r}; os.path.exists(marker) or ({once})"
+def assert_replaced(tmp_path: Path, said: str, worker: str) -> None:
+    """The others did every step once, and a worker of the next index takes part in the last one."""
+    assert "RestartingWorkers" not in said
+    for other in {"job-g0-0", "job-g1-0", "job-g2-0"} - {worker}:
+        (life,) = lives(tmp_path, other)
+        assert [record.step for record in life] == list(range(STEPS))
+    (successor,) = lives(tmp_path, f"{worker.removesuffix('-0')}-1")
+    assert successor[0].step > AT
+    assert successor[-1].step == STEPS - 1
+
+
+def at_first(tmp_path: Path, sent: str) -> str:
+    """What a script does so that only its first process is sent a signal."""
+    once = f"open(marker, 'x').close() or os.kill(os.getpid(), signal.{sent})"
+    return f"marker = {str(tmp_path / 'sent')!r}; os.path.exists(marker) or ({once})"
 
 
 @pytest.mark.parametrize("worker", ["job-g0-0", "job-g1-0"], ids=["the leader", "a follower"])
 def test_a_killed_worker_is_replaced_while_the_others_train_on(tmp_path: Path, worker: str) -> None:
-    fault = killed_at_first(tmp_path)
-    code, said = run(tmp_path, 3, fault=fault, worker=worker, at=30, runPolicy=ONCE)
+    code, said = run(tmp_path, 3, fault=at_first(tmp_path, "SIGKILL"), worker=worker, at=AT, runPolicy=ONCE)
     assert code == 0, said
-    assert "RestartingWorkers" not in said
-    others = {"job-g0-0", "job-g1-0", "job-g2-0"} - {worker}
-    for other in others:
-        (life,) = lives(tmp_path, other)
-        steps = [record.step for record in life]
-        assert steps == list(range(STEPS))
-    (successor,) = lives(tmp_path, f"{worker.removesuffix('-0')}-1")
-    assert successor[0].step > 30
-    assert successor[-1].step == STEPS - 1
+    assert_replaced(tmp_path, said, worker)
 
 
 def test_the_others_hold_below_the_least_and_go_on_with_the_successor(tmp_path: Path) -> None:
-    fault = killed_at_first(tmp_path)
-    code, said = run(tmp_path, 3, least=1, fault=fault, worker="job-g1-0", at=30, runPolicy=ONCE)
+    fault = at_first(tmp_path, "SIGKILL")
+    code, said = run(tmp_path, 3, least=1, fault=fault, worker="job-g1-0", at=AT, runPolicy=ONCE)
     assert code == 0, said
     assert "training holds until others have joined: group g1 has 0 of at least 1 workers" in said
-    assert "RestartingWorkers" not in said
-    for other in ("job-g0-0", "job-g2-0"):
-        (life,) = lives(tmp_path, other)
-        assert [record.step for record in life] == list(range(STEPS))
-    (successor,) = lives(tmp_path, "job-g1-1")
-    assert successor[-1].step == STEPS - 1
+    assert_replaced(tmp_path, said, "job-g1-0")
 
 
 def test_a_stopped_worker_is_replaced_while_the_others_train_on(tmp_path: Path) -> None:
     """Nobody lets it go on, so it never ends by itself."""
-    once = "open(marker, 'x').close() or os.kill(os.getpid(), signal.SIGSTOP)"
-    fault = f"marker = {str(tmp_path / 'stopped')!r}; os.path.exists(marker) or ({once})"
-    members = {"heartbeatTimeoutSeconds": 2}
-    code, said = run(tmp_path, 3, fault=fault, worker="job-g1-0", at=30, membership=members, runPolicy=ONCE)
+    fault, members = at_first(tmp_path, "SIGSTOP"), {"heartbeatTimeoutSeconds": 2}
+    code, said = run(tmp_path, 3, fault=fault, worker="job-g1-0", at=AT, membership=members, runPolicy=ONCE)
     assert code == 0, said
     assert "job-g1-0 does not answer, and the others train without it" in said
-    assert "RestartingWorkers" not in said
-    for other in ("job-g0-0", "job-g2-0"):
-        (life,) = lives(tmp_path, other)
-        assert [record.step for record in life] == list(range(STEPS))
-    (successor,) = lives(tmp_path, "job-g1-1")
-    assert successor[-1].step == STEPS - 1
+    assert_replaced(tmp_path, said, "job-g1-0")
