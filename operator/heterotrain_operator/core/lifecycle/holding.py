@@ -50,8 +50,7 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
     few = too_few(job, facts, memory, (member.group for member in plan.members))
     if not few and not plan.holds:
         return None
-    hopeless = any(_can_be(job, memory, group) < _least(group) for group in job.groups)
-    if few and hopeless and plan.holds:
+    if few and plan.holds and any(_can_be(job, memory, group) < _least(group) for group in job.groups):
         message = f"{few}, and no other worker is created: in each place as many have ended as backoffLimit allows"
         return ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=message)
     members = [worker for worker in facts.members if worker is not None]
