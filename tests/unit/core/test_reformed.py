@@ -15,8 +15,9 @@ DEAD = "job-a-1"
 
 
 def world(action: str = "Report", protocol: int = MEMBERS_MAY_END) -> World:
-    """Four alike workers, balanced and known to be healthy."""
-    job = Job("job", (Group("a", 4),), 192, stragglers=Stragglers(action=action, cooldown_seconds=0))
+    """Four alike workers, balanced and known to be healthy, of which a silent one is not taken for lost here."""
+    acting = Stragglers(action=action, cooldown_seconds=0)
+    job = Job("job", (Group("a", 4),), 192, stragglers=acting, heartbeat_timeout_seconds=1000)
     made = World(job, noise=0.03, seed=2, protocol=protocol).start()
     made.run(12)
     return made
