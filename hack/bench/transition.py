@@ -5,13 +5,12 @@ restart of the same job and beside torchrun's restart of a plain script of the s
 
 Real processes on this machine, which share its cores, train a perceptron of 10 million parameters with SGD and
 momentum; the benchmark writes the plans that an operator would write, and workers that join warm up before, as those do
-that an operator starts. Idle time is what lies between two committed
-steps of a worker that stays, less the median of the ten steps before; of several such workers the longest counts.
-After a fault it is the longest such gap until all train again, and another worker joins before the next fault. A
-restart is what a job does without elastic membership: all workers stop at a checkpoint, and new processes go on from
-it. Of torchrun (`--max-restarts`; DistributedDataParallel, a checkpoint every 15 steps) one worker is killed, and its
-steps until the one that was reached before count as repeated. The last line sums up; the exit code is 1 if a goal is
-missed.
+that an operator starts. Idle time is what lies between two committed steps of a worker that stays, less the median of
+the ten steps before; of several such workers the longest counts. After a fault it is the longest such gap until all
+train again, and another worker joins before the next fault. A restart is what a job does without elastic membership:
+all workers stop at a checkpoint, and new processes go on from it. Of torchrun (`--max-restarts`;
+DistributedDataParallel, a checkpoint every 15 steps) one worker is killed, and its steps until the one that was reached
+before count as repeated. The last line sums up; the exit code is 1 if a goal is missed.
 """
 
 from __future__ import annotations
