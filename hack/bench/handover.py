@@ -3,9 +3,9 @@
     .venv/bin/python hack/bench/handover.py [--megabytes 80] [--times 8] [--out FILE]
 
 Real processes on this machine, over loopback, which share its cores: bytes cost CPU here instead of a network. The
-state has as many bytes as that of 10 million parameters with momentum. `parts`: each holder sends its share to each
-taker; `broadcast`: one holder to all. heterotrain.state.state_transfer takes parts where each taker has two holders;
-the last column says whether that was the faster way.
+state has as many bytes as that of 10 million parameters with momentum. `pairs`: each taker takes it from a holder of
+its own; `broadcast`: one holder sends it to all. heterotrain.state.state_transfer takes pairs where there are no more
+takers than holders; the last column says whether that was the faster way.
 """
 
 from __future__ import annotations
@@ -35,10 +35,15 @@ from heterotrain.state.state_transfer import hand_over
 from heterotrain_operator.clusters.local.ports import Ports
 
 CASES = ((1, 1), (3, 1), (8, 1), (7, 2), (5, 4), (2, 2), (3, 6), (1, 3), (1, 8))
-"""Holders and takers."""
+"""Holders and takers. Where there are more takers than holders, only a broadcast is possible."""
 
 TENSORS = 6
-WAYS = ("parts", "broadcast")
+WAYS = ("pairs", "broadcast")
+
+
+def ways_of(holders: int, takers: int) -> tuple[str, ...]:
+    """The ways that are possible: takers are more than holders in none but a broadcast."""
+    return WAYS if takers <= holders else WAYS[1:]
 
 
 def worker(rank: int, case: tuple[int, int], port: int, options: argparse.Namespace, found: Connection) -> None:
@@ -49,11 +54,11 @@ def worker(rank: int, case: tuple[int, int], port: int, options: argparse.Namesp
     generation = Generation(Plan(1, 1, "step", members), Number(1, 0), rank, SocketCutter())
     generation.make_groups(dist.TCPStore("127.0.0.1", port, holders + takers, is_master=rank == 0))
     state = {str(each): torch.zeros(options.megabytes * 250_000 // TENSORS) for each in range(TENSORS)}
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    chosen = state_transfer.by_parts
+    seconds: dict[str, list[float]] = {way: [] for way in ways_of(holders, takers)}
+    chosen = state_transfer.by_pairs
     for _ in range(options.times):
-        for way in WAYS:
-            state_transfer.by_parts = lambda *_, way=way: way == "parts"  # type: ignore[misc]
+        for way in seconds:
+            state_transfer.by_pairs = lambda *_, way=way: way == "pairs"  # type: ignore[misc]
             sum_over_ranks(torch.zeros(1), generation)
             began = time.perf_counter()
             hand_over(state, 0, generation, takes=rank >= holders, shared=lambda _: True)
@@ -80,7 +85,7 @@ def measured(holders: int, takers: int, options: argparse.Namespace) -> dict[str
     if any(each.exitcode for each in processes):
         raise RuntimeError(f"{holders} holders, {takers} takers: a worker failed")
     seconds, chosen = reads.recv()
-    times = {way: 1000 * statistics.median(seconds[way]) for way in WAYS}
+    times = {way: 1000 * statistics.median(seconds[way]) if way in seconds else None for way in WAYS}
     return {"holders": holders, "takers": takers, **times, "chosen": chosen}
 
 
@@ -98,10 +103,11 @@ def main() -> int:
         document = {"benchmark": "handover", "machine": machine, **sizes, "rows": rows}
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    shown = Table("holders", "takers", "parts ms", "broadcast ms", "taken", "faster")
+    shown = Table("holders", "takers", "pairs ms", "broadcast ms", "taken", "faster")
     for row in rows:
-        faster = min(WAYS, key=lambda way, row=row: row[way])  # type: ignore[misc]
-        figures = (f"{row[way]:.0f}" for way in WAYS)
+        measured_ways = [way for way in WAYS if row[way] is not None]
+        faster = min(measured_ways, key=lambda way, row=row: row[way])  # type: ignore[misc]
+        figures = ("-" if row[way] is None else f"{row[way]:.0f}" for way in WAYS)
         shown.add_row(str(row["holders"]), str(row["takers"]), *figures, str(row["chosen"]), faster)
     Console().print(shown)
     return 0

@@ -83,12 +83,12 @@ def _handover(document: Document) -> str:
         [
             str(row["holders"]),
             str(row["takers"]),
-            *(f"{row[way]:.0f}" for way in ("parts", "broadcast")),
+            *("-" if row[way] is None else f"{row[way]:.0f}" for way in ("pairs", "broadcast")),
             row["chosen"],
         ]
         for row in document["rows"]
     ]
-    headings = ("holders", "takers", "in parts, ms", "by a broadcast, ms", "taken")
+    headings = ("holders", "takers", "in pairs, ms", "by a broadcast, ms", "taken")
     said = f"A state of {document['megabytes']} MB, medians of {document['times']}. "
     return _table(headings, 0, rows) + "\n\n" + said + _machine(document)
 

@@ -5,10 +5,11 @@ restart of the same job and beside torchrun's restart of a plain script of the s
 
 Real processes on this machine, which share its cores, train a perceptron of 10 million parameters with SGD and
 momentum; the benchmark writes the plans that an operator would write, and workers that join warm up before, as those do
-that an operator starts. Idle time is what lies between two committed steps of a worker that stays, less the median of
-the ten steps before; of several such workers the longest counts. After a fault it is the longest such gap until all
-train again, and another worker joins before the next fault. A restart is what a job does without elastic membership:
-all workers stop at a checkpoint, and new processes go on from it. Of torchrun (`--max-restarts`;
+that an operator starts. Idle time is what lies between the last step with the members before and the first with those
+after, on a worker that stays, less the median of the ten steps that follow (they share these cores with as many); of
+several such workers the longest counts. After a fault it is the longest gap between two steps until all train again,
+less the median of the ten before, and another worker joins before the next fault. A restart is what a job does without
+elastic membership: all workers stop at a checkpoint, and new processes go on from it. Of torchrun (`--max-restarts`;
 DistributedDataParallel, a checkpoint every 15 steps) one worker is killed, and its steps until the one that was reached
 before count as repeated. The last line sums up; the exit code is 1 if a goal is missed.
 """
@@ -89,14 +90,14 @@ FAULTS: dict[str, tuple[int, Fault, float]] = {
 RESTART = "restart from a checkpoint"
 TORCHRUN = "torchrun, kill of a worker"
 NO_GOAL = (RESTART, TORCHRUN)
-STEPS_BEFORE = 10
+STEPS_BESIDE = 10
 STEPS_BETWEEN = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of members: seconds that the survivor which stood still longest was `idle`, its usual `step` in
-    seconds, and the samples that were lost, and those that were computed again, over all workers."""
+    """One change of members: seconds that the survivor which stood still longest was `idle`, its usual `step` beside it
+    in seconds, and the samples that were lost, and those that were computed again, over all workers."""
 
     what: str
     workers: int
@@ -149,9 +150,9 @@ class Measured:
 
 
 def idle_of(records: Sequence[StepRecord], version: int) -> tuple[float, float]:
-    """Idle seconds of a worker when it began to follow a plan, and its usual step before."""
+    """Idle seconds of a worker when it began to follow a plan, and its usual step from there on."""
     first = next(index for index, record in enumerate(records) if record.version >= version)
-    usual = usual_step(records[max(0, first - STEPS_BEFORE) : first])
+    usual = usual_step(records[first : first + STEPS_BESIDE + 1])
     return records[first].time - records[first - 1].time - usual, usual
 
 
@@ -233,7 +234,7 @@ def fault_of(
     for records in survivors:
         first = next(index for index, record in enumerate(records) if record.time >= at)
         last = max(index for index, record in enumerate(records) if record.time <= until)
-        usual = usual_step(records[max(0, first - STEPS_BEFORE) : first])
+        usual = usual_step(records[max(0, first - STEPS_BESIDE) : first])
         gaps = [later.time - sooner.time for sooner, later in pairwise(records[first - 1 : last + 1])]
         worst = max(worst, (max(gaps) - usual, usual))
         lost += sum(later.step > sooner.step + 1 for sooner, later in pairwise(records[first - 1 : last + 1]))
@@ -254,7 +255,7 @@ def restart(workers: int, repetitions: int) -> list[Transition]:
                 gang.wait()
                 records = gang.series(0)
             if before:
-                usual = usual_step(before[-STEPS_BEFORE:])
+                usual = usual_step(before[-STEPS_BESIDE:])
                 idle = records[0].time - before[-1].time - usual
                 found.append(Transition(RESTART, workers, idle, usual, 0, 0))
             before = records

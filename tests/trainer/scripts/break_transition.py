@@ -4,7 +4,8 @@ usage: break_transition.py WORKER KIND SCRIPT [ARGUMENT...]
 
 KIND `dies-preparing`: it is killed when it makes the groups of generation 2. `breaks-preparing`: its present groups
 break when it learns of the next generation, once. `breaks-prepared`: they break when these are made, once.
-`misses-the-end`: it takes the collective that ends a generation for failed, after all have done their part in it.
+`misses-the-end`: it takes the collective that ends a generation for failed, after the others have learnt by it that
+all go over.
 """
 
 import os
@@ -13,13 +14,15 @@ import signal
 import sys
 from typing import Any
 
+import torch
+
 from heterotrain.groups.control import Signals
 from heterotrain.groups.generation import CollectiveError, Generation
-from heterotrain.training.exchange import Exchange
+from heterotrain.training import group as group_module
 from heterotrain.training.group import Group
 
 worker, kind = sys.argv[1], sys.argv[2]
-make_groups, compare_all = Generation.make_groups, Exchange.compare_all
+make_groups, sum_over_ranks, part = Generation.make_groups, group_module.sum_over_ranks, Group.part
 begin_exchange, receive = Group.begin_exchange, Group.receive
 happened = []
 
@@ -49,18 +52,25 @@ def breaking_receive(own: Group) -> Signals | None:
     return signals
 
 
-def missing_compare_all(own: Exchange, generation: Generation) -> None:
-    compare_all(own, generation)
-    if not happened and own.transition.due:
-        happened.append(kind)
-        raise CollectiveError(f"injected: {kind}")
+def missing_part(own: Group) -> bool:
+    def missing_sum(tensor: torch.Tensor, generation: Generation) -> None:
+        sum_over_ranks(tensor, generation)
+        if not happened:
+            happened.append(kind)
+            raise CollectiveError(f"injected: {kind}")
+
+    group_module.sum_over_ranks = missing_sum
+    try:
+        return part(own)
+    finally:
+        group_module.sum_over_ranks = sum_over_ranks
 
 
 if os.environ["HETEROTRAIN_WORKER"] == worker:
     if kind == "dies-preparing":
         Generation.make_groups = dying_make_groups
     elif kind == "misses-the-end":
-        Exchange.compare_all = missing_compare_all
+        Group.part = missing_part
     elif kind == "breaks-preparing":
         Group.receive = breaking_receive
     else:

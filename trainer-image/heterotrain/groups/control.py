@@ -50,6 +50,8 @@ class Checksums:
 
 
 _SIGNALS = len(fields(Signals))
+_FRAME = 1 << 14  # bytes of the first collective of a document, of which as many as `_LENGTH` say how long it is
+_LENGTH = 8
 
 
 class PendingSignals:
@@ -89,10 +91,16 @@ def broadcast_bytes(data: bytes | None, length: int, source: int, generation: Ge
 
 
 def broadcast_document(data: bytes | None, source: int, generation: Generation) -> bytes:
-    """Do as `broadcast_bytes` does, for receivers that do not know the length. Raises RuntimeError."""
-    length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64)
-    _broadcast(length, source, generation)
-    return broadcast_bytes(data, int(length.item()), source, generation)
+    """Do as `broadcast_bytes` does, for receivers that do not know the length. A short document takes one collective.
+    Raises RuntimeError."""
+    frame = None if data is None else (len(data).to_bytes(_LENGTH, "little") + data)
+    first = None if frame is None else frame[:_FRAME].ljust(_FRAME, b"\0")
+    came = broadcast_bytes(first, _FRAME, source, generation)
+    length = int.from_bytes(came[:_LENGTH], "little")
+    rest = None if frame is None else frame[_FRAME:]
+    return came[_LENGTH : _LENGTH + length] + broadcast_bytes(
+        rest, max(0, _LENGTH + length - _FRAME), source, generation
+    )
 
 
 def gather_documents(data: bytes, generation: Generation) -> list[bytes]:

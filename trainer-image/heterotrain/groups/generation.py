@@ -260,6 +260,7 @@ class _LostTrack:
     """Keeps groups whose destructor would wait for an operation that gloo has lost track of, until that has ended."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._kept: list[tuple[Any, list[Collective]]] = []
 
     def keep(self, group: Any, collectives: Sequence[Collective]) -> None:
@@ -268,16 +269,16 @@ class _LostTrack:
         if unfinished:
             # Not even the end of the interpreter may release it.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-            self._kept.append((group, unfinished))
+            with self._lock:
+                self._kept.append((group, unfinished))
 
     def release_ended(self) -> None:
         """Release the groups whose collectives have all ended by now."""
-        kept, self._kept = self._kept, []
-        for group, unfinished in kept:
-            if all(each.has_ended for each in unfinished):
-                ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
-            else:
-                self._kept.append((group, unfinished))
+        with self._lock:
+            ended = [group for group, unfinished in self._kept if all(each.has_ended for each in unfinished)]
+            self._kept = [(group, unfinished) for group, unfinished in self._kept if group not in ended]
+        for group in ended:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
 
 
 _lost_track = _LostTrack()

@@ -101,6 +101,12 @@ class Plans:
         else:
             self.successor = plan
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the plan that is to come goes on without this worker."""
+        own = self.active.members[self.rank]
+        return self.successor is not None and self.successor.rank_of(own.name, own.uid) is None
+
     def refuse_successor(self) -> None:
         """On the leader: the successor is impossible, and is not announced again."""
         assert self.successor is not None and self._file is not None

@@ -69,15 +69,21 @@ class ReplicaChecksum:
             return math.fsum(float(each.abs().double().sum()) for each in parts)
         return float(sum((place + 1) * _bits(each) for place, each in enumerate(parts)) % _EXACT)
 
+    @property
+    def windows(self) -> int:
+        """How many windows hold all numbers."""
+        return -(-self._starts[-1] // WINDOW)
+
+    def over(self, first: int, count: int, *, exact: bool) -> float:
+        """The checksum of so many windows, made of theirs in the same way."""
+        sums = [self.at(number, exact=exact) for number in range(first, first + count)]
+        if not exact:
+            return math.fsum(sums)
+        return float(sum((place + 1) * int(each) for place, each in enumerate(sums)) % _EXACT)
+
     def whole(self, *, exact: bool) -> float:
-        """The checksum of all numbers, made in the same way."""
-        windows = -(-self._starts[-1] // WINDOW)
-        sums = [self.at(number, exact=exact) for number in range(windows)]
-        return (
-            float(sum((place + 1) * int(each) for place, each in enumerate(sums)) % _EXACT)
-            if exact
-            else math.fsum(sums)
-        )
+        """The checksum of all numbers."""
+        return self.over(0, self.windows, exact=exact)
 
     def _window(self, number: int) -> Iterator[torch.Tensor]:
         total = self._starts[-1]

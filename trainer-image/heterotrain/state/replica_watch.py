@@ -16,6 +16,10 @@ MOST_STEPS = 16
 STEPS_BETWEEN = 64
 """Steps from one checksum of the replica to the next, where steps are fast."""
 
+FIRST_WINDOWS = 4
+"""Windows in each checksum until all numbers were compared once since the members met, so that it is known soon whether
+a newcomer has taken over the right ones."""
+
 _NAMED = 5
 
 
@@ -38,9 +42,10 @@ class ReplicaWatch:
         due = self._number == 0 or steps_between < MOST_STEPS or step - self._looked_at >= STEPS_BETWEEN
         if not due:
             return Checksums(self._hyperparameters.checksum, 0.0)
-        self._number += 1
+        first, count = self._number, 1 if self._number >= self._checksum.windows else FIRST_WINDOWS
+        self._number += count
         self._looked_at = step
-        return Checksums(self._hyperparameters.checksum, self._checksum.at(self._number, exact=self.exact))
+        return Checksums(self._hyperparameters.checksum, self._checksum.over(first, count, exact=self.exact))
 
     def whole(self) -> Checksums:
         """The checksums of this worker over all numbers, for where the job ends and for what a checkpoint holds."""

@@ -1,9 +1,10 @@
 """Gives workers that lag behind the state of those that do not: first its structure, then its tensors, so that no
 worker holds the state a second time as bytes.
 
-Where few workers take the state and many hold it, as when one joins, each holder sends to each taker an equal part of
-what is the same on all, and nothing to anybody else. Where there are many takers, one holder sends all to all, for then
-the others pass on what they have received. hack/bench/handover.py measures both.
+Where no more workers take the state than hold it, as when one joins, each of them takes what is the same on all from a
+holder of its own, and nothing goes to anybody else; so nobody gets a mixture of what several hold. Where there are more
+takers, one holder sends all to all, for then the others pass on what they have received. hack/bench/handover.py
+measures both.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ _BYTES_MORE = 64 << 20
 WINDOW_BYTES = 16 << 20
 """So much of the state travels at once, and as much waits to be sent behind it."""
 
+_ALONE_SHARE = 4  # of a window; tensors of a quarter of it travel from where they are, without being copied together
 
 Place = tuple[Any, ...]
 """Keys and places that lead to a tensor of a state."""
+
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def hand_over(
@@ -56,13 +60,13 @@ def hand_over(
             raise CheckpointError(f"the state of rank {source} has {coming} bytes, expected at most {most}")
         if takes:
             here = checkpoint.mapped(here, _with_room)
-    parts = by_parts(len(roles.holders), len(roles.takers))
-    if parts:
+    in_pairs = by_pairs(len(roles.holders), len(roles.takers))
+    if in_pairs:
         # Whoever neither holds nor takes it walks the source's layout, so that all meet in as many collectives.
         walked = own if generation.rank in roles.holders else here
-        _exchange_parts([each for path, each in _named_tensors(walked) if shared(path)], roles, generation)
+        _pass_on([each for path, each in _named_tensors(walked) if shared(path)], roles, generation)
     for path, tensor in _named_tensors(here):
-        if not (parts and shared(path)):
+        if not (in_pairs and shared(path)):
             # A frame has no content: what comes is forgotten.
             broadcast_tensors([_with_room(tensor) if tensor.is_meta else tensor], source, generation)
     return here if takes else None
@@ -72,17 +76,22 @@ def _with_room(value: Any) -> Any:
     return torch.empty(value.shape, dtype=value.dtype) if _has_content_apart(value) else value
 
 
-def by_parts(holders: int, takers: int) -> bool:
-    """Whether so many holders send parts of the state to so many takers, or one of them all to all."""
-    return 2 * takers <= holders
+def by_pairs(holders: int, takers: int) -> bool:
+    """Whether so many takers each take the state from a holder of their own, or one holder sends all to all."""
+    return takers <= holders
 
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """Ranks that send parts of the state, and those that take it."""
+    """Ranks that hold the same state, and those that take it."""
 
     holders: tuple[int, ...]
     takers: tuple[int, ...]
+
+    def partner(self, rank: int) -> int | None:
+        """Whom this rank sends the state to, or takes it from, where each taker has a holder of its own."""
+        pairs = dict(zip(self.takers, self.holders, strict=False))
+        return pairs.get(rank, {holder: taker for taker, holder in pairs.items()}.get(rank))
 
 
 def _roles(
@@ -117,12 +126,17 @@ def _processor(device: torch.device) -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else device.type
 
 
-def _exchange_parts(tensors: Iterable[torch.Tensor], roles: _Roles, generation: Generation) -> None:
-    """Send this rank's part of each window to the takers, or receive the parts of all holders in place."""
-    rank, under_way, rooms = generation.rank, None, _Rooms()
+def _pass_on(tensors: Iterable[torch.Tensor], roles: _Roles, generation: Generation) -> None:
+    """Send each window to the taker that is this rank's partner, or receive it from the holder that is."""
+    partner, takes = roles.partner(generation.rank), generation.rank in roles.takers
+    under_way, rooms = None, _Rooms()
     for window in _windows(tensors):
-        move = _receive if rank in roles.takers else _send
-        launched = move(window, roles, generation, rooms)
+        if partner is None:
+            launched = _UnderWay.of(generation, _NOTHING, None, _NOTHING, None)
+        elif takes:
+            launched = _receive(window, partner, generation, rooms)
+        else:
+            launched = _send(window, partner, generation, rooms)
         if under_way is not None:
             under_way.finish()
         under_way = launched
@@ -146,27 +160,25 @@ class _Rooms:
         return room[:size]
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Elements `start` to `stop` of a tensor that is a vector on any device."""
-
-    flat: torch.Tensor
-    start: int
-    stop: int
-
-    def part(self, index: int, parts: int) -> torch.Tensor:
-        """The elements that the holder of this place sends."""
-        size = self.stop - self.start
-        return self.flat[self.start + size * index // parts : self.start + size * (index + 1) // parts]
-
-
 @dataclass(slots=True)
 class _UnderWay:
     """One window's collective, and where its bytes go."""
 
     collective: Collective
     buffers: tuple[torch.Tensor, torch.Tensor]  # which gloo reads and writes meanwhile
-    places: Sequence[torch.Tensor]
+    places: Sequence[torch.Tensor] = ()
+
+    @classmethod
+    def of(
+        cls, generation: Generation, sent: torch.Tensor, to: int | None, came: torch.Tensor, by: int | None
+    ) -> _UnderWay:
+        """Begin to send these bytes `to` one rank, and to receive others from one."""
+        ways_out, ways_in = [0] * generation.world_size, [0] * generation.world_size
+        if to is not None:
+            ways_out[to] = len(sent)
+        if by is not None:
+            ways_in[by] = len(came)
+        return cls(generation.exchange(sent, ways_out, came, ways_in), (sent, came))
 
     def finish(self) -> None:
         """Wait for it, and put what has come into its places. Raises RuntimeError."""
@@ -179,58 +191,48 @@ class _UnderWay:
             place.copy_((part.clone() if start % place.element_size() else part).view(place.dtype))
 
 
-def _send(window: Sequence[_Piece], roles: _Roles, generation: Generation, rooms: _Rooms) -> _UnderWay:
-    nothing = torch.empty(0, dtype=torch.uint8)
-    ways_in, ways_out = [0] * generation.world_size, [0] * generation.world_size
-    sent = nothing
-    if generation.rank in roles.holders:
-        place = roles.holders.index(generation.rank)
-        parts = [each.part(place, len(roles.holders)) for each in window]
-        size = sum(map(_bytes, parts))
-        sent = rooms.take(size * len(roles.takers))
-        for number, taker in enumerate(roles.takers):
-            ways_out[taker] = size
-            _fill(sent[number * size : (number + 1) * size], parts)
-    return _UnderWay(generation.exchange(sent, ways_out, nothing, ways_in), (sent, nothing), ())
-
-
-def _fill(room: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+def _send(window: Sequence[torch.Tensor], to: int, generation: Generation, rooms: _Rooms) -> _UnderWay:
+    if _may_travel_as_it_is(window):
+        return _UnderWay.of(generation, window[0].view(torch.uint8), to, _NOTHING, None)
+    sent = rooms.take(sum(map(_bytes, window)))
     start = 0
-    for part in parts:
-        stop = start + _bytes(part)
-        room[start:stop].copy_(part.contiguous().view(torch.uint8))
+    for piece in window:
+        stop = start + _bytes(piece)
+        sent[start:stop].copy_(piece.contiguous().view(torch.uint8))
         start = stop
+    return _UnderWay.of(generation, sent, to, _NOTHING, None)
 
 
-def _receive(window: Sequence[_Piece], roles: _Roles, generation: Generation, rooms: _Rooms) -> _UnderWay:
-    nothing = torch.empty(0, dtype=torch.uint8)
-    ways_in, ways_out = [0] * generation.world_size, [0] * generation.world_size
-    places: list[torch.Tensor] = []
-    for place, holder in enumerate(roles.holders):
-        parts = [each.part(place, len(roles.holders)) for each in window]
-        ways_in[holder] = sum(map(_bytes, parts))
-        places += parts
-    came = rooms.take(sum(ways_in))
-    return _UnderWay(generation.exchange(nothing, ways_out, came, ways_in), (nothing, came), places)
+def _receive(window: Sequence[torch.Tensor], by: int, generation: Generation, rooms: _Rooms) -> _UnderWay:
+    if _may_travel_as_it_is(window):
+        return _UnderWay.of(generation, _NOTHING, None, window[0].view(torch.uint8), by)
+    under_way = _UnderWay.of(generation, _NOTHING, None, rooms.take(sum(map(_bytes, window))), by)
+    under_way.places = window
+    return under_way
 
 
-def _windows(tensors: Iterable[torch.Tensor]) -> Iterator[list[_Piece]]:
-    """All elements, in order, in windows of at most `WINDOW_BYTES` (or one element)."""
-    window: list[_Piece] = []
+def _may_travel_as_it_is(window: Sequence[torch.Tensor]) -> bool:
+    """Whether gloo may read or write the window where it is."""
+    return len(window) == 1 and window[0].device.type == "cpu" and window[0].is_contiguous()
+
+
+def _windows(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """All elements, in order, as pieces that are vectors, in windows of at most `WINDOW_BYTES` (or one element)."""
+    window: list[torch.Tensor] = []
     room = WINDOW_BYTES
     for tensor in tensors:
         # A tensor that is conjugated or negated lazily cannot be viewed as bytes.
         flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-        start = 0
-        while start < len(flat):
-            stop = min(len(flat), start + max(1, room // flat.itemsize))
-            if window and (stop - start) * flat.itemsize > room:
+        for piece in torch.split(flat, max(1, WINDOW_BYTES // flat.itemsize)):
+            size = _bytes(piece)
+            if window and (size > room or size * _ALONE_SHARE >= WINDOW_BYTES):
                 yield window
                 window, room = [], WINDOW_BYTES
-                continue
-            window.append(_Piece(flat, start, stop))
-            room -= (stop - start) * flat.itemsize
-            start = stop
+            if size * _ALONE_SHARE >= WINDOW_BYTES:
+                yield [piece]
+            elif size:
+                window.append(piece)
+                room -= size
     if window:
         yield window
 

@@ -24,6 +24,7 @@ from heterotrain.groups.assembly import MembershipError
 from heterotrain.groups.control import Signals, broadcast_document, broadcast_tensors, gather_documents, sum_over_ranks
 from heterotrain.groups.generation import Collective, CollectiveError, Generation, is_collective_error
 from heterotrain.groups.making import DEVICE, Traits
+from heterotrain.groups.retired import RetiredGroups
 from heterotrain.groups.succession import Succession
 from heterotrain.job.plans import Plans
 from heterotrain.peers import parse_facts
@@ -73,7 +74,7 @@ class Group:
         self._reducing = Reducing()
         self._gathering: Gathering | None = None
         self._farewell: Collective | None = None
-        self._retired: list[tuple[Generation, Collective]] = []
+        self._retired = RetiredGroups()
         transition = exchange.transition
         transition.prepare = self._prepare
 
@@ -150,7 +151,7 @@ class Group:
         assert gathering is not None
         self._reducing.now = None
         self.exchange.transition.drop("the members meet again")
-        self._release_retired()
+        self._retired.release_all()
         if self.generation is not None:
             if self.generation.backend == "nccl":
                 # What nccl calls completed is only enqueued, so it is not known which steps are committed.
@@ -192,12 +193,16 @@ class Group:
         return self._gathering.prepare(plan, "over nccl members change with a restart alone" if stays else "")
 
     def part(self) -> bool:
-        """All members are about to go over to the next generation, or to leave: come to the same state as they, and
-        look whether all answer in the new groups. False if they stay as they are, or as `unite`."""
+        """All members are about to go over to the next generation, or to leave: make the buffers equal, and look
+        whether all answer in the new groups. False if they stay as they are, or as `share_buffers`.
+
+        All else is equal, or the comparisons that ride on the exchange find it: whoever joins takes it from one member,
+        so nobody gets a mixture.
+        """
         transition, gathering = self.exchange.transition, self._gathering
         succession = transition.succession
         assert succession is not None and gathering is not None
-        if not self.unite():
+        if not self.share_buffers():
             return False
         answers = torch.tensor([succession.rank is None or self._all_answer(succession)], dtype=torch.float64)
         if not self._together(lambda generation: sum_over_ranks(answers, generation)):
@@ -232,7 +237,7 @@ class Group:
         self._reducing.now = None
         self._plans.adopt(succession.plan, succession.rank)
         if old is not None and self._farewell is not None:
-            self._retired.append((old, self._farewell))
+            self._retired.add(old, self._farewell)
         elif old is not None:
             old.break_up("its members have gone over to others")
             old.leave()
@@ -257,18 +262,6 @@ class Group:
             farewell.wait(_RELEASE_SECONDS)
         except CollectiveError as error:
             log.info("the others did not say goodbye: %s", error)
-
-    def _release_retired(self, *, all_of_them: bool = True) -> None:
-        """Let go of groups of earlier generations: of those in which all have said goodbye, or of all."""
-        kept = []
-        for generation, farewell in self._retired:
-            if all_of_them and not farewell.has_ended:
-                generation.break_up("this worker does not need them any more")
-            if all_of_them or farewell.has_ended:
-                generation.leave()
-            else:
-                kept.append((generation, farewell))
-        self._retired = kept
 
     # --- while they train -----------------------------------------------------------------------------------------
 
@@ -306,10 +299,14 @@ class Group:
         if self.reduction is not None:
             self.fail(MembershipError(why))
 
+    def share_buffers(self) -> bool:
+        """Make the buffers of all workers equal; False if the groups broke, and this group is `broken`."""
+        return self._together(self.buffers.merge)
+
     def unite(self) -> bool:
-        """Make the buffers of all workers equal, and check that all else is equal; False if the groups broke, and this
-        group is `broken`. Raises ReplicaError if the workers differ."""
-        return self._together(self.buffers.merge) and self._together(self.exchange.compare_all)
+        """Make the buffers of all workers equal, and check that all else is equal; False as `share_buffers`. Raises
+        ReplicaError if the workers differ."""
+        return self.share_buffers() and self._together(self.exchange.compare_all)
 
     def send_count(self, count: float, samples: int) -> None:
         """Send what this worker's loss of the running step counts; the loss was scaled as if all workers' counts were
@@ -341,7 +338,7 @@ class Group:
 
     def begin_exchange(self, step_seconds: float) -> None:
         """Send the others this worker's messages; see `Exchange`."""
-        self._release_retired(all_of_them=False)
+        self._retired.release_ended()
         self._together(lambda generation: self.exchange.begin(step_seconds, generation))
 
     def receive(self) -> Signals | None:
@@ -397,7 +394,7 @@ class Group:
         self.await_release()
         self.reduction = None
         self.exchange.restart()
-        self._release_retired()
+        self._retired.release_all()
         if self.generation is not None:
             self.generation.leave()
             self.generation = None

@@ -123,6 +123,7 @@ class WorkerLife:
             batch_size=batch_size,
         )
         self._replays = 0
+        self._followed: contract.Plan | None = None
 
     @property
     def batch(self) -> BatchProtocol:
@@ -272,6 +273,7 @@ class WorkerLife:
             with self._metrics.phase(contract.PHASE_CHECKPOINTING):
                 self.state.snapshots.wait()  # other batches may need the memory that its copy takes
         plan, state, position = self._plans.active, self._metrics.state, self.position
+        self._followed = plan
         self.accounts.settle()
         self._metrics.follow(plan, self.rank)
         self.accounts.mark("first")
@@ -395,7 +397,7 @@ class WorkerLife:
         log.info("group of %d workers formed again at step %d", len(members), self.position.step)
         if len(members) != len(before.members):
             self._replays = 0
-        if self._plans.active != before:
+        if self._plans.active != self._followed:  # also one whose groups broke as this worker went over to them
             self._follow()
         if repeats:
             self.accounts.mark_as_replay()
@@ -407,6 +409,8 @@ class WorkerLife:
         try:
             self._reform(repeats=not self._plans.active.holds)
         except MembershipError:
+            if self._plans.is_left_out:
+                self._leave_the_others("the others have gone on without this worker")
             if not self.progress.done:
                 raise
             self._finish()
@@ -517,7 +521,7 @@ class WorkerLife:
         group = self._group
         if group.generation is None or not self._others_go_on or self._exchange.stopping >= group.generation.world_size:
             self._leave_on_request()
-        if not group.unite():
+        if not group.share_buffers():
             return
         group.say_goodbye()
         if self._exchange.leaves:
