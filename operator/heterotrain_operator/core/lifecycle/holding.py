@@ -16,7 +16,7 @@ from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.arrivals import is_given_up
 from heterotrain_operator.core.lifecycle.hanging import after_hang
-from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
+from heterotrain_operator.core.lifecycle.publishing import adjusted, is_predicted, next_version, rebalanced_plan
 from heterotrain_operator.core.model import Decision, Event, Group, Job
 from heterotrain_operator.core.outcomes import Health, decision, ending
 from heterotrain_operator.core.state import Memory
@@ -70,7 +70,8 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
         return decision(job, "Running", BELOW_MIN_REPLICAS, f"training holds: {few}", health=health), memory
     version = next_version(facts, memory)
     after = replace(rebalanced_plan(memory, plan, version, "step", plan.batch_sizes), holds=bool(few))
-    memory = adjusted(job, memory, plan, after, now, stage=None)
+    # Who joined while nobody took a step was not measured.
+    memory = adjusted(job, memory, plan, after, now, stage=None, predicted=[*map(is_predicted, memory.workers)])
     reason = f"plan {version}: training {f'holds, for {few}' if few else 'goes on'}"
     events = (begins_to_hold(few, version),) if few else (Event("Normal", "PlanPublished", reason),)
     code = BELOW_MIN_REPLICAS if few else "PlanPublished"
