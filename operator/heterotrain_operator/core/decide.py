@@ -25,7 +25,8 @@ from heterotrain_operator.core.lifecycle.failures import (
     are_replaced,
     of_members,
 )
-from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, why_stuck
+from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, replaced_in_silence, why_stuck
+from heterotrain_operator.core.lifecycle.hanging import after_hang
 from heterotrain_operator.core.lifecycle.holding import held
 from heterotrain_operator.core.lifecycle.membership import (
     can_change,
@@ -39,7 +40,6 @@ from heterotrain_operator.core.lifecycle.responses import (
     Incident,
     is_elastic,
     removes_surplus,
-    respond,
     respond_to_lasting,
 )
 from heterotrain_operator.core.lifecycle.restarts import still_draining
@@ -88,6 +88,7 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     decided = replace(
         decided,
         conditions=(*decided.conditions, *stragglers.condition(job, standing, steered=steered)),
+        short_grace=_short_grace(facts, memory, decided),
         force_delete=stuck(seen, now),
         batch_limits=limited,
         slowed_by=slowed,
@@ -113,6 +114,15 @@ def _worker_states(job: Job, facts: Facts, memory: Memory, plan: Plan | None) ->
     there = ((name, WorkerState.LEAVING if name in over else state) for name, state in facts.states.items())
     wanted = ((key.name, WorkerState.WANTED) for key in keys if key.name not in facts.states)
     return (*there, *wanted)
+
+
+def _short_grace(facts: Facts, memory: Memory, decided: Decision) -> tuple[str, ...]:
+    """Workers to delete, by name, that cannot use their whole grace: the decision says that they hang, or they were
+    replaced since they answer nobody. Where nobody is left to end a worker, as on a node that does not answer, its
+    grace says when its pod is deleted by force, and stays.
+    """
+    names = {*decided.short_grace, *replaced_in_silence(facts, memory)} & {*decided.delete}
+    return tuple(worker.name for worker in facts.live if worker.name in names and not worker.node_lost)
 
 
 def _members_of(plan: Plan, facts: Facts) -> tuple[WorkerSeen | None, ...]:
@@ -295,11 +305,9 @@ def _running(
         reason = f"plan {plan.version} stays: {blind}"
         return decision(job, "Running", "MetricsUnavailable", reason, health=health), memory
     memory = progress.observed(members, facts.states, memory, now)
-    hanging = progress.hung(job, members, facts.states, memory, now)
-    if hanging is not None:
-        response = respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hanging)
-        if response is not None:
-            return response
+    response = after_hang(job, facts, members, memory, now)
+    if response is not None:
+        return response
     silent = progress.silent(job, members, memory, now)
     if finishing:
         rest = [worker.name for worker in members if not facts.is_gone(worker)]

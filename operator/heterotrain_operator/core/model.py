@@ -19,6 +19,12 @@ FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
+SHORT_GRACE_SECONDS = 5
+"""The grace of a worker that answers nobody or hangs: a process that is stopped cannot use a longer one, and holds what
+its successor may need. One that only seemed to hang still has the time to say its last words.
+"""
+
+
 class WorkerState(StrEnum):
     """Where a worker is in its life, in this order; `facts.state_of` says which by what is seen of it."""
 
@@ -239,16 +245,17 @@ class Condition:
 class Decision:
     """What to do now. Acting on it never decides anything.
 
-    `plan` is the plan to publish (None: leave the active one). `delete` names pods to delete, `force_delete` those that
-    go without an answer of their node. `remove_job`: the finished job itself is to be deleted. `reason` says in words
-    and numbers why the batches change, or why they do not. `slowed_by` names, by worker, what slowed it when its own
-    time last jumped, as long as that goes on (`NAMES` of `core/prediction/resource_use.py`). `batch_limits` are, by
-    worker, the greatest batches that memory is thought to hold, where that is known. `imbalance` is by what part of the
-    mean the slowest own time exceeds it, under the plan that was active; None: not measured. `worker_states` are those
-    that the decision rests on: of the workers that are there, of members that are gone, and of workers that are wanted.
-    `stragglers` are the verdicts that stand, and `replacing` are stragglers, each with the newcomer that is to take its
-    place; `removed` is by how many workers groups are to be smaller, since stragglers were removed. `beside_training`:
-    the workers to create join others that train, and warm up before.
+    `plan` is the plan to publish (None: leave the active one). `delete` names pods to delete, `short_grace` those of
+    them that get a grace of `SHORT_GRACE_SECONDS` at most, `force_delete` those that go without an answer of their
+    node. `remove_job`: the finished job itself is to be deleted. `reason` says in words and numbers why the batches
+    change, or why they do not. `slowed_by` names, by worker, what slowed it when its own time last jumped, as long as
+    that goes on (`NAMES` of `core/prediction/resource_use.py`). `batch_limits` are, by worker, the greatest batches
+    that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own time
+    exceeds it, under the plan that was active; None: not measured. `worker_states` are those that the decision rests
+    on: of the workers that are there, of members that are gone, and of workers that are wanted. `stragglers` are the
+    verdicts that stand, and `replacing` are stragglers, each with the newcomer that is to take its place; `removed` is
+    by how many workers groups are to be smaller, since stragglers were removed. `beside_training`: the workers to
+    create join others that train, and warm up before.
     """
 
     phase: JobPhase
@@ -258,6 +265,7 @@ class Decision:
     delete: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()
     events: tuple[Event, ...] = field(default=())
+    short_grace: tuple[str, ...] = ()
     force_delete: tuple[str, ...] = ()
     remove_job: bool = False
     batch_limits: tuple[tuple[str, int], ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heterotrain.contract import MEMBERS_CHANGE
+from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job
 from unit.core.test_membership import A, B, C, names, reasons
 from unit.core.traces import World
@@ -51,6 +52,64 @@ def test_its_pod_is_deleted_once_the_others_have_gone_over() -> None:
         made.train(2)
         deleted |= set(made.tick(2.0).delete)
     assert deleted == {B}
+
+
+def train_beside(made: World, name: str) -> None:
+    """The others go over to the plan that names this worker no more, whose process is stopped and does not end."""
+    made.train(2)
+    pod = made.workers[name]
+    pod.phase, pod.exit_code, pod.message, pod.left = "Running", None, "", False
+
+
+def deletion_of(made: World, name: str, looks: int = 6) -> Decision:
+    """The decision that deletes this worker, once the others train on without it."""
+    for _ in range(looks):
+        train_beside(made, name)
+        decision = made.tick(2.0)
+        if name in decision.delete:
+            return decision
+    raise AssertionError(f"{name} was not deleted")
+
+
+def test_its_pod_gets_a_short_grace_since_nobody_would_use_a_longer_one() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    assert deletion_of(made, B).short_grace == (B,)
+
+
+def test_it_gets_its_usual_grace_if_it_answers_again() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    made.workers[B].answers = True
+    assert deletion_of(made, B).short_grace == ()
+
+
+def test_it_gets_its_usual_grace_on_a_node_that_does_not_answer() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    train_beside(made, B)
+    there = made.seen()
+    lost = tuple(replace(each, node_lost=each.name == B) for each in there.workers)
+    decision, _ = decide(made.job, replace(there, workers=lost), made.memory, made.now + 2)
+    assert B in decision.delete
+    assert decision.short_grace == ()
+
+
+def test_a_silent_worker_that_leaves_in_order_gets_its_usual_grace() -> None:
+    made = world()
+    made.job = replace(made.job, groups=(Group("a", 2),))
+    assert names(made.tick().plan) == [A, B]
+    made.workers[C].answers = False
+    assert deletion_of(made, C).short_grace == ()
+
+
+def test_all_start_again_and_only_the_silent_one_gets_a_short_grace() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    made.job = replace(made.job, suspend=True)
+    decision = made.tick()
+    assert {A, B, C} <= set(decision.delete)
+    assert decision.short_grace == (B,)
 
 
 def test_a_short_silence_replaces_nobody() -> None:

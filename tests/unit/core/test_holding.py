@@ -96,6 +96,61 @@ def test_that_a_job_holds_and_why_is_reported_once_and_shown_all_the_time() -> N
     assert not degraded(decisions[-1]).status
 
 
+def holding_with_a_joiner(made: World) -> list[Decision]:
+    """Of four workers that are wanted two hold, then one joins them, and the fourth does not come."""
+    made.workers[B].end(137)
+    decisions = [made.tick()]
+    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=4),))
+    for _ in range(10):
+        for name, pod in made.workers.items():
+            if name not in (A, C) and not has_trained(pod.seen()):
+                comes = name == "job-a-3"
+                pod.ready_at, pod.metrics = (None, READY) if comes else (made.now + 1e6, FIRST_WORDS)
+        decisions.append(made.tick(5.0))
+        made.train(1)
+    assert names(made.plan) == [A, C, "job-a-3"]
+    assert made.plan is not None
+    assert made.plan.holds
+    return decisions
+
+
+def test_another_plan_that_holds_too_is_no_other_hold() -> None:
+    made = world(least=3)
+    decisions = holding_with_a_joiner(made)
+    assert sum(each.plan is not None and each.plan.holds for each in decisions) == 2
+    assert sum(reasons(each).count(BELOW_MIN_REPLICAS) for each in decisions) == 1
+
+
+def test_speed_of_a_joiner_is_only_predicted_until_it_has_taken_steps_also_where_the_least_is_lowered() -> None:
+    made = World(Job("job", (Group("a", 3, min_replicas=3),), global_batch=192), protocol=3)
+    made.nodes = {A: "node-1", B: "node-2", C: "node-3", "job-a-3": "node-4"}
+    made.start().run(3)
+    holding_with_a_joiner(made)
+    assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
+    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=3),))
+    decision = made.tick()
+    assert decision.plan is not None
+    assert not decision.plan.holds
+    assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
+
+
+def test_silent_member_without_which_the_others_hold_on_is_replaced() -> None:
+    made = world(least=4, replicas=4)
+    made.workers["job-a-3"].end(137)
+    made.tick()
+    made.train(3)
+    decisions = []
+    for _ in range(5):
+        made.workers[B].answers = False
+        for name in (A, C):
+            made.workers[name].metrics = replace(made.workers[name].metrics, phase=PHASE_HOLDING, members=2)
+        decisions += wait(made, 1, 2.0, ready=False)
+    assert names(made.plan) == [A, C]
+    assert made.plan is not None
+    assert made.plan.holds
+    assert sum(reasons(each).count(BELOW_MIN_REPLICAS) for each in decisions) == 0
+
+
 def test_workers_that_hold_for_long_do_not_count_as_hanging() -> None:
     made = world(least=3, startup_deadline_seconds=1e5, progress_timeout_seconds=60.0)
     made.workers[B].end(137)

@@ -48,6 +48,40 @@ def test_worker_in_no_collective_is_the_one_that_hangs() -> None:
     assert world.memory.restarts == 1
 
 
+def test_worker_that_hangs_gets_a_short_grace_and_those_that_wait_for_it_their_usual_one() -> None:
+    world = trained()
+    set_phase(world, PHASE_TRAINING, "job-g0-0", "job-g2-0", in_collective=True)
+    decision = world.tick(61)
+    assert set(decision.delete) == {"job-g0-0", "job-g1-0", "job-g2-0"}
+    assert decision.short_grace == ("job-g1-0",)
+
+
+def test_worker_that_hangs_and_does_not_answer_gets_a_short_grace() -> None:
+    world = trained()
+    world.workers["job-g1-0"].answers = False
+    set_phase(world, PHASE_TRAINING, "job-g0-0", "job-g2-0", in_collective=True)
+    world.tick(1)
+    assert world.tick(60).short_grace == ("job-g1-0",)
+
+
+def test_grace_is_the_usual_one_where_all_wait_for_one_another() -> None:
+    world = trained()
+    set_phase(world, PHASE_TRAINING, in_collective=True)
+    decision = world.tick(61)
+    assert len(decision.delete) == 3
+    assert decision.short_grace == ()
+
+
+def test_grace_is_the_usual_one_in_a_pause_that_was_declared() -> None:
+    world = trained()
+    set_phase(world, PHASE_CHECKPOINTING, "job-g0-0")
+    set_phase(world, PHASE_TRAINING, "job-g1-0", "job-g2-0", in_collective=True)
+    world.tick(1)
+    decision = world.tick(610)
+    assert len(decision.delete) == 3
+    assert decision.short_grace == ()
+
+
 def test_message_of_a_hang_says_where_long_work_belongs() -> None:
     world = trained()
     assert 'long work between steps belongs inside `with session.pause("..."):`' in world.tick(61).reason

@@ -312,6 +312,25 @@ def test_pod_is_deleted_once(world: World, api: ApiServer) -> None:
     assert written(api, "pods") == [("delete", "pods", LEADER)]
 
 
+def test_pod_with_a_short_grace_is_deleted_with_it(world: World, api: ApiServer) -> None:
+    world.train()
+    world.look(pods=world.pods)
+    first, second, _ = NAMES
+    world.cluster.act(Decision("Running", "why", delete=(first, second), short_grace=(second,)), Memory.initial())
+    bodies = {name: body for verb, kind, name, body in api.writes if (verb, kind) == ("delete", "pods")}
+    assert "gracePeriodSeconds" not in bodies[first]
+    assert bodies[second]["gracePeriodSeconds"] == 5
+
+
+@pytest.mark.parametrize("usual", [0.0, 2.0])
+def test_pod_whose_usual_grace_is_shorter_keeps_it(world: World, api: ApiServer, usual: float) -> None:
+    world.train()
+    world.look(pods=[replace(pod, grace_seconds=usual) for pod in world.pods])
+    world.cluster.act(Decision("Running", "why", delete=(LEADER,), short_grace=(LEADER,)), Memory.initial())
+    [body] = [body for verb, kind, _, body in api.writes if (verb, kind) == ("delete", "pods")]
+    assert "gracePeriodSeconds" not in body
+
+
 def test_member_that_is_gone_is_seen_as_it_was_last_until_the_plan_names_it_no_more(world: World) -> None:
     world.train()
     leader = next(pod for pod in world.pods if pod.name == LEADER)

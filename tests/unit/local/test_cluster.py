@@ -16,6 +16,7 @@ import pytest
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError
+from heterotrain_operator.clusters.local import cluster as local_cluster
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
@@ -218,6 +219,16 @@ def test_a_deaf_worker_is_killed_after_its_grace_without_holding_up_the_loop(
     log_says(cluster, "deaf")
     cluster.act(Decision("Running", "", delete=("job-cpu-0",)), Memory.initial())
     assert only(cluster).exit_code is None  # the call came back while it was still there
+    eventually(lambda: not cluster.observe()[0].workers)
+
+
+def test_a_worker_with_a_short_grace_is_killed_after_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_cluster, "SHORT_GRACE_SECONDS", 0.2)
+    container = {"name": "t", "command": ["python", "-S", "-c", IGNORE_TERM]}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 600}}
+    cluster = start(make_job(IGNORE_TERM, spec={"workerGroups": [{"name": "cpu", "template": template}]}))
+    log_says(cluster, "deaf")
+    cluster.act(Decision("Running", "", delete=("job-cpu-0",), short_grace=("job-cpu-0",)), Memory.initial())
     eventually(lambda: not cluster.observe()[0].workers)
 
 

@@ -38,7 +38,15 @@ from heterotrain_operator.clusters.local.template import (
     read_templates,
 )
 from heterotrain_operator.clusters.local.volume import PlanVolume
-from heterotrain_operator.core.model import Decision, PodPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import (
+    SHORT_GRACE_SECONDS,
+    Decision,
+    PodPhase,
+    Seen,
+    WorkerKey,
+    WorkerMetrics,
+    WorkerSeen,
+)
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.pods import PodReader
 
@@ -159,7 +167,8 @@ class LocalCluster:
         for name in decision.delete:
             if (pod := self._pods.get(name)) is not None:
                 pod.deleted = True
-                pod.process.terminate(self._templates[pod.key.group].grace_seconds)
+                usual = self._templates[pod.key.group].grace_seconds
+                pod.process.terminate(min(usual, SHORT_GRACE_SECONDS) if name in decision.short_grace else usual)
         self._tend()
         for key in decision.create:
             if key.name in self._pods:

@@ -315,7 +315,8 @@ def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Chang
     if not few:
         return decision(job, "Running", "GenerationChanged", reason, plan=plan, events=events), memory
     health = Health(degraded=f"training holds: {few}", degraded_code=BELOW_MIN_REPLICAS)
-    events = (*events, begins_to_hold(few, plan.version))
+    if not before.holds:
+        events = (*events, begins_to_hold(few, plan.version))
     return decision(job, "Running", "GenerationChanged", reason, health=health, plan=plan, events=events), memory
 
 

@@ -225,6 +225,12 @@ def cut_off(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSe
     return [worker for worker in late if worker is not None]
 
 
+def replaced_in_silence(facts: Facts, memory: Memory) -> set[str]:
+    """Live workers, by name, that are replaced since they were cut off, and do not answer now, either."""
+    keys = {place.key for place in memory.pending if place.why.endswith(CUT_OFF)}
+    return {each.name for each in facts.live if each.metrics is None and key_of(each.uid) in keys} if keys else set()
+
+
 def _is_silent(facts: Facts, worker: WorkerSeen) -> bool:
     return worker.metrics is None and _stays(facts, worker)
 

@@ -15,8 +15,8 @@ from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.arrivals import is_given_up
-from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
-from heterotrain_operator.core.lifecycle.responses import Incident, respond
+from heterotrain_operator.core.lifecycle.hanging import after_hang
+from heterotrain_operator.core.lifecycle.publishing import adjusted, is_predicted, next_version, rebalanced_plan
 from heterotrain_operator.core.model import Decision, Event, Group, Job
 from heterotrain_operator.core.outcomes import Health, decision, ending
 from heterotrain_operator.core.state import Memory
@@ -60,9 +60,8 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
         memory = progress.held(members, facts.states, memory, now)
     else:
         memory = progress.observed(members, facts.states, memory, now)
-        hanging = progress.hung(job, members, facts.states, memory, now)
-        response = hanging and respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hanging)
-        if response:
+        response = after_hang(job, facts, members, memory, now)
+        if response is not None:
             return response
     silent = "" if facts.metrics_problem else progress.silent(job, members, memory, now)
     degraded = "; ".join(filter(None, [f"training holds: {few}" if few else "", silent]))
@@ -71,7 +70,8 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
         return decision(job, "Running", BELOW_MIN_REPLICAS, f"training holds: {few}", health=health), memory
     version = next_version(facts, memory)
     after = replace(rebalanced_plan(memory, plan, version, "step", plan.batch_sizes), holds=bool(few))
-    memory = adjusted(job, memory, plan, after, now, stage=None)
+    # Who joined while nobody took a step was not measured.
+    memory = adjusted(job, memory, plan, after, now, stage=None, predicted=[*map(is_predicted, memory.workers)])
     reason = f"plan {version}: training {f'holds, for {few}' if few else 'goes on'}"
     events = (begins_to_hold(few, version),) if few else (Event("Normal", "PlanPublished", reason),)
     code = BELOW_MIN_REPLICAS if few else "PlanPublished"

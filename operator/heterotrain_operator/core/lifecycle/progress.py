@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
 from heterotrain_operator.core.facts import listed
@@ -102,8 +102,18 @@ def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) 
     return f"metrics cannot be read of {listed(quiet)}" if quiet else ""
 
 
-def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> str | None:
-    """Who hangs and for how long, in words; None while the patience lasts.
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Who hangs and for how long, in words; and, by name, those that are seen to: they do not answer, or say that they
+    train and wait for nobody. Others may still answer a request to end.
+    """
+
+    message: str
+    seen: tuple[str, ...]
+
+
+def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Hang | None:
+    """Who hangs; None while the patience lasts.
 
     Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
     pause, and for the first step of workers that started, in which much is compiled and loaded, it is the startup
@@ -121,7 +131,9 @@ def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory
     culprits = [worker for worker in alive if _holds_up(worker)]
     named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
-    return f"{waited}: {listed(named)} {'hangs' if len(named) == 1 else 'hang'}; {WAY_OUT}"
+    message = f"{waited}: {listed(named)} {'hangs' if len(named) == 1 else 'hang'}; {WAY_OUT}"
+    seen = [each.name for each in culprits if each.metrics is None or each.metrics.phase in STEPPING_PHASES]
+    return Hang(message, tuple(seen))
 
 
 def _holds_up(worker: WorkerSeen) -> bool:

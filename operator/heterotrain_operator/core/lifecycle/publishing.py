@@ -103,6 +103,11 @@ def known_workers(job: Job, memory: Memory, plan: Plan | None) -> dict[str, Work
     }
 
 
+def is_predicted(known: WorkerMemory) -> bool:
+    """Whether a worker's speed is an expectation that no window of the active plan has replaced."""
+    return bool(known.batch_cost.predicted and not known.step_time.is_measured)
+
+
 def carried_on(job: Job, memory: Memory, before: Plan, after: Plan | None = None) -> dict[str, WorkerMemory]:
     """What is remembered of the members of the plan `before`, by name, ready for one in which they go on with others;
     for `after`, once that is known.
@@ -112,7 +117,7 @@ def carried_on(job: Job, memory: Memory, before: Plan, after: Plan | None = None
     for old, worker in zip(before.members, members_memory(memory, before), strict=True):
         new = following.get(old.uid, old)
         old_batch = 0 if old.micro_batch_size and not new.micro_batch_size else old.batch_size
-        predicted = bool(worker.batch_cost.predicted and not worker.step_time.is_measured)
+        predicted = is_predicted(worker)
         kept = _ended_plan(job, worker, old_batch, new.batch_size, predicted=predicted, keeps_expected=True)
         known[old.name] = kept._replace(left_out=0)
     return known

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
-from heterotrain_operator.core.model import Decision
+from heterotrain_operator.core.model import SHORT_GRACE_SECONDS, Decision
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Deletion:
         for name in decision.delete:
             pod = pods.get(name)
             if pod is not None and pod.deleting_since is None and pod.uid not in self.asked:
-                self._delete(pod, None)
+                self._delete(pod, _grace_seconds(pod, decision))
                 self.asked.add(pod.uid)
         for name in decision.force_delete:
             pod = pods.get(name)
@@ -42,3 +42,9 @@ class Deletion:
     def _delete(self, pod: PodFacts, grace_seconds: int | None) -> None:
         if not self._gateway.delete("Pod", pod.namespace, pod.name, uid=pod.uid, grace_seconds=grace_seconds):
             self._gone(pod.uid)
+
+
+def _grace_seconds(pod: PodFacts, decision: Decision) -> int | None:
+    """The grace to ask for; None: the pod's own, which may be shorter, and which alone may be none at all."""
+    is_short = pod.name in decision.short_grace and pod.grace_seconds > SHORT_GRACE_SECONDS
+    return SHORT_GRACE_SECONDS if is_short else None
