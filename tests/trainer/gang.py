@@ -157,9 +157,16 @@ class Gang:
         self.write(self.plan.to_json())
         return self.plan
 
-    def change(self, batches: Mapping[int, int], continues: int | None = None, *, holds: bool = False) -> Plan:
+    def change(
+        self,
+        batches: Mapping[int, int],
+        continues: int | None = None,
+        *,
+        holds: bool = False,
+        evicted: Sequence[int] = (),
+    ) -> Plan:
         """The next generation: the workers of these numbers, in this order, with these batch sizes, go on. `continues`
-        is the present generation."""
+        is the present generation; the workers of the numbers `evicted` were seen to end."""
         members = tuple(replace(self.members[number], batch_size=batch) for number, batch in batches.items())
         self.plan = Plan(
             self.plan.version + 1,
@@ -168,6 +175,7 @@ class Gang:
             members,
             self.plan.generation if continues is None else continues,
             holds,
+            tuple(self.members[number].uid for number in evicted),
         )
         self.write(self.plan.to_json())
         return self.plan

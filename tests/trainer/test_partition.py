@@ -4,12 +4,15 @@ learns that. Real processes; the network is cut as `heterotrain chaos` does it."
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain_operator.clusters.local.partition import Partition
 from trainer.gang import Gang
@@ -76,3 +79,36 @@ def test_of_two_workers_the_first_goes_on_without_the_other(tmp_path: Path, calm
         gang.succeed(0)
     assert_the_same_from_then_on(gang, calm, 0)
     assert_each_sample_once_per_epoch(seen_once(tmp_path), EPOCHS)
+
+
+@contextlib.contextmanager
+def stopped(gang: Gang, number: int) -> Iterator[None]:
+    """One worker stands still: its connections stay open, and nobody answers at them."""
+    gang.processes[number].send_signal(signal.SIGSTOP)
+    yield
+
+
+@pytest.mark.parametrize("silence", [stopped, cut_off], ids=["stopped", "cut off"])
+def test_of_two_workers_the_second_goes_on_by_the_operators_word_that_the_first_has_ended(
+    tmp_path: Path, calm: Gang, silence: Callable[[Gang, int], contextlib.AbstractContextManager[None]]
+) -> None:
+    """The first ends after it was silent for long, so that its end proves nothing to the second."""
+    with adam(tmp_path, (56, 40), SHORT) as gang:
+        gang.await_step(3)
+        gang.start(0)
+        gang.await_phase(2, contract.PHASE_WAITING)
+        with silence(gang, 0):
+            gang.await_log(1, "waiting for w-0")
+            gang.processes[0].send_signal(signal.SIGKILL)
+            gang.wait_for(0)
+            time.sleep(SHORT.heartbeat_timeout_seconds)
+            log = (tmp_path / f"{gang.members[1].uid}.log").read_text()
+            assert "formed again" not in log, "the first may have gone on before it ended"
+            gang.change({1: 40, 2: 56}, evicted=(0,))
+            gang.await_log(1, "group of 1 workers formed again")
+        gang.await_generation(1, 2)
+        (tmp_path / "go").touch()
+        gang.succeed(1, 2)
+    assert_the_same_from_then_on(gang, calm, 1, 2)
+    assert_each_sample_once_per_epoch(seen_once(tmp_path), EPOCHS)
+    assert (gang.metric(1, table.STEPS_REPLAYED.name) or 0) <= 1

@@ -10,6 +10,7 @@ import pytest
 from heterotrain.contract import MAX_PLAN_BYTES, PLAN_FILE, Member, Plan
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
+from heterotrain.job.resplit import resplit
 
 
 def plan(version: int, generation: int = 1, continues: int = 0, workers: int = 2) -> Plan:
@@ -107,3 +108,10 @@ def test_a_change_of_members_that_is_impossible_counts_as_refused(volume: Volume
     assert plans.look() == (0, 0)
     volume.holds(replace(impossible, version=12))
     assert plans.look()[0] == 12
+
+
+def test_those_that_are_left_do_not_hand_on_who_has_ended() -> None:
+    """It counts as the operator's word alone, in the plan that says so."""
+    whole = replace(plan(11, generation=2, continues=1, workers=3), evicted=("u-9",))
+    assert resplit(whole, whole.members).evicted == ("u-9",)
+    assert resplit(whole, whole.members[1:]).evicted == ()

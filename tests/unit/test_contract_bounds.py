@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from heterotrain.contract import (
+    MAX_EVICTED,
     MAX_PLAN_BYTES,
     EvaluationRecord,
     Member,
@@ -126,6 +127,38 @@ def test_any_record_or_config_is_one_that_can_be_written_again_or_refused(text: 
             assert len(str(error).encode(errors="replace")) < 1000
             continue
         assert repr(kind.from_json(found.to_json())) == repr(found)
+
+
+def test_plan_says_who_is_evicted_only_if_anybody_is() -> None:
+    assert "evicted" not in DOCUMENT
+    without = replace(PLAN, continues=1, evicted=("u3", "u4"))
+    assert json.loads(without.to_json())["evicted"] == ["u3", "u4"]
+    assert parse_plan(without.to_json()) == without
+    assert parse_plan(PLAN.to_json()).evicted == ()
+
+
+def test_as_many_are_evicted_as_a_plan_may_name() -> None:
+    uids = [f"u-{number}" for number in range(MAX_EVICTED)]
+    assert parse_plan(plan_with({"evicted": uids})).evicted == tuple(uids)
+    with pytest.raises(PlanError, match=f"^evicted: {MAX_EVICTED + 1} workers are more than {MAX_EVICTED}"):
+        parse_plan(plan_with({"evicted": [*uids, "one more"]}))
+
+
+@pytest.mark.parametrize("found", [None, "u3", {"u3": 1}, 7, True])
+def test_whoever_is_evicted_stands_in_a_list(found: object) -> None:
+    with pytest.raises(PlanError, match=r"^evicted: expected list"):
+        parse_plan(plan_with({"evicted": found}))
+
+
+@pytest.mark.parametrize("uid", ["\ud800", "x" * 254, 7, None, ["u3"]])
+def test_uid_of_whoever_is_evicted_that_is_none_is_refused_by_its_place(uid: object) -> None:
+    with pytest.raises(PlanError, match=r"^evicted\[1\]: "):
+        parse_plan(plan_with({"evicted": ["u3", uid]}))
+
+
+def test_member_is_not_evicted() -> None:
+    with pytest.raises(PlanError, match=r"^evicted: 'u2' is a member"):
+        parse_plan(plan_with({"evicted": ["u3", "u2"]}))
 
 
 def test_plan_says_what_it_continues_only_if_it_does() -> None:

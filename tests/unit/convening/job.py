@@ -26,8 +26,12 @@ class Change:
 class Job(Training):
     """The workers of one job."""
 
-    def __init__(self, seed: int, size: int, *, last: int | None = None) -> None:
+    def __init__(self, seed: int, size: int, *, last: int | None = None, skips: bool = False) -> None:
+        """`skips`: numbers of planned changes follow one another, although the operator's plans skip generations."""
         super().__init__(seed)
+        self.skips = skips
+        self.plan = p.Plan(0, ())  # the newest
+        self.plan_number = Number(1, 0)  # of the attempt whose members have gone over to it
         self.last = last
         self.change: Change | None = None  # the newest
         self.generation = 1
@@ -89,18 +93,22 @@ class Job(Training):
         )
         if old is None or (self.change is not None and not self.change.given_up and self.change.old == old):
             return  # one at a time
-        self.generation += 1
+        self.generation += self.random.randint(1, 3) if self.skips else 1
         staying = [uid for uid in old.members if uid != leaving]
         for _ in range(min(leavers, len(staying) - 1)):
             staying.remove(self.random.choice(staying[1:] if self.random.random() < 0.7 else staying))
         new = self._newcomers(joiners)
         if not staying and not new:
             return
-        roster = Roster(Number(self.generation, 0), (*staying, *new), old.members[0])
+        number = Number(self.generation, 0)
+        if self.skips:
+            number = Number(old.number.generation + 1, self.generation)
+        roster = Roster(number, (*staying, *new), old.members[0])
         self.change = change = Change(roster, old, old.members[0])
         self.log(f"preparing {roster}")
         everyone = tuple(dict.fromkeys((*old.members, *roster.members)))
         plan = self._plan(roster.members)
+        self.plan_number = roster.number
         for uid in everyone:
             if self.random.random() < 0.7:
                 self.after(self.random.uniform(0, 1), lambda uid=uid: self.give(self.machines[uid], plan))
@@ -166,7 +174,18 @@ class Job(Training):
         """The next plan; it evicts those seen ended, if that leaves nobody who might train elsewhere."""
         unsure = {uid for uid, machine in self.machines.items() if machine.runs or uid in self.operator_blocked}
         ended = frozenset(self.machines) - unsure if unsure <= set(members) else frozenset()
-        return p.Plan(self.generation, members, starts, ended)
+        ended = ended or self._seen_ended(members, unsure)
+        self.plan = p.Plan(self.generation, members, starts, ended)
+        return self.plan
+
+    def _seen_ended(self, members: tuple[str, ...], unsure: set[str]) -> frozenset[str]:
+        """By what the real operator knows, which remembers no members but those of its newest plan."""
+        left = set(self.plan.members) - set(members)
+        rosters = [self.trainers[uid].roster for uid in unsure & set(self.plan.members) - self.operator_blocked]
+        is_followed = any(roster is not None and roster.number >= self.plan_number for roster in rosters)
+        if left & unsure or not (is_followed or self.plan.evicted):
+            return frozenset()
+        return frozenset(left) if is_followed else self.plan.evicted | left
 
     def operate(self) -> None:
         """Once nothing has trained for long: say who has ended, if everybody is accounted for."""
@@ -179,7 +198,11 @@ class Job(Training):
         self.last_commit = self.now  # patience for this plan
         self.interventions += 1
         self.generation += 1
-        plan = self._plan(tuple(machine.uid for machine in running))
+        members = [machine.uid for machine in running]
+        if self.skips and self.random.random() < 0.5:  # as the real one, which names who has trained, and stays
+            members = [uid for uid in members if uid in self.plan.members] or members
+        plan = self._plan(tuple(members))
+        self.plan_number = Number(self.generation, 0)
         self.log(f"operator: {plan}")
         for machine in running:
             self.after(self.delay(), lambda machine=machine: self.give(machine, plan))

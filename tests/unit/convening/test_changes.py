@@ -105,6 +105,23 @@ def test_joiner_that_was_not_needed_at_a_meeting_waits_for_another_plan():
     assert is_prepared(joiner.state, CHANGE.number), "a newer change that it has accepted may still begin"
 
 
+def test_joiner_that_was_only_called_to_a_meeting_takes_part_in_the_next_change():
+    """As one whom a plan names that says who has ended: the others form without it, and then take it in."""
+    called = joining("j").hear("b", p.Call(Number(1, 3), FIRST, begun=True), 1.0)
+    assert called.state.phase is Phase.MEETING
+    later = called.take(p.Prepared(CHANGE, None))
+    assert (later.state.phase, later.state.convener) == (Phase.WAITING, None)
+    assert is_prepared(later.state, CHANGE.number)
+    form = p.Form(Roster(Number(1, 3), ("b", "j")), 3, "a plan", ABC)
+    assert not later.hear("b", form).forms(), "nobody in that change knows of it"
+
+
+def test_joiner_that_has_promised_a_later_attempt_takes_part_in_no_change():
+    called = joining("j").hear("b", p.Call(Number(2, 1), FIRST, begun=True), 1.0)
+    assert called.take(p.Prepared(CHANGE, None)).state.phase is Phase.MEETING
+    assert not is_prepared(called.state, CHANGE.number)
+
+
 def test_joiner_that_waits_may_be_called_and_switches_no_more():
     joiner = joining("j", CHANGE).hear("b", p.Call(NEXT, FIRST, begun=True), 1.0)
     assert joiner.take(p.Switched(CHANGE.number)).state.phase is Phase.MEETING

@@ -30,6 +30,13 @@ def test_nor_does_one_in_which_interpreters_are_held(seed: int):
     faulty_job(seed, held=True)
 
 
+@settings(max_examples=50)
+@given(st.integers(0, 2**32))
+def test_nor_does_one_in_which_numbers_of_attempts_fall_behind_those_of_plans(seed: int):
+    """As they do where plans are not followed."""
+    faulty_job(seed, skips=True)
+
+
 @pytest.mark.parametrize(
     "seed",
     [

@@ -143,7 +143,10 @@ def test_all_is_lost_only_if_everybody_who_might_have_the_state_has_ended():
 def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan():
     plan = p.Plan(2, ("c",), evicted=frozenset("ab"))
     assert isinstance(settle(meeting(here("c"), plan=plan), LATE), Holds), "who has ended may have formed it"
-    number = Number(2, 1)
+    before = Number(1, 999)
+    assert isinstance(settle(meeting(here("c", number=before), plan=plan, number=before), LATE), Holds)
+    number = Number.by_word_of(2)
+    assert Number(1, 999) < number < Number(2, 0), "between all of earlier plans and the change to this one"
     assert members_of(settle(meeting(here("c", number=number), plan=plan, number=number), LATE)) == "c"
 
 
@@ -158,7 +161,7 @@ def test_word_of_a_plan_older_than_the_attempt_counts_for_nothing():
 def test_word_of_the_operator_counts_only_once_all_have_met_whom_its_plan_names():
     """A worker that is not known here may have trained with those who have ended, in an attempt not known here."""
     plan = p.Plan(2, ("c", "j"), evicted=frozenset("ab"))
-    number = Number(2, 1)
+    number = Number.by_word_of(2)
     alone = here("c", number=number)
     assert settle(meeting(alone, plan=plan, number=number), LATE) == Holds(("a", "b", "j"))
     newcomer = ("j", meet("j", number, Standing(), has_state=False))
@@ -174,5 +177,5 @@ def test_newcomer_that_the_operators_plan_names_is_called_even_if_nobody_here_ev
     worker.state = replace(worker.state, standing=start, begun=False, links=frozenset("j"))
     worker.take(p.Plan(2, ("c", "j"), evicted=frozenset("ab")), 0.5).take(p.Broken(0)).tick_until(12.0)
     calls = [each.message for each in worker.all if isinstance(each, p.Send) and each.uid == "j"]
-    assert p.Call(Number(2, 1), Number(1, 0), begun=True) in calls
+    assert p.Call(Number.by_word_of(2), Number(1, 0), begun=True) in calls
     assert not worker.forms()

@@ -14,6 +14,7 @@ from heterotrain.contract.last_words import ERROR_MISSING_DEVICE as ERROR_MISSIN
 from heterotrain.contract.last_words import ERRORS_THAT_PASS as ERRORS_THAT_PASS
 from heterotrain.contract.last_words import Termination as Termination
 from heterotrain.contract.phases import *  # noqa: F403 - holds names of the contract and nothing else
+from heterotrain.contract.plan import MAX_EVICTED as MAX_EVICTED
 from heterotrain.contract.plan import MAX_NAME_LENGTH as MAX_NAME_LENGTH
 from heterotrain.contract.plan import MAX_PLAN_BYTES as MAX_PLAN_BYTES
 from heterotrain.contract.plan import PLAN_FILE as PLAN_FILE

@@ -54,6 +54,9 @@ class Plan:
 
     With `holds` the members go over to it and take no step until another plan takes its place: they are fewer than the
     job wants to train with. A worker that knows nothing of it trains on.
+
+    `evicted` are UIDs of workers that the operator has seen end, and without which the members go on by its word where
+    they find no quorum of their own (`groups/convening`). One that knows nothing of it waits, as it did before.
     """
 
     version: int
@@ -62,6 +65,7 @@ class Plan:
     members: tuple[Member, ...]
     continues: int = 0
     holds: bool = False
+    evicted: tuple[str, ...] = ()
 
     @property
     def leader(self) -> str:
@@ -94,6 +98,7 @@ class Plan:
                 "generation": self.generation,
                 **({"continues": self.continues} if self.continues else {}),
                 **({"holds": True} if self.holds else {}),
+                **({"evicted": list(self.evicted)} if self.evicted else {}),
                 "applyAt": self.apply_at,
                 "leader": self.leader,
                 "globalBatchSize": self.global_batch_size,
@@ -118,6 +123,9 @@ MAX_PLAN_BYTES = 2**20
 MAX_NAME_LENGTH = 253
 """The longest name of a Kubernetes object; UIDs, groups and addresses are shorter."""
 
+MAX_EVICTED = 256
+"""The most workers that a plan names as evicted."""
+
 
 def _whole(document: Mapping[str, Any], key: str, where: str = "") -> int:
     value = document.get(key)
@@ -139,11 +147,24 @@ def _text(document: Mapping[str, Any], key: str, where: str = "") -> str:
     return value
 
 
+def _evicted(document: Mapping[str, Any]) -> tuple[str, ...]:
+    uids = document.get("evicted", [])
+    if not isinstance(uids, list):
+        raise PlanError(f"evicted: expected list, found {shown(uids)}")
+    if len(uids) > MAX_EVICTED:
+        raise PlanError(f"evicted: {len(uids)} workers are more than {MAX_EVICTED}")
+    for index, uid in enumerate(uids):
+        if not is_text(uid, MAX_NAME_LENGTH):
+            limit = f"at most {MAX_NAME_LENGTH} characters of text"
+            raise PlanError(f"evicted[{index}]: expected {limit}, found {shown(uid)}")
+    return tuple(uids)
+
+
 def parse_plan(text: str | bytes) -> Plan:
     """Read a plan document; fields that are not known here are passed over.
 
     Raises PlanError if it is malformed, longer than `MAX_PLAN_BYTES`, of a newer schema, has a repeated or no member,
-    a number above 2**53, or if its batches do not add up.
+    a number above 2**53, a member that is evicted, or if its batches do not add up.
     """
     try:
         document = parse_object(text, MAX_PLAN_BYTES)
@@ -179,11 +200,22 @@ def parse_plan(text: str | bytes) -> Plan:
     holds = document.get("holds", False)
     if not isinstance(holds, bool):
         raise PlanError(f"holds: expected bool, found {shown(holds)}")
-    plan = Plan(_whole(document, "version"), _whole(document, "generation"), apply_at, tuple(members), continues, holds)
+    plan = Plan(
+        _whole(document, "version"),
+        _whole(document, "generation"),
+        apply_at,
+        tuple(members),
+        continues,
+        holds,
+        _evicted(document),
+    )
     if continues and continues >= plan.generation:
         raise PlanError(f"continues: {continues} is not before the generation, {plan.generation}")
     if len({member.name for member in members}) != len(members):
         raise PlanError("members: a name occurs twice")
+    evicted = next((member for member in members if member.uid in plan.evicted), None)
+    if evicted is not None:
+        raise PlanError(f"evicted: {shown(evicted.uid)} is a member")
     leader = _text(document, "leader")
     if leader != plan.leader:
         raise PlanError(f"leader: {shown(leader)} is not the first member, {shown(plan.leader)}")

@@ -140,7 +140,7 @@ class Assembly:
         if known is None or plan.generation > known.generation:
             self.know(plan)
             uids = tuple(member.uid for member in plan.members)
-            self._post(p.Plan(plan.generation, uids, starts=not plan.continues))
+            self._post(p.Plan(plan.generation, uids, not plan.continues, frozenset(plan.evicted)))
 
     def contributes(self) -> None:
         """This worker begins to contribute to a step."""

@@ -12,7 +12,7 @@ def resplit(plan: Plan, members: Sequence[Member]) -> Plan:
     """The plan with these members instead, each with a batch as many times as large as it was, in whole samples.
 
     Members whose batches are all 0 get equal ones. A member computes no more samples at once than before: the rest
-    takes further passes.
+    takes further passes. Who has ended is the operator's word alone, and not handed on.
     """
     if tuple(members) == plan.members:
         return plan
@@ -20,9 +20,8 @@ def resplit(plan: Plan, members: Sequence[Member]) -> Plan:
     weights = [member.batch_size for member in members]
     if not any(weights):
         weights = [1] * len(members)
-    return replace(
-        plan, members=tuple(_with_batch(*each) for each in zip(members, _proportional(weights, total), strict=True))
-    )
+    shares = zip(members, _proportional(weights, total), strict=True)
+    return replace(plan, members=tuple(_with_batch(*each) for each in shares), evicted=())
 
 
 def _with_batch(member: Member, batch_size: int) -> Member:

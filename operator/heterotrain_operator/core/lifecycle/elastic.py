@@ -18,6 +18,7 @@ from heterotrain_operator.core.facts import Facts, group_of, listed, multiples_o
 from heterotrain_operator.core.lifecycle import following, membership, passing, transitions
 from heterotrain_operator.core.lifecycle.arrivals import NOTHING_LACKS, Lacking, lacking, with_arrivals
 from heterotrain_operator.core.lifecycle.ends import has_left
+from heterotrain_operator.core.lifecycle.evicting import evicted
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold, too_few
 from heterotrain_operator.core.lifecycle.membership import Change
 from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inherited, place_of
@@ -303,6 +304,7 @@ def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Chang
         ),
         continues=change.continues,
         holds=bool(few),
+        evicted=evicted(facts, memory, {worker.uid for worker in change.members}),
     )
     plan = with_passes(plan, bounds_at_once(job, groups, known))
     known, _ = _known(job, facts, memory, change, plan)

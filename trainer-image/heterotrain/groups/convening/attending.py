@@ -124,7 +124,7 @@ class Attending(Turn):
             return  # with a thousand members, to look at all whenever one comes would take seconds
         number = max([state.promised, *(met.meet.number for met in state.met.values())])
         if state.said is not None and state.plan is not None and state.plan.evicted:  # see `_seen_ended`
-            number = max(number, Number(state.plan.generation, 1))
+            number = max(number, Number.by_word_of(state.plan.generation))
         if number > state.promised:
             self._set(promised=number, called=frozenset())
         self._note(number)

@@ -23,8 +23,9 @@ CLOCK_BOOTTIME, in seconds, so that it goes on while a process is stopped.
   nothing more until a peer has answered it, which grants that it was not left out. It may convene, for all may have
   been away together, but it forms no attempt *alone* until a peer has answered it or a newer plan names it. Without
   the only member of an attempt, or the only one not proven dead, nobody can have gone on, so it needs nobody's word.
-* There is no quorum, but a newer plan says who has ended: all whom it names meet, under a number of its generation, and
-  go on with the newest state among them. Steps that only those who ended had committed are lost then.
+* There is no quorum, but a newer plan says who has ended: all whom it names meet, under a number above all attempts
+  before it, and go on with the newest state among them. Steps that only those who ended had committed are lost then.
+  Newcomers among them are called so that they can tell what they know, and join by a planned change afterwards.
 
 What is to hold whatever frames are lost, late or repeated, ways closed, and processes stopped or ended (tested by
 schedules of faults on a simulated network, not proven):
@@ -47,8 +48,10 @@ Assumed:
 * Clocks run equally fast, within the ratio of `proof_seconds` to `silence_seconds`, and go on while a process is
   stopped.
 * The port is open from before the first message until the process ends. A UID is one process's.
-* The operator names as `evicted` only workers that it has seen end, and only if all others that it ever named are
-  members of that plan. One that hangs is ended first and evicted then.
+* The operator names as `evicted` only workers that it has seen end, and only if all others are members of that plan
+  that it has named since one which its members have gone over to, and in that one. Whoever was let go before can form
+  nothing any more. One that hangs is ended first and evicted then.
+* No attempt has a number of a later generation than the newest plan that its members have gone over to.
 """
 
 from __future__ import annotations
@@ -137,10 +140,7 @@ class _Events(Attending):
                     phase = Phase.TRAINING if state.phase is Phase.AGREEING else state.phase
                     self._set(phase=phase, steps=steps, has_state=True, trained=True)
             case p.Prepared(roster, within):
-                newest = self._formed_number
-                is_here = state.phase in PREPARING and within == newest
-                if is_here and roster.announcer is not None and (newest is None or roster.number > newest):
-                    self._set(standing=state.standing.accept(roster))
+                self._prepare(roster, within)
             case p.Announced(number):
                 self._set(announced=state.announced | {number})
             case p.Abandoned(number):
@@ -169,6 +169,20 @@ class _Events(Attending):
                 self._set(away=False)
             if state.standing.formed is not None and plan.evicted & set(state.standing.formed.members):
                 self._leave_attempt(f"the plan of generation {plan.generation} evicts a member")
+
+    def _prepare(self, roster: Roster, within: Number | None) -> None:
+        """Accept a planned change. A joiner that knows of none, and was only called to a meeting, leaves it for one of
+        a higher number, and accepts no attempt of that meeting any more: whoever prepares it has gone on without it.
+        """
+        state, newest = self.state, self._formed_number
+        is_idle = state.phase is Phase.MEETING and not state.standing.rosters and roster.number > state.promised
+        is_newer = newest is None or roster.number > newest
+        if roster.announcer is None or within != newest or not is_newer:
+            return
+        if is_idle:
+            self._set(phase=Phase.WAITING, convener=None, met={})
+        if self.state.phase in PREPARING:
+            self._set(standing=state.standing.accept(roster))
 
     def _switch(self, number: Number) -> None:
         state = self.state

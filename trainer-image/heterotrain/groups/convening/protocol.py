@@ -110,9 +110,8 @@ class Plan:
     """The operator's plan, as this worker's volume or a peer shows it.
 
     With `starts` the members begin the job, or again from a checkpoint, and are all needed; otherwise they carry on
-    what they train. `evicted` names only workers that the operator has *seen* ended, and is empty unless every worker
-    that the operator ever named and has not seen end is one of `members`. Report each plan once it is read; older ones
-    change nothing.
+    what they train. `evicted` names only workers that the operator has *seen* ended, and is empty unless nobody else
+    can train elsewhere (see `machine.py`). Report each plan once it is read; older ones change nothing.
     """
 
     generation: int

@@ -18,13 +18,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
+_BY_WORD = 10**6
+"""So often the members of one generation never meet again: an attempt by the operator's word comes after all others."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Number:
-    """The number of an attempt; attempt 0 of a generation is the operator's plan itself."""
+    """The number of an attempt; attempt 0 of a generation is the operator's plan itself.
+
+    A planned change begins a generation of numbers, and comes with a newer plan. So no number is of a later generation
+    than the newest plan that its members have gone over to. It may be of an earlier one, for not every plan is
+    followed.
+    """
 
     generation: int
     attempt: int
+
+    @classmethod
+    def by_word_of(cls, generation: int) -> Number:
+        """The first that an attempt may have which rests on the operator's word in the plan of this generation.
+
+        It is above all that could be formed under earlier plans, and below the planned change to this one.
+        """
+        return cls(generation - 1, _BY_WORD)
 
     def next(self) -> Number:
         """The attempt after this one, in the same generation."""

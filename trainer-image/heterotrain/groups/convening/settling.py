@@ -120,12 +120,12 @@ def _seen_ended(known: Standing, meeting: Meeting) -> tuple[frozenset[str], tupl
     """Who has ended by the word of a plan that came after the attempts known here, and whom it names beside theirs.
 
     The latter may have trained with the former in an attempt not known here, so the word counts only once they have
-    met, and only under a number of that plan's generation, which such an attempt cannot have had.
+    met, and only under a number that such an attempt cannot have had.
     """
     plan = meeting.plan
     if plan is None or known.formed is None or not plan.evicted:
         return frozenset(), ()
-    if not known.formed.number.generation < plan.generation <= meeting.number.generation:
+    if known.formed.number.generation >= plan.generation or meeting.number < Number.by_word_of(plan.generation):
         return frozenset(), ()
     return plan.evicted, tuple(uid for uid in plan.members if uid not in known.everyone)
 
