@@ -57,13 +57,13 @@ def worker(rank: int, case: tuple[int, int], port: int, options: argparse.Namesp
     seconds: dict[str, list[float]] = {way: [] for way in ways_of(holders, takers)}
     chosen = state_transfer.by_pairs
     for _ in range(options.times):
-        for way in seconds:
+        for way, own in seconds.items():
             state_transfer.by_pairs = lambda *_, way=way: way == "pairs"  # type: ignore[misc]
             sum_over_ranks(torch.zeros(1), generation)
             began = time.perf_counter()
             hand_over(state, 0, generation, takes=rank >= holders, shared=lambda _: True)
             sum_over_ranks(torch.zeros(1), generation)
-            seconds[way].append(time.perf_counter() - began)
+            own.append(time.perf_counter() - began)
     generation.leave()
     if rank == 0:
         found.send((seconds, WAYS[not chosen(holders, takers)]))

@@ -31,6 +31,10 @@ class Record:
             self._check_quorum(roster, self.formed[max(older)][0], alive)
         self.formed[roster.number] = (roster, now)
 
+    def newest_members(self) -> tuple[str, ...]:
+        """Those of the newest attempt that has formed; nobody before the first one."""
+        return self.formed[max(self.formed)][0].members if self.formed else ()
+
     def _check_quorum(self, roster: Roster, before: Roster, alive: Set[str]) -> None:
         """Of those who might be elsewhere, none can be a majority."""
         counted = [uid for uid in before.members if uid in alive or uid in roster.members]

@@ -91,7 +91,9 @@ class Training(Network):
                 self.cut_sockets(machine)
             case p.AllLost():
                 self.lost = True
-                others = [each for uid, each in self.machines.items() if each.runs and self.trainers[uid].has_state]
+                newest = self.record.newest_members()  # others are out of date: their state may be behind
+                others = [self.machines[uid] for uid in newest if self.trainers[uid].has_state]
+                others = [each for each in others if each.runs]
                 assert not others, f"{machine.uid} gave all up, but {[each.uid for each in others]} have the state"
 
     # --- groups -------------------------------------------------------------------------------------------------
