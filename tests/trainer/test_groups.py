@@ -189,6 +189,24 @@ def test_what_is_each_worker_s_own_comes_from_one_of_them(gather: list[Generatio
     torch.testing.assert_close(came[3], own[1], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_new_worker_takes_the_state_where_its_own_is(pair: tuple[Generation, Generation], in_place: bool) -> None:
+    image = torch.randn(2, 3, 4, 4)
+    state = {"model": {"alike": torch.randn(40), "last": image, "other": torch.randn(3)}, "mine": torch.randn(2)}
+    last = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    own = {"model": {"alike": torch.zeros(40), "last": last, "other": torch.zeros(3).double()}, "mine": torch.zeros(2)}
+    _, came = at_once(
+        [
+            lambda: hand_over(state, 0, pair[0], takes=False, shared=in_model),
+            lambda: hand_over(own, 0, pair[1], takes=True, shared=in_model, in_place=in_place),
+        ]
+    )
+    torch.testing.assert_close(came, state, rtol=0, atol=0, check_stride=False)
+    assert torch.equal(own["model"]["alike"], state["model"]["alike"]) is in_place
+    assert not own["model"]["other"].any()
+    assert not own["mine"].any()
+
+
 @pytest.mark.parametrize("gather", [4], indirect=True)
 def test_who_holds_another_state_comes_to_its_end_with_the_others(
     gather: list[Generation], monkeypatch: pytest.MonkeyPatch

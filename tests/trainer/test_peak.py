@@ -28,7 +28,7 @@ def peak_mib(memory: PeakMemory) -> float:
 
 def test_peak_is_that_of_measured_steps_since_the_plan_began() -> None:
     memory = PeakMemory()
-    memory.begin()
+    memory.begin(8)
     memory.step(8, 0.1, measured=True)
     quiet = peak_mib(memory)
     take(96)
@@ -39,7 +39,7 @@ def test_peak_is_that_of_measured_steps_since_the_plan_began() -> None:
     memory.step(8, READ_SECONDS / 2, measured=True)
     memory.step(8, READ_SECONDS / 2, measured=True)
     assert peak_mib(memory) > quiet + 80, "the most of all steps counts, not the last one's"
-    memory.begin()
+    memory.begin(4)
     assert memory.peak is None
     memory.step(0, 0.1, measured=True)
     assert memory.peak is None, "a worker without samples reports nothing"
@@ -54,7 +54,7 @@ def test_memory_beside_steps_is_had_where_it_fits_and_counts_for_no_step(monkeyp
     monkeypatch.setattr(resources, "memory_limit_bytes", lambda: limit)
     monkeypatch.setattr(resources, "children_memory_bytes", lambda: 10 * MEBIBYTE)
     memory = PeakMemory()
-    memory.begin()
+    memory.begin(8)
     assert not memory.hold(1), "nobody knows what steps need"
     take(96)
     memory.step(8, 0.1, measured=True)
@@ -72,6 +72,14 @@ def test_memory_beside_steps_is_had_where_it_fits_and_counts_for_no_step(monkeyp
     assert memory.peak.memory_bytes < before.memory_bytes + 96 * MEBIBYTE
 
 
+def test_memory_is_given_back_before_a_smaller_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, given_back = PeakMemory(), []
+    monkeypatch.setattr(memory, "_give_back", lambda: given_back.append(memory))
+    for samples_at_once, times in ((8, 1), (8, 1), (12, 1), (11, 2), (0, 3)):
+        memory.begin(samples_at_once)
+        assert len(given_back) == times
+
+
 def test_without_a_limit_memory_beside_steps_is_what_the_machine_has() -> None:
     memory = PeakMemory()
     if memory.limit_bytes() is not None:
@@ -83,7 +91,7 @@ def test_without_a_limit_memory_beside_steps_is_what_the_machine_has() -> None:
 def test_no_peak_is_reported_where_it_cannot_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "forget_peak", lambda: False)
     memory = PeakMemory()
-    memory.begin()
+    memory.begin(8)
     memory.step(8, 0.1, measured=True)
     assert memory.peak is None
 

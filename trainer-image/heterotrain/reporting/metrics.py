@@ -114,7 +114,7 @@ class WorkerMetrics(Collector):
         member = plan.members[rank]
         parts = sampler.micro_batches(0, member.batch_size, member.micro_batch_size)
         self._samples_at_once = max(stop - start for start, stop in parts)
-        self.memory.begin()
+        self.memory.begin(self._samples_at_once)
         self.counters = VersionCounters(
             plan.version, plan.generation, member.batch_size, rank=rank, members=len(plan.members)
         )

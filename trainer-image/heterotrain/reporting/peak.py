@@ -34,14 +34,17 @@ class PeakMemory:
 
     def __init__(self) -> None:
         self.peak: Peak | None = None
+        self._samples_at_once: int | None = None
         self._forgets = False
         self._holds = self._held = False  # memory that is no step's: now, and at the last step's end
         self._unread_seconds = READ_SECONDS  # of measured steps since the last reading
 
-    def begin(self) -> None:
-        """Another batch size is active: the memory that the one before needed is given back, and does not count."""
+    def begin(self, samples_at_once: int) -> None:
+        """A plan begins: what was measured before does not count. Memory that a larger batch needed is given back."""
         self.peak = None
-        self._give_back()
+        before, self._samples_at_once = self._samples_at_once, samples_at_once
+        if before is None or samples_at_once < before:  # it takes some milliseconds, for which all others wait
+            self._give_back()
         self._begin_again()
 
     def children_bytes(self) -> float:

@@ -40,11 +40,18 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def hand_over(
-    own: dict[str, Any], source: int, generation: Generation, *, takes: bool, shared: Callable[[Place], bool]
+    own: dict[str, Any],
+    source: int,
+    generation: Generation,
+    *,
+    takes: bool,
+    shared: Callable[[Place], bool],
+    in_place: bool = False,
 ) -> dict[str, Any] | None:
     """The state of rank `source`, on the CPU, for the ranks that are to take it; None for all other ranks, which call
     this function too. `own` is this rank's state. `shared` says which tensors are the same on all ranks that do not
-    take the state, but for rounding, such as parameters; all others come from the source.
+    take the state, but for rounding, such as parameters; all others come from the source. `in_place`: if this rank
+    takes it, those of its own shared tensors that are alike are overwritten, also where it fails, and returned.
 
     Raises RuntimeError if the groups break, CheckpointError if what arrives is no state, or far larger than `own`.
     """
@@ -59,7 +66,8 @@ def hand_over(
         if coming > most:
             raise CheckpointError(f"the state of rank {source} has {coming} bytes, expected at most {most}")
         if takes:
-            here = checkpoint.mapped(here, _with_room)
+            rooms = iter(_rooms_for(here, own if in_place else {}, shared))
+            here = checkpoint.mapped(here, lambda value: next(rooms) if _has_content_apart(value) else value)
     in_pairs = by_pairs(len(roles.holders), len(roles.takers))
     if in_pairs:
         # Whoever neither holds nor takes it walks the source's layout, so that all meet in as many collectives.
@@ -68,12 +76,25 @@ def hand_over(
     for path, tensor in _named_tensors(here):
         if not (in_pairs and shared(path)):
             # A frame has no content: what comes is forgotten.
-            broadcast_tensors([_with_room(tensor) if tensor.is_meta else tensor], source, generation)
+            broadcast_tensors([_room_for(tensor, None) if tensor.is_meta else tensor], source, generation)
     return here if takes else None
 
 
-def _with_room(value: Any) -> Any:
-    return torch.empty(value.shape, dtype=value.dtype) if _has_content_apart(value) else value
+def _rooms_for(frames: dict[str, Any], own: dict[str, Any], shared: Callable[[Place], bool]) -> list[torch.Tensor]:
+    """Where the tensors of a state are to come, in their order: in this rank's own shared ones, or else in new ones."""
+    known = {path: each for path, each in _named_tensors(own) if shared(path)}
+    return [_room_for(frame, known.get(path)) for path, frame in _named_tensors(frames)]
+
+
+def _room_for(frame: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor:
+    if own is not None and _is_plain(own) and (own.shape, own.dtype) == (frame.shape, frame.dtype):
+        return own.detach()
+    return torch.empty(frame.shape, dtype=frame.dtype)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether pieces of it as a vector are pieces of itself; of others they would be copies."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def by_pairs(holders: int, takers: int) -> bool:

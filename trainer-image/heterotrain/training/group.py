@@ -429,7 +429,12 @@ class Group:
             self._share_apart(source, generation, takes=bool(new[rank]))
         if int(steps.min()) < newest:
             received = hand_over(
-                self._state.whole(), source, generation, takes=position.step < newest, shared=self._state.is_shared
+                self._state.whole(),
+                source,
+                generation,
+                takes=position.step < newest,
+                shared=self._state.is_shared,
+                in_place=not gathering.has_met,  # nobody has trained what a new worker has
             )
             if received is not None:
                 with self.buffers.kept():
