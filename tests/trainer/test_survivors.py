@@ -130,6 +130,25 @@ def test_all_are_asked_to_stop_one_after_the_other(tmp_path: Path, calm: Gang) -
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{last:010d}.pt"]
 
 
+def test_those_whose_leader_dies_with_the_checkpoint_in_hand_begin_with_it_too(tmp_path: Path, calm: Gang) -> None:
+    config = replace(CONFIG, checkpoint_path=str(tmp_path / "checkpoints"))
+    with adam(tmp_path / "first", (40, 40, 16), config) as gang:
+        gang.await_step(3)
+        gang.stop()
+        gang.wait()
+    (found,) = (tmp_path / "checkpoints").iterdir()
+    again = tmp_path / "again"
+    dying = ["tests/trainer/scripts/break_transition.py", "w-0", "dies-handing-over", SCRIPT]
+    with Gang(again, [*dying, "--out", str(again), *ADAM], (40, 40, 16), config, generation=2) as gang:
+        assert gang.wait_for(0) == -signal.SIGKILL
+        gang.succeed(1, 2)
+    since, losses, expected = int(found.stem.removeprefix("step-")), gang.losses(), calm.losses()
+    assert f"resumed at step {since}" in (again / "uid-2-1.log").read_text()
+    assert losses.keys() == set(range(since, len(expected)))
+    assert max(abs(losses[step] - expected[step]) for step in losses) < 1e-10
+    assert all(difference(gang.saved(number), calm.saved()) < 1e-10 for number in (1, 2))
+
+
 @pytest.mark.parametrize("stopped", [0, 1], ids=["the leader", "a follower"])
 def test_one_that_is_stopped_is_left_behind_and_writes_nothing_once_it_goes_on(
     tmp_path: Path, calm: Gang, stopped: int

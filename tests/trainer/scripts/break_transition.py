@@ -5,7 +5,7 @@ usage: break_transition.py WORKER KIND SCRIPT [ARGUMENT...]
 KIND `dies-preparing`: it is killed when it makes the groups of generation 2. `breaks-preparing`: its present groups
 break when it learns of the next generation, once. `breaks-prepared`: they break when these are made, once.
 `misses-the-end`: it takes the collective that ends a generation for failed, after the others have learnt by it that
-all go over.
+all go over. `dies-handing-over`: it is killed in the midst of handing its state over.
 """
 
 import os
@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from heterotrain.groups.control import Signals
-from heterotrain.groups.generation import CollectiveError, Generation
+from heterotrain.groups.generation import Collective, CollectiveError, Generation
 from heterotrain.training import group as group_module
 from heterotrain.training.group import Group
 
 worker, kind = sys.argv[1], sys.argv[2]
+hand_over, broadcast = group_module.hand_over, Generation.broadcast
 make_groups, sum_over_ranks, part = Generation.make_groups, group_module.sum_over_ranks, Group.part
 begin_exchange, receive = Group.begin_exchange, Group.receive
 happened = []
@@ -66,9 +67,23 @@ def missing_part(own: Group) -> bool:
         group_module.sum_over_ranks = sum_over_ranks
 
 
+def dying_hand_over(*arguments: Any, **more: Any) -> Any:
+    Generation.broadcast = dying_broadcast
+    return hand_over(*arguments, **more)
+
+
+def dying_broadcast(own: Generation, *arguments: Any) -> Collective:
+    happened.append(kind)
+    if len(happened) > 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return broadcast(own, *arguments)
+
+
 if os.environ["HETEROTRAIN_WORKER"] == worker:
     if kind == "dies-preparing":
         Generation.make_groups = dying_make_groups
+    elif kind == "dies-handing-over":
+        group_module.hand_over = dying_hand_over
     elif kind == "misses-the-end":
         Group.part = missing_part
     elif kind == "breaks-preparing":

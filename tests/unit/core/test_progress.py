@@ -64,6 +64,26 @@ def test_worker_that_hangs_and_does_not_answer_gets_a_short_grace() -> None:
     assert world.tick(60).short_grace == ("job-g1-0",)
 
 
+def test_grace_is_the_usual_one_of_a_worker_that_was_not_read_once() -> None:
+    world = trained()
+    set_phase(world, PHASE_TRAINING, "job-g0-0", "job-g2-0", in_collective=True)
+    world.tick(30)
+    world.workers["job-g0-0"].answers = False
+    decision = world.tick(31)
+    assert len(decision.delete) == 3
+    assert decision.short_grace == ("job-g1-0",)
+
+
+def test_grace_is_the_usual_one_where_nobody_is_read() -> None:
+    """Only the way to them may be cut: a job of one worker, say, that trains."""
+    world = trained(1)
+    world.workers["job-g0-0"].answers = False
+    world.tick(1)
+    decision = world.tick(60)
+    assert decision.delete == ("job-g0-0",)
+    assert decision.short_grace == ()
+
+
 def test_grace_is_the_usual_one_where_all_wait_for_one_another() -> None:
     world = trained()
     set_phase(world, PHASE_TRAINING, in_collective=True)

@@ -243,6 +243,11 @@ class Assembly:
         return self._members.get(uid)
 
     @property
+    def is_out(self) -> bool:
+        """Whether a peer or the operator says that the others have gone on without this worker."""
+        return bool(self._out)
+
+    @property
     def number(self) -> Number | None:
         """That of the attempt in which this worker trains, or trained last."""
         formed = self._state.standing.formed

@@ -27,8 +27,12 @@ class RetiredGroups:
         for generation in ended:
             # The end of the interpreter waits for it: a thread of gloo's at work then would take the process down.
             thread = threading.Thread(target=generation.leave, name="heterotrain-release", daemon=False)
-            thread.start()
-            self._releasing.append(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # this worker may have no more threads
+                generation.leave()
+            else:
+                self._releasing.append(thread)
 
     def release_all(self) -> None:
         """Release all of them, and wait until that is done. Whoever has not said goodbye finds its groups broken."""

@@ -42,7 +42,8 @@ class ReplicaWatch:
         due = self._number == 0 or steps_between < MOST_STEPS or step - self._looked_at >= STEPS_BETWEEN
         if not due:
             return Checksums(self._hyperparameters.checksum, 0.0)
-        first, count = self._number, 1 if self._number >= self._checksum.windows else FIRST_WINDOWS
+        first = self._number
+        count = max(1, min(FIRST_WINDOWS, self._checksum.windows - first))
         self._number += count
         self._looked_at = step
         return Checksums(self._hyperparameters.checksum, self._checksum.over(first, count, exact=self.exact))

@@ -122,6 +122,8 @@ class Exchange:
                 self.transition.follow(self._plans.successor)
         else:
             self.transition.receive(signals, generation.world_size)
+            if self.transition.succession is None:
+                self._plans.successor = None  # given up by all
         self._watch.compare(checksums, self._plans.active.members)
         self._steps_between = int(signals.next_after)
         self._next_step = step - 1 + self._steps_between

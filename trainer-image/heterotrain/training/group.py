@@ -74,6 +74,7 @@ class Group:
         self._reducing = Reducing()
         self._gathering: Gathering | None = None
         self._farewell: Collective | None = None
+        self._has_resumed = False  # it has looked for a checkpoint
         self._retired = RetiredGroups()
         transition = exchange.transition
         transition.prepare = self._prepare
@@ -93,6 +94,11 @@ class Group:
     def is_new(self) -> bool:
         """Whether this worker has never come to the same state as others."""
         return self._gathering is None or not self._gathering.has_met
+
+    @property
+    def is_out(self) -> bool:
+        """Whether others have gone on without this worker, as they say."""
+        return self._gathering is not None and self._gathering.assembly.is_out
 
     @property
     def in_collective(self) -> bool:
@@ -127,8 +133,13 @@ class Group:
             transition.announce = gathering.announce
         gathering.begin()
         if plans.rank == 0 and not gathering.joins:
-            self._state.resume()
+            self._resume()
         self.form(deadline_seconds)
+
+    def _resume(self) -> None:
+        """Begin with the newest checkpoint, if there is one. Raises CheckpointError."""
+        self._has_resumed = True
+        self._state.resume()
 
     def _forget(self, why: str) -> None:
         """Let go of groups that came to nothing."""
@@ -408,14 +419,17 @@ class Group:
         Parameters and buffers are taken over when a worker meets the others for the first time. From then on buffers
         stay each worker's own, until they are merged.
         """
-        position, rank, gathering = self._state.position, self._plans.rank, self._gathering
+        rank, gathering = self._plans.rank, self._gathering
         assert gathering is not None
-        reported = torch.zeros(3, generation.world_size, dtype=torch.int64)
-        reported[:, rank] = torch.tensor([position.step, not gathering.has_met, self.exchange.done])
-        sum_over_ranks(reported, generation)
+        steps, new, done, resumed = self._report(generation)
         if not gathering.has_met:
             gathering.assembly.switched(generation.number)  # the first that those contribute who have gone over
-        steps, new, done = reported
+        if new.all() and not resumed.any() and not steps.any():
+            # Whoever has looked for a checkpoint has ended before anybody else had it.
+            if rank == 0:
+                self._resume()
+            steps, new, done, resumed = self._report(generation)
+        position = self._state.position
         newest, source = int(steps.max()), int(steps.argmax())
         facts = parse_facts(broadcast_document(self._facts(again) if rank == source else None, source, generation))
         self._plans.take_over(facts)
@@ -434,7 +448,7 @@ class Group:
                 generation,
                 takes=position.step < newest,
                 shared=self._state.is_shared,
-                in_place=not gathering.has_met,  # nobody has trained what a new worker has
+                in_place=lag and not gathering.has_met,  # others have trained, so its own state is of no use
             )
             if received is not None:
                 with self.buffers.kept():
@@ -442,6 +456,17 @@ class Group:
         if new.any() and not lag:
             self._state.snapshots.before_change()
             broadcast_tensors(self._subject.tensors(), source, generation)
+
+    def _report(self, generation: Generation) -> torch.Tensor:
+        """By rank: committed steps, and whether it is new, its script has ended the job, and it has looked for a
+        checkpoint."""
+        gathering = self._gathering
+        assert gathering is not None
+        own = [self._state.position.step, not gathering.has_met, self.exchange.done, self._has_resumed]
+        reported = torch.zeros(len(own), generation.world_size, dtype=torch.int64)
+        reported[:, generation.rank] = torch.tensor(own)
+        sum_over_ranks(reported, generation)
+        return reported
 
     def _share_apart(self, source: int, generation: Generation, *, takes: bool) -> None:
         """Give what a whole state lacks to the new workers. They take it before that state: whoever has that one counts

@@ -409,9 +409,9 @@ class WorkerLife:
         try:
             self._reform(repeats=not self._plans.active.holds)
         except MembershipError:
-            if self._plans.is_left_out:
-                self._leave_the_others("the others have gone on without this worker")
             if not self.progress.done:
+                if self._group.is_out and self._plans.is_left_out:
+                    self._leave_the_others("the others have gone on without this worker, as it was to leave")
                 raise
             self._finish()
             return False

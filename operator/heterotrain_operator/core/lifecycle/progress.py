@@ -94,18 +94,27 @@ def held(members: Sequence[WorkerSeen], states: States, memory: Memory, now: flo
 
 def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
     """Which workers have stopped answering, in words; empty if all answer."""
+    names = _silent_for_long(job, members, memory, now)
     quiet = [
         f"{worker.name} ({now - known.silent_since:.0f} s)"
         for worker, known in zip(members, memory.workers, strict=True)
-        if known.silent_since > 0 and now - known.silent_since >= job.heartbeat_timeout_seconds
+        if worker.name in names
     ]
     return f"metrics cannot be read of {listed(quiet)}" if quiet else ""
 
 
+def _silent_for_long(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> set[str]:
+    return {
+        worker.name
+        for worker, known in zip(members, memory.workers, strict=True)
+        if known.silent_since > 0 and now - known.silent_since >= job.heartbeat_timeout_seconds
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Who hangs and for how long, in words; and, by name, those that are seen to: they do not answer, or say that they
-    train and wait for nobody. Others may still answer a request to end.
+    """Who hangs and for how long, in words; and, by name, those that are seen to: they have answered nothing for long
+    while others do, or say that they train and wait for nobody. Others may still answer a request to end.
     """
 
     message: str
@@ -132,7 +141,12 @@ def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory
     named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
     message = f"{waited}: {listed(named)} {'hangs' if len(named) == 1 else 'hang'}; {WAY_OUT}"
-    seen = [each.name for each in culprits if each.metrics is None or each.metrics.phase in STEPPING_PHASES]
+    quiet = _silent_for_long(job, members, memory, now) if any(each.metrics is not None for each in alive) else set()
+    seen = [
+        each.name
+        for each in culprits
+        if (each.name in quiet if each.metrics is None else each.metrics.phase in STEPPING_PHASES)
+    ]
     return Hang(message, tuple(seen))
 
 

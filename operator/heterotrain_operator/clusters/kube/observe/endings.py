@@ -14,6 +14,7 @@ LOG_LINES = 3
 """Lines kept of a log; of a Python traceback these are the place, the code and the error."""
 
 _OUT_OF_MEMORY = "OOMKilled"
+_UNKNOWN = "ContainerStatusUnknown"
 _PLAIN_ENDS = frozenset({"Completed", "Error", _OUT_OF_MEMORY})
 """Reasons of a container that say no more than its exit code, or that have words of their own below."""
 
@@ -47,7 +48,8 @@ def pod_ending(status: Document, container: Document, trainer: Document) -> Endi
         return Ending()
     if terminated is None:
         return Ending(over=True, message=pod_reason(status) or _failed_before(status))
-    code: int = terminated["exitCode"]
+    # The kubelet gives this one for a container that it cannot find any more, of which nobody has seen the end.
+    code: int | None = None if terminated.get("reason") == _UNKNOWN else terminated["exitCode"]
     words = Termination.from_text(terminated.get("message") or "")
     out_of_memory = code != 0 and (terminated.get("reason") == _OUT_OF_MEMORY or words.out_of_memory)
     return Ending(

@@ -51,7 +51,8 @@ class PodFacts:
     `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal`, `asked_to_stop` and `left` speak of the
     container that trains; other containers do not count, but for `lingering`: the trainer has ended, and others go on.
     `cpu_limit` is the current one, in cores, which a resize in place changes. `deleting_since` is when the grace of its
-    deletion ends; moments are Unix seconds. `gone`: the pod is not there any more, and so it was seen last.
+    deletion ends, or its usual one, if it was deleted with a shorter one; moments are Unix seconds. `gone`: the pod is
+    not there any more, and so it was seen last.
     """
 
     name: str
@@ -115,7 +116,9 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         phase = "Succeeded" if ending.exit_code == 0 else "Failed"
     ip = status.get("podIP") or ""
     created, deleted = metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")
-    grace = metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds"))
+    usual_grace = spec.get("terminationGracePeriodSeconds")
+    grace = metadata.get("deletionGracePeriodSeconds", usual_grace)
+    shortened_by = 0.0 if usual_grace is None or grace is None else max(0.0, float(usual_grace) - float(grace))
     return PodFacts(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
@@ -140,7 +143,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         fatal=ending.fatal,
         asked_to_stop=ending.asked_to_stop,
         left=ending.left,
-        deleting_since=None if deleted is None else unix_seconds(deleted),
+        deleting_since=None if deleted is None else unix_seconds(deleted) + shortened_by,
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
         gated=not spec.get("nodeName") and is_gated(spec, status),
