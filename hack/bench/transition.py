@@ -1,7 +1,7 @@
 """How long the workers that stay stand still when others join, leave, are swapped, killed, stopped or cut off, beside a
 restart of the same job and beside torchrun's restart of a plain script of the same model.
 
-    PYTHONPATH=tests .venv/bin/python hack/bench/transition.py [--workers 3 8] [--repetitions 10] [--out FILE]
+    PYTHONPATH=tests .venv/bin/python hack/bench/transition.py [--workers 3 8] [--repetitions 10] [--parts planned]
 
 Real processes on this machine, which share its cores, train a perceptron of 10 million parameters with SGD and
 momentum; the benchmark writes the plans that an operator would write, and workers that join warm up before, as those do
@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 
 import transition_torchrun
@@ -300,7 +300,7 @@ def show(found: Sequence[Transition], console: Console) -> bool:
             most = PER_WORKER * workers if what in FAULTS else 0  # samples of the step that was not committed
             reached = reached and idle[-1] <= goal and not any(each.lost or each.repeated > most for each in rows)
     console.print(shown)
-    planned = [each.idle for each in found if each.what not in NO_GOAL and each.what not in FAULTS]
+    planned = [each.idle for each in found if each.what not in NO_GOAL and each.what not in FAULTS] or [float("nan")]
     console.print(
         f"{len(planned)} planned changes: idle {1000 * statistics.median(planned):.0f} ms (median), "
         f"{1000 * max(planned):.0f} ms (longest); goals (<= {1000 * GOAL_SECONDS:.0f} ms, nothing lost or repeated; "
@@ -310,27 +310,38 @@ def show(found: Sequence[Transition], console: Console) -> bool:
     return reached
 
 
+PARTS = ("planned", "faults", "restarts")
+
+
+def measured(part: str, workers: int, options: argparse.Namespace) -> list[Transition]:
+    """One part of the measurements, with so many workers."""
+    if part == "planned":
+        return elastic(workers, options.repetitions)
+    if part == "faults":
+        return faults(workers, options.repetitions)
+    return restart(workers, options.restarts) + torchrun(workers, options.restarts)
+
+
 def main() -> int:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description="Measure how long survivors of a change of members stand still.")
     parser.add_argument("--workers", type=int, nargs="+", default=[3, 8], help="(3 8)")
     parser.add_argument("--repetitions", type=int, default=10, help="of each change (10)")
     parser.add_argument("--restarts", type=int, default=3, help="of each restart, and of torchrun's (3)")
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=PARTS, help="what to measure (all)")
     parser.add_argument("--out", type=Path, help="write all figures as JSON to this file, too")
     options = parser.parse_args()
-    machine = this_machine()
+    machine, console = this_machine(), Console(width=120)
     found: list[Transition] = []
-    for workers in options.workers:
-        found += elastic(workers, options.repetitions)
-        found += faults(workers, options.repetitions)
-        found += restart(workers, options.restarts)
-        found += torchrun(workers, options.restarts)
-    reached = show(found, Console(width=120))
-    if options.out is not None:
-        transitions = [asdict(each) | {"goal": goal_of(each.what)} for each in found]
-        document = {"benchmark": "transition", "machine": machine, "transitions": transitions, "reached": reached}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    reached = False
+    for workers, part in product(options.workers, options.parts):
+        found += measured(part, workers, options)
+        reached = show(found, console)  # as far as it has come, for each part takes minutes
+        if options.out is not None:
+            transitions = [asdict(each) | {"goal": goal_of(each.what)} for each in found]
+            document = {"benchmark": "transition", "machine": machine, "transitions": transitions, "reached": reached}
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if reached else 1
 
 
