@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,18 @@ def test_a_store_keeps_what_any_member_puts_there(workers: list[Worker], pool: T
     for each in stores:
         each.wait([f"address/{rank}" for rank in range(3)])
         assert [each.get(f"address/{rank}") for rank in range(3)] == [b"\x00\xff", b"\x01\xff", b"\x02\xff"]
+
+
+def test_a_store_waits_for_a_key_as_long_as_gloo_tries_to_connect(
+    workers: list[Worker], pool: ThreadPoolExecutor
+) -> None:
+    """gloo says how long one of its tries takes. A member that comes later is not lost."""
+    open_board(workers)
+    first, second = (each.store(NUMBER, 3) for each in workers[:2])
+    waiting = pool.submit(second.wait, ["port"], timedelta(seconds=0.5))
+    time.sleep(0.75)
+    first.set("port", "29500")
+    waiting.result(PATIENCE_SECONDS)
 
 
 def test_groups_over_a_board_sum_as_ever_after_it_is_dropped(workers: list[Worker], pool: ThreadPoolExecutor) -> None:

@@ -19,11 +19,12 @@ import torch.distributed as dist
 
 from heterotrain.contract import Plan
 from heterotrain.groups.convening.roster import Number
+from heterotrain.groups.peering.board_store import CONNECT_TRIES
 from heterotrain.groups.sockets import SocketCutter
 
 CPU = torch.device("cpu")
-# All members are here when groups are made, so a member that is not connected by then has died in between.
-GROUP_SECONDS = 10.0
+# All members are here when groups are made, so a member that is not connected by then has died in between or is cut off.
+GROUP_SECONDS = 15.0
 # Beyond this a collective is lost even if no other sign shows it; the operator acts on silent workers long before.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 # How long a worker that was asked to stop waits for the others to end the step. What it does afterwards must fit into
@@ -139,7 +140,7 @@ class Generation:
     def make_groups(self, store: dist.Store, prefix: str = "", for_nccl: dist.Store | None = None) -> None:
         """Connect to all other members, who do the same; gradients travel over NCCL if there is a store for it. Raises
         RuntimeError if that takes too long."""
-        make = timedelta(seconds=GROUP_SECONDS)
+        make = timedelta(seconds=GROUP_SECONDS / CONNECT_TRIES)
         self._store = store  # torch holds no reference that would keep one of Python's alive
         self.backend = "gloo" if for_nccl is None else "nccl"
         named = dist.PrefixStore(f"{prefix}{self.number}", store)

@@ -16,6 +16,9 @@ from heterotrain.groups.convening.roster import Number
 from heterotrain.groups.peering.board import BoardError, Question
 from heterotrain.groups.peering.messages import Blobs
 
+CONNECT_TRIES = 5
+"""How often gloo tries to connect two members, each time for as long as it is told (pairs of gloo in torch 2.13)."""
+
 
 class StoreError(dist.DistStoreError):
     """The board is not there any more, does not answer, or does not take a value; the text says why."""
@@ -66,8 +69,11 @@ class BoardStore(dist.Store):
             return self._values[key]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there. Raises StoreError, naming one that is not."""
-        seconds = self._seconds if timeout is None else min(timeout.total_seconds(), self._seconds)
+        """Wait until all keys are there. Raises StoreError, naming one that is not.
+
+        gloo gives the seconds of one try to connect, after which another one follows; nothing follows this.
+        """
+        seconds = self._seconds if timeout is None else min(CONNECT_TRIES * timeout.total_seconds(), self._seconds)
         with self._changed:
             questions = {self._question(key) for key in keys if key not in self._values} - self._asked
             self._asked |= questions
