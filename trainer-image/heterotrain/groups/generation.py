@@ -23,7 +23,7 @@ from heterotrain.groups.peering.board_store import CONNECT_TRIES
 from heterotrain.groups.sockets import SocketCutter
 
 CPU = torch.device("cpu")
-# All members are here when groups are made, so a member that is not connected by then has died in between or is cut off.
+# All are here when groups are made, so a member that is not connected by then has died in between or is cut off.
 GROUP_SECONDS = 15.0
 # Beyond this a collective is lost even if no other sign shows it; the operator acts on silent workers long before.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
