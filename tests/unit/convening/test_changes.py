@@ -116,6 +116,34 @@ def test_joiner_that_was_only_called_to_a_meeting_takes_part_in_the_next_change(
     assert not later.hear("b", form).forms(), "nobody in that change knows of it"
 
 
+def test_joiner_with_an_older_change_is_let_go_by_whoever_called_it_and_went_on_without_it():
+    """Before it is, it accepts no other change, so the operator would give it up as one that does not follow."""
+    number = Number.by_word_of(3)
+    older, newer = CHANGE, Roster(Number(3, 0), tuple("abj"), announcer="a")
+    joiner = joining("j", older).hear("b", p.Call(number, FIRST, begun=True), 1.0).take(p.Connected("b"))
+    beats = joiner.tick_until(5.0).all
+    assert [each.message for each in beats if isinstance(each, p.Send)][-1] == p.Beat(None)
+    meeting = broken("b", "ab").take(p.Connected("j")).hear("j", p.Beat(None))
+    assert p.Fenced not in [type(each.message) for each in meeting.sent("j")], "it may be needed yet"
+    member = training("b", "ab", number=number).take(p.Connected("j"), 0.5)
+    fence = member.hear("j", p.Beat(None), 5.0).sent("j")[0].message
+    assert fence == p.Fenced(number, ("a", "b"))
+    assert joiner.hear("b", fence).state.phase is Phase.WAITING
+    assert is_prepared(joiner.take(p.Prepared(newer, None)).state, newer.number)
+
+
+def test_joiner_is_let_go_only_by_whom_it_meets():
+    joiner = joining("j").hear("b", p.Call(NEXT, FIRST, begun=True), 1.0).hear("c", p.Call(Number(2, 1), NEXT, begun=True))
+    assert joiner.tick_until(2.0).state.convener == "c"
+    assert joiner.hear("b", p.Fenced(Number(1, 3), ("a", "b"))).state.phase is Phase.MEETING
+
+
+def test_joiner_that_was_let_go_accepts_nothing_below_what_it_has_promised():
+    joiner = joining("j").hear("b", p.Call(Number(2, 1), FIRST, begun=True), 1.0)
+    joiner.hear("b", p.Fenced(Number(2, 1), ("a", "b")))
+    assert not is_prepared(joiner.take(p.Prepared(CHANGE, None)).state, CHANGE.number)
+
+
 def test_joiner_that_has_promised_a_later_attempt_takes_part_in_no_change():
     called = joining("j").hear("b", p.Call(Number(2, 1), FIRST, begun=True), 1.0)
     assert called.take(p.Prepared(CHANGE, None)).state.phase is Phase.MEETING

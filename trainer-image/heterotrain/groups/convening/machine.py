@@ -176,7 +176,7 @@ class _Events(Attending):
         """
         state, newest = self.state, self._formed_number
         is_idle = state.phase is Phase.MEETING and not state.standing.rosters and roster.number > state.promised
-        is_newer = newest is None or roster.number > newest
+        is_newer = roster.number > (newest or state.promised)
         if roster.announcer is None or within != newest or not is_newer:
             return
         if is_idle:
@@ -238,6 +238,7 @@ class _Events(Attending):
             self._send(uid, p.Fenced(Number(state.plan.generation, 0), state.plan.members))
         elif self._is_fenced(uid, message):
             assert state.standing.formed is not None
+            self._forget(uid)
             self._send(uid, p.Fenced(state.standing.formed.number, state.standing.formed.members))
         else:
             self._answer(uid, message)
@@ -265,9 +266,11 @@ class _Events(Attending):
         if any(uid in roster.members for roster in self.state.standing.rosters):
             return False
         theirs = _formed_by(message)
-        if theirs is None:
-            return isinstance(message, p.Meet) and message.number <= formed.number  # a joiner that was not needed
-        return theirs < formed.number
+        if theirs is not None:
+            return theirs < formed.number
+        if isinstance(message, p.Meet):  # a joiner that was not needed
+            return message.number <= formed.number
+        return isinstance(message, p.Beat) and self.state.phase in IN_ATTEMPT  # one that was called, to no purpose
 
     def _answer(self, uid: str, message: p.Message) -> None:
         state, formed = self.state, self.state.standing.formed
@@ -307,7 +310,7 @@ class _Events(Attending):
                     self._leave_attempt(f"{silent} is silent")
             case p.Fenced(number, members):
                 if formed is None:
-                    self._dismiss(number)
+                    self._dismiss(uid, number)
                 elif number > formed.number and state.me not in members:
                     self._exit(f"attempt {number} has formed without this worker")
             case p.Alive(_, leaving):
@@ -348,10 +351,10 @@ class _Events(Attending):
             return
         self._make(form)
 
-    def _dismiss(self, number: Number) -> None:
-        """A joiner was not needed: it waits for another plan."""
+    def _dismiss(self, uid: str, number: Number) -> None:
+        """A joiner was not needed: it waits for another plan. One that meets somebody else by now is needed there."""
         state = self.state
-        if state.phase not in (Phase.MEETING, Phase.WAITING):
+        if state.phase not in (Phase.MEETING, Phase.WAITING) or state.convener not in (uid, None):
             return
         kept = tuple(roster for roster in state.standing.pending if roster.number > number)
         self._set(standing=Standing(None, kept), phase=Phase.WAITING, convener=None, met={})
