@@ -39,7 +39,7 @@ from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain.contract import StepRecord, TrainingConfig
 from heterotrain_operator.clusters.local.partition import Partition
-from trainer.gang import Gang, free_port
+from trainer.gang import Gang, free_port, with_children
 
 WORKER = str(Path(__file__).with_name("transition_worker.py"))
 PER_WORKER = 4
@@ -68,7 +68,9 @@ def stopped(gang: Gang, victim: int) -> Iterator[None]:
 @contextlib.contextmanager
 def cut_off(gang: Gang, victim: int) -> Iterator[None]:
     """A worker that runs, and that no packet of the others reaches, nor any of its own them."""
-    partition = Partition(lambda: {str(number): [process.pid] for number, process in enumerate(gang.processes)})
+    partition = Partition(
+        lambda: {str(number): with_children(process.pid) for number, process in enumerate(gang.processes)}
+    )
     partition.cut(str(victim))
     try:
         yield

@@ -61,6 +61,14 @@ def start_cold(command: Sequence[str], environment: Mapping[str, str], folder: P
     return process
 
 
+def with_children(pid: int) -> set[int]:
+    """A worker's process, and those that it has started: the one that speaks for it, and its loaders."""
+    found = {pid}
+    with contextlib.suppress(OSError):
+        found |= set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return found
+
+
 class Gang:
     """`len(batches)` workers running `command`; use as a context manager."""
 

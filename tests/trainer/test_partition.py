@@ -15,7 +15,7 @@ import pytest
 from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain_operator.clusters.local.partition import Partition
-from trainer.gang import Gang
+from trainer.gang import Gang, with_children
 from trainer.test_lifecycle import assert_each_sample_once_per_epoch
 from trainer.test_survivors import adam, assert_the_same_from_then_on, formed_at
 from trainer.test_transitions import CONFIG, EPOCHS, calm, seen_once
@@ -25,13 +25,6 @@ __all__ = ["calm"]  # the fixture
 pytestmark = pytest.mark.processes
 
 SHORT = replace(CONFIG, heartbeat_timeout_seconds=2.0)
-
-
-def with_children(pid: int) -> set[int]:
-    found = {pid}
-    with contextlib.suppress(OSError):
-        found |= set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    return found
 
 
 @contextlib.contextmanager

@@ -378,13 +378,13 @@ class Session:
 
     def _last_words(self, error: str) -> Termination:
         life = self._life
-        finished = life is not None and life.finished
+        finished = life is not None and life.leaving.finished
         message = error
-        stopped = not error and life is not None and life.stopped
+        stopped = not error and life is not None and life.leaving.stopped
         if stopped:
             why = "asked to stop" if self._stop.requested else "another worker was asked to stop"
             message = f"{why}; left after step {self.step}"
-        elif not error and life is not None and life.left:
+        elif not error and life is not None and life.leaving.left:
             message = f"the job goes on without this worker, which left after step {self.step}"
         elif not error and not finished:
             total = self._metrics.state.total_steps
@@ -395,5 +395,5 @@ class Session:
             message=message,
             asked_to_stop=stopped,
             evaluated=self._metrics.state.evaluated,
-            left=not error and life is not None and life.left,
+            left=not error and life is not None and life.leaving.left,
         )

@@ -10,7 +10,7 @@ from heterotrain.groups.convening.roster import Number, Roster, Standing
 from heterotrain.groups.convening.settling import Meeting, Verdict, settle
 from heterotrain.groups.convening.worker_state import Phase, is_prepared, may_commit, needing_all
 from unit.convening.job import Job
-from unit.convening.workers import FIRST, broken, form, joining, meet, training
+from unit.convening.workers import FIRST, Worker, broken, form, joining, meet, training
 
 ABC = Standing(Roster(FIRST, tuple("abc")))
 NEXT = Number(1, 2)
@@ -133,7 +133,9 @@ def test_joiner_with_an_older_change_is_let_go_by_whoever_called_it_and_went_on_
 
 
 def test_joiner_is_let_go_only_by_whom_it_meets():
-    joiner = joining("j").hear("b", p.Call(NEXT, FIRST, begun=True), 1.0).hear("c", p.Call(Number(2, 1), NEXT, begun=True))
+    joiner = (
+        joining("j").hear("b", p.Call(NEXT, FIRST, begun=True), 1.0).hear("c", p.Call(Number(2, 1), NEXT, begun=True))
+    )
     assert joiner.tick_until(2.0).state.convener == "c"
     assert joiner.hear("b", p.Fenced(Number(1, 3), ("a", "b"))).state.phase is Phase.MEETING
 
@@ -153,6 +155,41 @@ def test_joiner_that_has_promised_a_later_attempt_takes_part_in_no_change():
 def test_joiner_that_waits_may_be_called_and_switches_no_more():
     joiner = joining("j", CHANGE).hear("b", p.Call(NEXT, FIRST, begun=True), 1.0)
     assert joiner.take(p.Switched(CHANGE.number)).state.phase is Phase.MEETING
+
+
+# --- who comes and goes -----------------------------------------------------------------------------------------------
+
+
+def heard_from_b_alone(seconds: float = 4.9) -> Worker:
+    """The first of three, whose attempt breaks after it has heard nothing of the third for so long."""
+    worker = training("a", "abc")
+    for second in range(1, int(seconds) + 1):
+        worker.hear("b", p.Beat(FIRST), float(second), echo=None)
+    worker.take(p.Broken(7), seconds)
+    return worker.hear("b", meet("b", worker.state.promised, ABC))
+
+
+def test_member_that_was_gone_and_is_heard_for_a_moment_alone_holds_nobody_up():
+    """Whoever makes groups with it waits for them to fail, and then it may be heard for a moment again."""
+    worker = heard_from_b_alone().hear("c", meet("c", NEXT, ABC))
+    assert not worker.forms(), "it may be back"
+    worker.tick_until(6.0)
+    assert [each.roster.members for each in worker.forms()] == [("a", "b")]
+
+
+def test_nobody_is_bound_to_a_member_that_was_heard_for_a_moment_alone():
+    worker = heard_from_b_alone().hear("c", meet("c", NEXT, ABC))
+    assert worker.sent("c")
+    assert all(each.echo is None for each in worker.sent("c"))
+
+
+def test_member_that_is_back_trains_with_the_others_once_it_was_heard_again():
+    worker = heard_from_b_alone().hear("c", meet("c", NEXT, ABC))
+    worker.take(p.Connected("c"))
+    worker.tick_until(5.5)
+    assert any(isinstance(each.message, p.Call) for each in worker.all if isinstance(each, p.Send) and each.uid == "c")
+    worker.hear("c", meet("c", NEXT, ABC)).tick_until(6.0)
+    assert [each.roster.members for each in worker.forms()] == [("a", "b", "c")]
 
 
 # --- who leaves -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ NEXT = Number(1, 2)
 
 def answering() -> Worker:
     """The second of three: it has answered the third at 10 s, and meets the first since 10.1 s."""
-    worker = training("b", "abc").tick_until(9.5).hear("a", p.Alive(FIRST)).hear("c", p.Beat(FIRST), 10.0)
+    worker = training("b", "abc").tick_until(9.5)
+    worker.hear("a", p.Alive(FIRST)).hear("c", p.Beat(FIRST)).hear("c", p.Beat(FIRST), 10.0)
     assert worker.sent("c")[0].echo == 1010.0
     worker.tick_until(10.1).take(p.Broken(7))
     assert worker.state.convener == "a"

@@ -33,7 +33,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         life, step = self._life, self._life.step
-        if life.finished:
+        if life.leaving.finished:
             log.warning(
                 "the loop over the batches went over all epochs already, and this one is empty; for a loop over epochs "
                 "around it write `for epoch in session.epochs():`"
@@ -83,7 +83,7 @@ class Batches:
             while life.begin_epoch():
                 epoch = life.position.epoch
                 yield epoch
-                if not life.finished and life.position.epoch == epoch:
+                if not life.leaving.finished and life.position.epoch == epoch:
                     raise RuntimeError(
                         f"the loop over the batches of epoch {epoch} was not gone through to its end; to end the job "
                         "early call session.stop()"

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from typing import NoReturn
 
 from heterotrain import contract
 from heterotrain.data.evaluation import Evaluation
@@ -34,9 +33,11 @@ from heterotrain.training.context import Context
 from heterotrain.training.exchange import Exchange
 from heterotrain.training.gathering import Meeting
 from heterotrain.training.group import Group
+from heterotrain.training.leaving import Leaving
 from heterotrain.training.progress import Progress
 from heterotrain.training.protocol import BatchProtocol, StepProtocol
 from heterotrain.training.remarks import remarks_on_division
+from heterotrain.training.saving import Saving
 from heterotrain.training.subject import Subject
 from heterotrain.training.synchronous import Synchronous
 from heterotrain.training.warming import WarmUp
@@ -82,9 +83,6 @@ class WorkerLife:
         )
         self.evaluation = Evaluation(config)
         self.started = False  # the loop over the batches has begun
-        self.finished = False
-        self.stopped = False
-        self.left = False  # in order, while the others go on
         self._ended = False  # this worker's script has ended the job
         self._context = context
         self._plans = plans
@@ -107,6 +105,15 @@ class WorkerLife:
             exchange=self._exchange,
             clock=self._clock,
             evaluation=self.evaluation,
+        )
+        self._saving = Saving(context, self.state, self._group, self.accounts)
+        self.leaving = Leaving(
+            context,
+            self.state,
+            group=self._group,
+            exchange=self._exchange,
+            accounts=self.accounts,
+            saving=self._saving,
         )
         self.step: StepProtocol = Synchronous(
             context, subject, state=self.state, rules=rules, group=self._group, accounts=self.accounts
@@ -180,7 +187,7 @@ class WorkerLife:
 
     def begin_epoch(self) -> bool:
         """Whether there is another epoch; False when the job is done."""
-        return not self.finished and self._boundary()
+        return not self.leaving.finished and self._boundary()
 
     def go_on(self) -> None:
         """Continue after what the script did between two loops over batches, which is no part of a step."""
@@ -193,9 +200,9 @@ class WorkerLife:
         """
         if self.step.next_part():
             return True
-        if self.finished or not self._boundary() or (epoch is not None and self.position.epoch != epoch):
+        if self.leaving.finished or not self._boundary() or (epoch is not None and self.position.epoch != epoch):
             return False
-        self._checkpoint_if_due()
+        self._saving.if_due()
         self.step.begin()
         return True
 
@@ -222,14 +229,15 @@ class WorkerLife:
                 if not self._recovered():
                     return False
             elif not done and (self._exchange.stopping or (self._group.generation is None and self._stop.requested)):
-                self._stop_or_let_go()
+                if self.leaving.stop_or_let_go():
+                    self._reform(repeats=False)
             elif self.evaluation.is_due(self.position, at_the_end=done):
                 self._evaluate()
             elif not done and self._exchange.transition.due:
                 self._change_members()
             elif done:
                 if self._group.unite():
-                    self._finish()
+                    self.leaving.finish()
                     return False
             elif self._plans.take_due(self.position.begins or self._plans.active.holds):
                 self._follow()
@@ -246,9 +254,7 @@ class WorkerLife:
             log.info("step %d: holding, for plan %d says so", self.position.step, self._plans.active.version)
             self.accounts.settle()
             self._metrics.state.phase = contract.PHASE_HOLDING
-        self.state.snapshots.check()
-        if not self.state.is_saved and self._group.unite():
-            self._save(writes=self._may_write, beside=True)  # it may take long, and others may be lost meanwhile
+        self._saving.while_holding()
         time.sleep(_HOLDING_SECONDS)
         self.step.exchange_alone()
 
@@ -269,9 +275,7 @@ class WorkerLife:
 
     def _follow(self) -> None:
         """Another plan is active than before."""
-        if self.state.snapshots.under_way:
-            with self._metrics.phase(contract.PHASE_CHECKPOINTING):
-                self.state.snapshots.wait()  # other batches may need the memory that its copy takes
+        self._saving.await_written()  # other batches may need the memory that its copy takes
         plan, state, position = self._plans.active, self._metrics.state, self.position
         self._followed = plan
         self.accounts.settle()
@@ -281,7 +285,7 @@ class WorkerLife:
             state.phase = contract.PHASE_TRAINING
             self._clock.restart()
         state.step, state.epoch = position.step, position.epoch
-        if self._context.worker is not None and self._context.worker.elastic:
+        if self._saving.is_elastic:
             state.protocol = self._group.protocol  # over nccl another one than before the members had met
         state.total_steps = self.progress.total_steps
         if self._context.worker is not None:
@@ -298,7 +302,7 @@ class WorkerLife:
     def _check_stop(self) -> None:
         if self._stop.requested:
             self._group.leave_early("it was asked to stop before all had met")
-            self._leave_on_request()
+            self.leaving.leave_on_request()
 
     def _await_membership(self, worker: Worker) -> None:
         """Wait until a plan holds this very worker, then meet the others."""
@@ -326,12 +330,12 @@ class WorkerLife:
             except OvertakenPlanError as error:
                 log.info("%s", error)
             except JobOverError:
-                self._leave_the_others("the job is done")
+                self.leaving.leave_the_others("the job is done")
 
     def _check_wanted(self) -> None:
         """While this worker waits for others: whether it still has to. A member of those who go on without one another
         has to for some time, since whoever is left at last writes the checkpoint."""
-        is_member = self._is_elastic and not self._group.is_new
+        is_member = self._saving.is_elastic and not self._group.is_new
         if not is_member or self._stop.seconds > STOP_SECONDS:
             self._check_stop()
         if self._group.is_new and self._plans.overtaken:
@@ -349,7 +353,7 @@ class WorkerLife:
         succession = self._exchange.transition.succession
         assert succession is not None
         if succession.rank is None:
-            self._leave_the_others("the others go on without this worker")
+            self.leaving.leave_the_others("the others go on without this worker")
         with self._metrics.phase(contract.PHASE_STARTING):  # a joiner's state may take long on its way
             self._group.enter()
         if self._group.broken:
@@ -363,13 +367,6 @@ class WorkerLife:
         )
         self._follow()
         self._clock.restart()
-
-    def _leave_the_others(self, why: str) -> None:
-        """This worker is not needed any more. Raises SystemExit(0)."""
-        self.left = True
-        self._group.leave()
-        log.info("step %d: %s", self.position.step, why)
-        raise SystemExit(0)
 
     def _reform(self, *, repeats: bool = True) -> None:
         """Meet the members again after a failure, which may have cost a step that is repeated.
@@ -389,7 +386,7 @@ class WorkerLife:
         # It is not known yet how long the first step takes, with whatever is compiled in it.
         usual = self.accounts.slow_step_seconds * _STEPS_TO_WAIT or config.startup_deadline_seconds
         before = self._plans.active
-        finishing = _FINISHING_SECONDS + (3 * config.heartbeat_timeout_seconds if self._is_elastic else 0)
+        finishing = _FINISHING_SECONDS + (3 * config.heartbeat_timeout_seconds if self._saving.is_elastic else 0)
         self._group.form(finishing if self.progress.done else max(config.progress_timeout_seconds, usual))
         if self._group.broken:
             return
@@ -411,17 +408,17 @@ class WorkerLife:
         except MembershipError:
             if not self.progress.done:
                 if self._group.is_out and self._plans.is_left_out:
-                    self._leave_the_others("the others have gone on without this worker, as it was to leave")
+                    self.leaving.leave_the_others("the others have gone on without this worker, as it was to leave")
                 raise
-            self._finish()
+            self.leaving.finish()
             return False
         return True
 
-    # --- evaluations and checkpoints ------------------------------------------------------------------------------
+    # --- evaluations --------------------------------------------------------------------------------------------
 
     def _evaluate(self) -> None:
         """Measure the model as it is after the newest step, together; if a worker fails, it is done again later."""
-        self._checkpoint_if_due()  # an evaluation may take long, and be the last that a worker does
+        self._saving.if_due()  # an evaluation may take long, and be the last that a worker does
         if not self._group.unite():
             return
         self.accounts.settle()
@@ -440,36 +437,6 @@ class WorkerLife:
         self.accounts.mark("evaluation")
         self._clock.restart()
 
-    def _checkpoint_if_due(self) -> None:
-        snapshots = self.state.snapshots
-        snapshots.check()
-        if self.state.checkpoint_is_due and self._group.unite():
-            self._save(writes=self._may_write, beside=True)
-            # Everybody's next step holds what the leader waits for, as own time there and as waiting elsewhere.
-            self.accounts.mark("checkpoint")
-        elif snapshots.disturbs():
-            self.accounts.mark("checkpoint")
-
-    @property
-    def _is_elastic(self) -> bool:
-        return self._context.worker is not None and self._context.worker.elastic
-
-    @property
-    def _others_go_on(self) -> bool:
-        """Whether the other members go on without this one, if it leaves or falls silent."""
-        return self._is_elastic and self._group.protocol >= contract.MEMBERS_MAY_END
-
-    @property
-    def _may_write(self) -> bool:
-        """Whether this worker writes the job's checkpoints. Others may lead a job that goes on without it."""
-        leads = self._context.worker is not None and self.rank == 0
-        return leads and (not self._others_go_on or self._group.may_write)
-
-    def _save(self, *, writes: bool, beside: bool = False) -> None:
-        """Who `writes` makes a checkpoint of what is committed, or if `beside` begins to. Raises CheckpointError."""
-        with self._metrics.phase(contract.PHASE_CHECKPOINTING):
-            self.state.save(writes=writes, beside=beside)
-
     def _wrote(self, written: Written) -> None:
         self._metrics.state.checkpoint = written
 
@@ -486,7 +453,7 @@ class WorkerLife:
 
     def loop_left(self) -> None:
         """The script has left the loop over the batches. If it has not ended the job before, it is not at its end."""
-        if self.finished or self.stopped or self.left:
+        if self.leaving.over:
             return
         self.accounts.settle()
         if self._ended:
@@ -502,48 +469,3 @@ class WorkerLife:
             f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
             "break, a return or an exception; a script that wants to end the job calls session.stop()"
         )
-
-    def _finish(self) -> None:
-        """The job's last step is committed: save, and leave the group."""
-        self.accounts.settle()
-        writes = self._may_write
-        self._group.job_is_over()
-        self._group.say_goodbye()
-        self._save(writes=writes)
-        self._group.leave()
-        self.finished = True
-        self._stop.deferred = False
-        self._metrics.state.phase = contract.PHASE_FINISHED
-
-    def _stop_or_let_go(self) -> None:
-        """Some workers were asked to stop, which all know: those leave in order, and the others go on without them. The
-        job stops if there are no others, or if its members stay the same."""
-        group = self._group
-        if group.generation is None or not self._others_go_on or self._exchange.stopping >= group.generation.world_size:
-            self._leave_on_request()
-        if not group.share_buffers():
-            return
-        group.say_goodbye()
-        if self._exchange.leaves:
-            self.stopped = True
-            self.accounts.settle()
-            group.leave()  # first, for the others meet as soon as nobody answers for this worker
-            with self._metrics.phase(contract.PHASE_CHECKPOINTING):
-                self.state.snapshots.wait()  # what this worker began to write
-            log.info("asked to stop: leaving after step %d, and the others go on", self.position.step)
-            raise SystemExit(contract.EXIT_PREEMPTED)
-        group.await_release()
-        group.give_up("members were asked to stop, and have left")
-        self._reform(repeats=False)
-
-    def _leave_on_request(self) -> NoReturn:
-        """Save what is committed and leave in order. Raises SystemExit(143)."""
-        self.stopped = True
-        self.accounts.settle()
-        self._group.unite()
-        writes = self._may_write
-        self._group.say_goodbye()
-        self._save(writes=writes)
-        self._group.leave()
-        log.info("asked to stop: leaving after step %d", self.position.step)
-        raise SystemExit(contract.EXIT_PREEMPTED)

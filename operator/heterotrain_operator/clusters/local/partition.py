@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ LOOK_SECONDS = 0.02
 
 LOOKS_PER_LISTING = 10
 """How often sockets are looked for until the workers' processes are listed again, which takes longer."""
+
+_PRIORITY = -10
+"""A nice value, of the thread that looks: workers that keep all cores busy would let new sockets be heard for long."""
 
 HEALING_LOOKS = 2
 """A socket may come by another descriptor between its being seen and its being reached."""
@@ -133,6 +137,8 @@ class Partition:
             self._thread = None
 
     def _run(self) -> None:
+        with contextlib.suppress(OSError):  # without the right to it, more of what new sockets carry is heard
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
         looks = 0
         while not self._ended.wait(LOOK_SECONDS):
             looks += 1

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number
-from heterotrain.groups.convening.settling import Holds, Lost, Meeting, Met, Out, Verdict, Waits, known_to, settle
+from heterotrain.groups.convening.settling import (
+    Holds,
+    Lost,
+    Meeting,
+    Met,
+    Out,
+    Verdict,
+    Waits,
+    doubtful,
+    known_to,
+    settle,
+)
 from heterotrain.groups.convening.turn import Turn
 from heterotrain.groups.convening.worker_state import IN_ATTEMPT, Phase
 
@@ -140,6 +151,8 @@ class Attending(Turn):
             silence_seconds=state.rules.silence_seconds,
             split=state.rules.split,
             all_needed=state.rules.all_needed,
+            returned=state.returned,
+            beat_seconds=state.rules.beat_seconds,
         )
         self._carry_out(settle(meeting, self.now), meeting, beat=beat)
 
@@ -178,3 +191,6 @@ class Attending(Turn):
             if uid not in ready and uid not in self.state.leases.refused and (beat or uid not in self.state.called):
                 self._reach(uid, p.Call(meeting.number, self._formed_number, begun or uid not in first))
                 self._set(called=self.state.called | {uid})
+        for uid in doubtful(meeting):
+            if uid in ready and uid in self.state.links:
+                self._send(uid, p.Call(meeting.number, self._formed_number, begun or uid not in first))

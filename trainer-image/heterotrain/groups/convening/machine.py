@@ -61,7 +61,7 @@ from dataclasses import replace
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.attending import Attending
 from heterotrain.groups.convening.roster import Number, Roster, Standing
-from heterotrain.groups.convening.settling import Met, is_only_one
+from heterotrain.groups.convening.settling import Met, has_returned, is_only_one
 from heterotrain.groups.convening.worker_state import IN_ATTEMPT, PREPARING, Phase, State
 
 _KEPT_FOR_EACH, _KEPT = 4, 64  # workers of whom something is known, for each member of an attempt and beside
@@ -207,6 +207,7 @@ class _Events(Attending):
             began=None,
             away=False,
             leases=replace(state.leases, heard=heard),
+            returned={},
             met={},
             form=None,
             convener=None,
@@ -229,6 +230,8 @@ class _Events(Attending):
 
     def _receive(self, event: p.Received) -> None:
         uid, message = event.uid, event.message
+        if has_returned(self.now, self.state.leases.heard.get(uid), self.state.rules.silence_seconds):
+            self._set(returned={**self.state.returned, uid: self.now})
         self._set(leases=self.state.leases.hear(uid, self.now, event.sent, event.echo))
         self._learn(message)
         state = self.state

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heterotrain.groups.convening.leases import Leases
 from heterotrain.groups.convening.protocol import Form, Meet, Plan
 from heterotrain.groups.convening.roster import Number, Roster, Standing, joint
+
+_GAP = 0.5
+"""Of a silence: whoever is heard again after so long has to be heard once more."""
+
+_CONFIRMED, _PATIENCE = 0.25, 0.8
+"""Beats after which it is, and for which it is waited for; it is called five times in each."""
 
 Split = Callable[[tuple[str, ...]], str]
 """The plan of these members, in their order, as a document: the global batch stays what it is."""
@@ -35,6 +41,8 @@ class Meeting:
     silence_seconds: float
     split: Split
     all_needed: bool = False  # nobody may be left out
+    returned: Mapping[str, float] = field(default_factory=dict)  # when peers were heard again after a long gap
+    beat_seconds: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,29 @@ class Out:
 Verdict = Waits | Holds | Lost | Out | Form
 
 
+def has_returned(at: float, before: float | None, silence_seconds: float) -> bool:
+    """Whether a peer that is heard now, and `before` this the last time, was gone for so long that it may be again."""
+    return before is not None and at - before > _GAP * silence_seconds
+
+
+def is_doubtful(uid: str, returned: Mapping[str, float], leases: Leases, beat_seconds: float) -> bool:
+    """Whether a peer that was gone was heard in one moment alone since then, as happens where its network comes and
+    goes. Whoever forms groups with it waits for it until they fail, and then it may be heard for a moment again."""
+    at = returned.get(uid)
+    return at is not None and leases.heard.get(uid, at) - at < _CONFIRMED * beat_seconds
+
+
+def doubtful(meeting: Meeting) -> tuple[str, ...]:
+    """Those who met and are to be heard once more before they count."""
+    if meeting.all_needed:
+        return ()
+    return tuple(
+        uid
+        for uid in meeting.met
+        if uid != meeting.me and is_doubtful(uid, meeting.returned, meeting.leases, meeting.beat_seconds)
+    )
+
+
 def known_to(meeting: Meeting) -> Standing:
     """What those who met know together of the job's attempts."""
     meets = [each.meet for each in meeting.met.values()]
@@ -81,6 +112,10 @@ def settle(meeting: Meeting, now: float) -> Verdict:
         return Out(known.formed)
     ready = {uid: each.meet for uid, each in meeting.met.items() if each.meet.number == meeting.number}
     evicted = meeting.plan.evicted if meeting.plan is not None else frozenset()
+    doubted = doubtful(meeting)
+    patience = _PATIENCE * meeting.beat_seconds
+    unsure = tuple(uid for uid in doubted if uid in ready and now - meeting.returned[uid] < patience)
+    ready = {uid: meet for uid, meet in ready.items() if uid not in doubted or uid in unsure}
     refused = frozenset(meeting.leases.refused).union(*(meet.refused for meet in ready.values()))
     missing = tuple(uid for uid in known.everyone if uid not in ready)
     expected = tuple(
@@ -88,10 +123,11 @@ def settle(meeting: Meeting, now: float) -> Verdict:
         for uid in missing
         if uid not in refused
         and uid not in evicted
+        and uid not in doubted
         and not meeting.leases.is_silent(uid, now, meeting.since, meeting.silence_seconds)
     )
-    if expected:
-        return Waits(expected)
+    if expected or unsure:
+        return Waits((*expected, *unsure))
     if missing and meeting.all_needed:
         return Holds(missing)
     present = tuple(uid for uid in known.everyone if uid in ready)

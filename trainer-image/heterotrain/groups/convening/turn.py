@@ -7,6 +7,7 @@ from typing import Any
 
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number, Roster
+from heterotrain.groups.convening.settling import is_doubtful
 from heterotrain.groups.convening.worker_state import IN_ATTEMPT, Phase, State
 
 
@@ -146,6 +147,8 @@ class Turn:
         state = self.state
         if not state.standing.holds(uid):
             return False
+        if is_doubtful(uid, state.returned, state.leases, state.rules.beat_seconds):
+            return False  # it may be gone again, and nobody may go on without it while this worker is bound to it
         return state.phase is not Phase.MEETING or state.convener in (state.me, uid)
 
     def _send(self, uid: str, message: p.Message) -> None:

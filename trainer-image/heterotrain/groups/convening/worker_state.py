@@ -67,6 +67,7 @@ class State:
     standing: Standing = field(default_factory=Standing)
     plan: p.Plan | None = None
     leases: Leases = field(default_factory=Leases)
+    returned: Mapping[str, float] = field(default_factory=dict)  # when peers were heard again after a long gap
     steps: int = 0  # committed
     has_state: bool = False
     begun: bool = False  # it was ever a member of groups

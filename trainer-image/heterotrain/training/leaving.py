@@ -1,0 +1,102 @@
+"""How a worker's part in a job ends: with the job, or in order while the others go on, or because it was asked to."""
+
+from __future__ import annotations
+
+import logging
+from typing import NoReturn
+
+from heterotrain import contract
+from heterotrain.state.training_state import TrainingState
+from heterotrain.training.accounts import Accounts
+from heterotrain.training.context import Context
+from heterotrain.training.exchange import Exchange
+from heterotrain.training.group import Group
+from heterotrain.training.saving import Saving
+
+log = logging.getLogger(__name__)
+
+
+class Leaving:
+    """The end of one worker's part, and which it was."""
+
+    def __init__(
+        self,
+        context: Context,
+        state: TrainingState,
+        *,
+        group: Group,
+        exchange: Exchange,
+        accounts: Accounts,
+        saving: Saving,
+    ) -> None:
+        self.finished = False
+        self.stopped = False
+        self.left = False  # in order, while the others go on
+        self._metrics = context.metrics
+        self._stop = context.stop
+        self._state = state
+        self._group = group
+        self._exchange = exchange
+        self._accounts = accounts
+        self._saving = saving
+
+    @property
+    def over(self) -> bool:
+        """Whether this worker's part has ended."""
+        return self.finished or self.stopped or self.left
+
+    def finish(self) -> None:
+        """The job's last step is committed: save, and leave the group."""
+        self._accounts.settle()
+        writes = self._saving.may_write
+        self._group.job_is_over()
+        self._group.say_goodbye()
+        self._saving.save(writes=writes)
+        self._group.leave()
+        self.finished = True
+        self._stop.deferred = False
+        self._metrics.state.phase = contract.PHASE_FINISHED
+
+    def leave_the_others(self, why: str) -> NoReturn:
+        """This worker is not needed any more. Raises SystemExit(0)."""
+        self.left = True
+        self._group.leave()
+        log.info("step %d: %s", self._state.position.step, why)
+        raise SystemExit(0)
+
+    def stop_or_let_go(self) -> bool:
+        """Some workers were asked to stop, which all know: those leave in order, and the others go on without them. The
+        job stops if there are no others, or if its members stay the same. True: others have left, and those who stay
+        are to meet again."""
+        group = self._group
+        if (
+            group.generation is None
+            or not self._saving.others_go_on
+            or self._exchange.stopping >= group.generation.world_size
+        ):
+            self.leave_on_request()
+        if not group.share_buffers():
+            return False
+        group.say_goodbye()
+        if self._exchange.leaves:
+            self.stopped = True
+            self._accounts.settle()
+            group.leave()  # first, for the others meet as soon as nobody answers for this worker
+            self._saving.await_written()
+            log.info("asked to stop: leaving after step %d, and the others go on", self._state.position.step)
+            raise SystemExit(contract.EXIT_PREEMPTED)
+        group.await_release()
+        group.give_up("members were asked to stop, and have left")
+        return True
+
+    def leave_on_request(self) -> NoReturn:
+        """Save what is committed and leave in order. Raises SystemExit(143)."""
+        self.stopped = True
+        self._accounts.settle()
+        self._group.unite()
+        writes = self._saving.may_write
+        self._group.say_goodbye()
+        self._saving.save(writes=writes)
+        self._group.leave()
+        log.info("asked to stop: leaving after step %d", self._state.position.step)
+        raise SystemExit(contract.EXIT_PREEMPTED)
