@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 import torch
@@ -53,3 +54,22 @@ def test_bytes_that_are_no_state_are_refused_whatever_is_wrong_with_them(state: 
             except CheckpointError:
                 refused += 1
     assert refused > 1000
+
+
+def test_two_writers_of_one_step_do_not_write_into_one_file(
+    tmp_path: Path, state: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a leader that was stopped while it wrote, and its successor; the second is whole while the first writes."""
+    save, writers = checkpoint._save, []
+
+    def slow(written: dict[str, Any], file: IO[bytes]) -> None:
+        writers.append(file.name)
+        if len(writers) == 1:
+            checkpoint.write(tmp_path, 1, state, keep=2)
+        save(written, file)
+
+    monkeypatch.setattr(checkpoint, "_save", slow)
+    checkpoint.write(tmp_path, 1, state, keep=2)
+    assert len(set(writers)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001.pt"]
+    assert checkpoint.read_newest(tmp_path) is not None

@@ -6,11 +6,16 @@ import re
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
+from heterotrain.training.leaving import Leaving
+from heterotrain.training.saving import Saving
 from trainer.gang import STAY, Gang
 
 pytestmark = pytest.mark.processes
@@ -228,3 +233,20 @@ def test_an_epochs_loop_may_be_left_where_it_ends(tmp_path: Path) -> None:
     with Gang(tmp_path, script(tmp_path, loop), (4, 4), TrainingConfig(epochs=3)) as gang:
         gang.succeed()
     assert gang.ending(0).step == 12
+
+
+@pytest.mark.parametrize(("is_out", "written"), [(False, True), (True, False)])
+def test_whoever_finishes_without_an_answer_of_the_others_writes_the_last_checkpoint(
+    is_out: bool, written: bool
+) -> None:
+    """Unless they have gone on without it. The group and the state stand in for those of a worker whose peers are lost
+    with their machine, at the very end of the job."""
+    saved: list[bool] = []
+    group: Any = MagicMock(may_write=False, is_out=is_out, protocol=contract.MEMBERS_MAY_END)
+    state: Any = SimpleNamespace(save=lambda *, writes, beside: saved.append(writes))
+    context: Any = MagicMock()
+    saving = Saving(context, state, group, MagicMock())
+    leaving = Leaving(context, state, group=group, exchange=MagicMock(), accounts=MagicMock(), saving=saving)
+    leaving.finish(alone=True)
+    assert leaving.finished
+    assert saved == [written]

@@ -197,3 +197,21 @@ def test_a_member_dies_while_the_next_generation_is_prepared(tmp_path: Path, cal
         (tmp_path / "go").touch()
         gang.succeed(0, 2, 3)
     assert_the_same_from_then_on(gang, calm, 0, 2, 3)
+
+
+def test_the_others_go_on_without_one_that_ends_after_their_plan_was_made_anew(tmp_path: Path, calm: Gang) -> None:
+    """A plan that was lost may come back without saying what it continues. Its members know better."""
+    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path), *ADAM, LASTING], (40, 56), CONFIG) as gang:
+        gang.await_step(2)
+        gang.start(0)
+        gang.await_phase(2, contract.PHASE_WAITING)
+        gang.change({0: 40, 1: 40, 2: 16})
+        gang.await_generation(0, 1, 2)
+        gang.plan = replace(gang.plan, version=gang.plan.version + 1, continues=0)
+        gang.write(gang.plan.to_json())
+        gang.await_metric(0, table.PLAN_VERSION.name, gang.plan.version)
+        gang.processes[2].send_signal(signal.SIGKILL)
+        gang.await_log(0, "formed again")
+        (tmp_path / "go").touch()
+        gang.succeed(0, 1)
+    assert_the_same_from_then_on(gang, calm, 0, 1)

@@ -129,6 +129,13 @@ class Plans:
         return None if self._file is None else self._file.newest()
 
     @property
+    def news(self) -> Plan | None:
+        """The plan in this worker's own volume, if it is of a later generation than the active one; else None. One of the
+        active generation says nothing new to whoever follows it, whoever has told it."""
+        found = self.in_volume()
+        return found if found is not None and found.generation > self.active.generation else None
+
+    @property
     def overtaken(self) -> bool:
         """Whether there is a newer plan for other members than those whom this worker, which does not train yet, waits
         for."""

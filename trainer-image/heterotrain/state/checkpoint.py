@@ -15,6 +15,7 @@ import os
 import re
 import struct
 import sys
+import uuid
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -178,7 +179,8 @@ def write(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     Raises CheckpointError if it cannot be written; earlier checkpoints are then untouched.
     """
     path = folder / f"step-{step:010d}.pt"
-    partial = folder / f".{path.name}{_PARTIAL}"
+    # One that was stopped while it wrote, and goes on, must not write into the file of who has taken its place.
+    partial = folder / f".{path.name}.{uuid.uuid4().hex[:8]}{_PARTIAL}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Without a buffer, which a process that is forked meanwhile could write a second time.

@@ -120,7 +120,7 @@ class Gathering:
 
     def _read_volume(self) -> None:
         """The operator may have said in whose place others train, or who goes on, when no peer can."""
-        plan = self._plans.in_volume() if self._meeting.elastic else None
+        plan = self._plans.news if self._meeting.elastic else None
         if plan is not None:
             self.assembly.read(plan)
 

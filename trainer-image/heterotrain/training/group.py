@@ -462,7 +462,8 @@ class Group:
         checkpoint."""
         gathering = self._gathering
         assert gathering is not None
-        own = [self._state.position.step, not gathering.has_met, self.exchange.done, self._has_resumed]
+        ended = self.exchange.done or self.exchange.done_agreed  # whoever said so may have ended since
+        own = [self._state.position.step, not gathering.has_met, ended, self._has_resumed]
         reported = torch.zeros(len(own), generation.world_size, dtype=torch.int64)
         reported[:, generation.rank] = torch.tensor(own)
         sum_over_ranks(reported, generation)

@@ -45,10 +45,11 @@ class Leaving:
         """Whether this worker's part has ended."""
         return self.finished or self.stopped or self.left
 
-    def finish(self) -> None:
-        """The job's last step is committed: save, and leave the group."""
+    def finish(self, *, alone: bool = False) -> None:
+        """The job's last step is committed: save, and leave the group. `alone`: the others do not answer any more. Then
+        whoever is left writes, for nobody else may have; all who come so far write the same."""
         self._accounts.settle()
-        writes = self._saving.may_write
+        writes = self._saving.may_write_alone if alone else self._saving.may_write
         self._group.job_is_over()
         self._group.say_goodbye()
         self._saving.save(writes=writes)

@@ -410,7 +410,7 @@ class WorkerLife:
                 if self._group.is_out and self._plans.is_left_out:
                     self.leaving.leave_the_others("the others have gone on without this worker, as it was to leave")
                 raise
-            self.leaving.finish()
+            self.leaving.finish(alone=True)
             return False
         return True
 

@@ -35,6 +35,11 @@ class Saving:
         leads = self._context.worker is not None and self._context.plans.rank == 0
         return leads and (not self.others_go_on or self._group.may_write)
 
+    @property
+    def may_write_alone(self) -> bool:
+        """Whether this worker writes the job's last checkpoint if the others do not answer: they have not gone on."""
+        return self._context.worker is not None and not self._group.is_out
+
     def if_due(self) -> None:
         """Begin a checkpoint if one is due; training goes on while it is written. Raises CheckpointError."""
         snapshots = self._state.snapshots
