@@ -130,8 +130,10 @@ class Plans:
 
     @property
     def news(self) -> Plan | None:
-        """The plan in this worker's own volume, if it is of a later generation than the active one; else None. One of the
-        active generation says nothing new to whoever follows it, whoever has told it."""
+        """The plan in this worker's own volume, if it is of a later generation than the active one; else None.
+
+        Whoever follows a plan learns nothing from one of the same generation, whoever has told it of that one.
+        """
         found = self.in_volume()
         return found if found is not None and found.generation > self.active.generation else None
 
