@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import MAX_EVICTED, Plan, parse_plan
+from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import Facts, survey
 from heterotrain_operator.core.lifecycle.evicting import evicted
-from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.lifecycle.following import noticed
+from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.state import Memory
 from unit.core.test_membership import A, B, C, elastic_world, names
 from unit.core.traces import World
 
@@ -123,6 +126,57 @@ def test_word_is_not_repeated_once_they_have() -> None:
     assert names(plan) == [B, C, "job-a-3"]
     assert plan is not None
     assert plan.evicted == ()
+
+
+def unread(seen: Seen, *silent: str) -> Seen:
+    """What is seen if these workers are not read."""
+    workers = tuple(replace(each, metrics=None) if each.name in silent else each for each in seen.workers)
+    return replace(seen, workers=workers)
+
+
+def test_worker_is_evicted_though_nobody_is_read_in_that_look_who_was_seen_to_follow_the_plan_before() -> None:
+    world = elastic_world(2)
+    uid = world.workers[A].uid
+    world.workers[A].end(137)
+    plan = planned(world, unread(world.seen(), A, B))
+    assert (names(plan), plan.evicted) == ([B], (uid,))
+
+
+def test_nobody_is_evicted_after_a_look_without_anybody_who_follows_a_plan_that_may_never_have_been_followed() -> None:
+    world = elastic_world()
+    world.workers[A].end(137)
+    first = world.tick().plan
+    assert first is not None
+    world.plan = replace(first, evicted=())
+    world.workers[B].end(137)
+    seen = unread(world.seen(), C)
+    plan = planned(world, seen)
+    assert (names(plan)[0], plan.evicted) == (C, ())
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_memory_that_was_lost_proves_only_what_was_seen_since(generation: int) -> None:
+    world = elastic_world()
+    plan = planned(world, without(world, A))
+    world.plan = plan
+    world.workers.pop(A)
+    if generation > 0:
+        for name in (B, C):
+            world.workers[name].metrics = replace(world.workers[name].metrics, generation=generation)
+    seen = world.seen() if generation > 0 else unread(world.seen(), B, C)
+    memory = noticed(survey(world.job, seen), replace(Memory.initial(), protocol=3), world.now)
+    memory = aligned(memory, plan, world.now)
+    world.workers[B].end(137)
+    uid, facts = world.workers[B].uid, survey(world.job, unread(world.seen(), C))
+    assert evicted(facts, memory, {world.workers[C].uid}) == ((uid,) if generation == plan.generation else ())
+
+
+def test_plan_that_has_just_been_published_proves_nothing_whatever_its_members_said_that_they_speak() -> None:
+    world = World(Job("job", (Group("a", 2),), global_batch=192), protocol=1).start()
+    memory = replace(world.memory, protocol=3)
+    world.workers[A].end(137)
+    facts = survey(world.job, unread(world.seen(), B))
+    assert evicted(facts, memory, {world.workers[B].uid}) == ()
 
 
 def test_nobody_is_evicted_after_a_change_without_the_word_that_nobody_has_gone_over_to() -> None:

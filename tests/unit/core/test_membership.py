@@ -15,6 +15,8 @@ from heterotrain.contract import (
     PHASE_WARMING,
     Plan,
 )
+from heterotrain.job.planfile import check_successor
+from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
 from heterotrain_operator.core.model import Decision, Group, Job
 from heterotrain_operator.core.state import Memory
@@ -103,6 +105,41 @@ def test_all_that_are_ready_join_by_one_plan_and_those_that_are_not_later(phase:
     late.metrics = replace(late.metrics, phase=PHASE_WAITING)
     settled(world)
     assert names(world.plan) == [C, "job-a-3", "job-a-4", "job-a-5"]
+
+
+def test_change_while_nobody_who_trains_is_read_carries_on_what_the_plan_before_does() -> None:
+    """Members may train under the one before that one, and refuse a plan which does not carry on their training."""
+    world = elastic_world(2)
+    first = world.plan
+    assert first is not None
+    resize(world, 3)
+    for _ in range(9):
+        if world.tick(10).plan is not None and len(names(world.plan)) == 3:
+            break
+        world.train(1)
+    assert names(world.plan) == [A, B, C]
+    world.workers[B].end(137)
+    seen = world.seen()
+    unread = tuple(replace(each, metrics=None) if each.name == A else each for each in seen.workers)
+    decision, _ = decide(world.job, replace(seen, workers=unread), world.memory, world.now + 1)
+    assert names(decision.plan) == [A, C]
+    assert decision.plan is not None
+    assert decision.plan.continues == first.generation
+    check_successor(first, decision.plan)
+
+
+def test_change_while_nobody_is_read_carries_on_the_plan_that_was_seen_to_be_followed() -> None:
+    world = settled(elastic_world(), 2)
+    world.workers[B].end(137)
+    settled(world)
+    before, seen = world.plan, world.seen()
+    assert before is not None
+    assert before.generation > 1
+    world.workers[A].end(137)
+    unread = tuple(replace(each, metrics=None) for each in world.seen().workers)
+    decision, _ = decide(world.job, replace(seen, workers=unread), world.memory, world.now + 1)
+    assert decision.plan is not None
+    assert decision.plan.continues == before.generation
 
 
 def test_change_waits_until_all_report_the_one_before() -> None:

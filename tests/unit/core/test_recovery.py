@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
+from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
+from heterotrain.job.planfile import check_successor
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
@@ -82,6 +83,68 @@ def test_plan_that_is_lost_with_the_memory_is_restored_in_the_order_that_the_wor
     restored = world.tick().plan
     assert restored is not None
     assert restored.members == before.members
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["memory kept", "memory lost too"])
+def test_restored_plan_of_members_that_have_changed_carries_their_training_on(forgotten: bool) -> None:
+    """A member that has followed the others without having seen the lost plan would take it for a new beginning."""
+    world = joined_late()
+    before = world.plan
+    assert before is not None
+    assert before.continues > 0
+    world.plan = None
+    if forgotten:
+        world.memory = Memory.initial()
+    restored = world.tick().plan
+    assert restored is not None
+    assert restored == replace(before, version=before.version + 1)
+    check_successor(before, restored)
+
+
+@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
+def test_restored_first_plan_carries_nothing_on(protocol: int) -> None:
+    world = hetero_world(protocol=protocol)
+    world.run(4)
+    world.tick(30)
+    before = world.plan
+    assert before is not None
+    world.plan = None
+    restored = world.tick().plan
+    assert restored == replace(before, version=before.version + 1)
+    assert before.continues == 0
+
+
+def test_plan_that_is_restored_after_a_restart_carries_nothing_on_where_members_stay_the_same(world: World) -> None:
+    world.workers["job-g2-0"].end(137)
+    for _ in range(20):
+        world.tick(10)
+        world.train(5)
+    before = world.plan
+    assert before is not None
+    assert before.generation > 1
+    world.plan = None
+    restored = world.tick(30).plan
+    assert restored == replace(before, version=before.version + 1)
+
+
+def test_members_that_hold_go_on_to_hold_under_the_restored_plan() -> None:
+    groups = (Group("a", 2, min_replicas=2), Group("b", 2))
+    world = World(Job("job", groups, global_batch=192), protocol=3).start()
+    world.run(2)
+    world.workers["job-a-1"].end(137)
+    world.tick()
+    del world.workers["job-a-2"]
+    world.train(1)
+    before = world.plan
+    assert before is not None
+    assert before.holds
+    # As many workers as are wanted, but not in each group.
+    world.job = replace(world.job, groups=(groups[0], Group("b", 1)))
+    world.plan = None
+    restored = world.tick(30).plan
+    assert restored is not None
+    assert restored.members == before.members
+    assert restored.holds
 
 
 @pytest.mark.parametrize("ranks", [(None, None, None), (0, None, 1), (0, 1, 1)])

@@ -10,8 +10,9 @@ wait for the operator's word, which would split the job if it were wrong. So it 
   or was seen to end. The active plan speaks for all before it if a member has gone over to it, since every later
   attempt needs a majority of that one; or if it gives the word itself, so that this was so by then.
 
-Nothing of this is remembered but in the plan itself. Where the operator has missed something, it says nothing, and the
-workers start again from their checkpoint once they have waited for long enough.
+Of this only that is remembered, beside the plan itself: that a member was seen to have gone over to it. Nobody goes
+back, and in the look that shows who has ended those that are left may not be read. Where the operator has missed
+something, it says nothing, and the workers start again from their checkpoint once they have waited for long enough.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Collection
 
 from heterotrain.contract import MAX_EVICTED, MEMBERS_MAY_END
 from heterotrain_operator.core.facts import Facts
-from heterotrain_operator.core.lifecycle.following import is_carried_out
+from heterotrain_operator.core.lifecycle.following import was_carried_out
 from heterotrain_operator.core.state import Memory
 
 
@@ -31,8 +32,9 @@ def evicted(facts: Facts, memory: Memory, staying: Collection[str]) -> tuple[str
     plan = facts.plan
     if plan is None or memory.protocol < MEMBERS_MAY_END or len(facts.members) != len(plan.members):
         return ()
-    before = () if is_carried_out(facts) else plan.evicted
-    if not before and not is_carried_out(facts):
+    is_followed = was_carried_out(facts, memory)
+    before = () if is_followed else plan.evicted
+    if not before and not is_followed:
         return ()
     missing = [
         (member, worker if worker is not None else facts.departed.get(member.name))

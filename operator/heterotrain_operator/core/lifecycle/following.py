@@ -57,6 +57,14 @@ def is_carried_out(facts: Facts) -> bool:
     return facts.plan is not None and any(each.generation >= facts.plan.generation for each in _read(facts))
 
 
+def was_carried_out(facts: Facts, memory: Memory) -> bool:
+    """Whether members follow the active plan's generation, or were seen to at an earlier look, whoever is read now; of
+    the memory that `noticed` has given.
+    """
+    seen = facts.plan is not None and memory.generation == facts.plan.generation and not memory.changing
+    return seen or is_carried_out(facts)
+
+
 def entrants(facts: Facts, memory: Memory) -> frozenset[str]:
     """Members of the active plan, by name, that are to join by a change which nobody is known to have carried out; of
     the memory that `noticed` has given.
@@ -143,7 +151,7 @@ def noticed(facts: Facts, memory: Memory, now: float) -> Memory:
     entering = _untrained_last(facts) if plan.continues else 0
     keys = "".join(key_of(member.uid) for member in plan.members[len(plan.members) - entering :])
     new = 0 if is_carried_out(facts) else entering
-    return replace(memory, changing=new > 0, joining=new, entering=keys)
+    return replace(memory, changing=not is_carried_out(facts), joining=new, entering=keys)
 
 
 def _entered(facts: Facts, memory: Memory) -> Memory:

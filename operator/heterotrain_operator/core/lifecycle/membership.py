@@ -23,6 +23,7 @@ from heterotrain_operator.core.lifecycle.following import (
     leaving_keys,
     outsiders,
     stayers,
+    was_carried_out,
     why_stuck,
 )
 from heterotrain_operator.core.lifecycle.returning import Returning
@@ -216,7 +217,9 @@ def change(
         return None
     reported = [worker.metrics.generation for worker in stay if worker.metrics is not None]
     possible = [generation for generation in reported if 1 <= generation <= plan.generation]
-    goes_on = max(possible, default=plan.generation)
+    # While nobody is known to have gone over to it, all may train what it carries on, and accept no later generation.
+    known = plan.generation if was_carried_out(facts, memory) else plan.continues or plan.generation
+    goes_on = max(possible, default=known)
     new = keys_in(memory.entering) | {key_of(worker.uid) for worker in joining}
     entering = "".join(key for key in (key_of(worker.uid) for worker in members) if key in new)
     joined = tuple(worker.name for worker in joining)

@@ -183,7 +183,7 @@ def started_plan(
         reason="",
         message="",
         protocol=protocol,
-        changing=protocol > 1,
+        changing=True,
         joining=0,
         entering="",
         leaving="",

@@ -1,16 +1,19 @@
 """A plan that was deleted or damaged: rebuilt from what the workers say they follow, so that none of them stops.
 
 Workers ignore a plan of other members or of an older version. One with their members under a new version is
-followed at once, whoever destroyed the old one.
+followed at once, whoever destroyed the old one. Where members can change it carries on the generation before, whatever
+the lost one did: all that train under it are past its beginning, and one that followed the others, and has never seen
+the lost plan, would take a plan that carries nothing on for a new beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heterotrain.contract import PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
+from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.lifecycle.holding import too_few
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
@@ -47,6 +50,8 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
             Member(worker.name, worker.uid, worker.address, worker.group, metrics.batch_size)
             for worker, metrics in pairs
         ),
+        continues=trained[0].generation - 1 if any(each.protocol >= MEMBERS_CHANGE for each in trained) else 0,
+        holds=bool(too_few(job, facts, memory, [worker.group for worker, _ in pairs])),
     )
     memory = recovered_plan(memory, plan, now)
     bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
