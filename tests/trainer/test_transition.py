@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from heterotrain.contract import Member, Plan
 from heterotrain.groups.control import Signals
 from heterotrain.groups.convening.roster import Number
@@ -63,5 +65,46 @@ def test_after_the_members_have_met_again_nothing_is_abandoned() -> None:
     made.receive(Signals(attempt=1), 2)
     made.restart()
     assert said == ["begins 2.1"]
+
+
+def test_a_try_is_never_counted_as_another_one_was_after_the_members_have_met_again() -> None:
+    """Who only joins is told of nothing that was abandoned, and may hold what an earlier try of that number was."""
+    made, said = transition()
+    made.receive(Signals(attempt=1), 2)
+    made.restart()
     made.follow(PLAN)
-    assert made.next_attempt() == 1
+    assert made.next_attempt() == 2
+    made.receive(Signals(attempt=1), 2)
+    assert said[-1] == "begins 2.1", "the leader, which may have seen fewer, says which it is"
+    made.restart()
+    made.follow(PLAN)
+    assert made.next_attempt() == 2
+
+
+def test_a_leader_counts_on_from_the_highest_try_that_it_has_seen() -> None:
+    made, _ = transition()
+    made.receive(Signals(attempt=5), 2)
+    made.restart()
+    made.follow(PLAN)
+    made.receive(Signals(attempt=2), 2)
+    made.restart()
+    made.follow(PLAN)
+    assert made.next_attempt() == 6
+
+
+def test_the_first_tries_of_a_plan_follow_one_another_soon_however_many_others_there_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("heterotrain.training.transition.time.monotonic", lambda: clock[0])
+    made, _ = transition()
+    made.receive(Signals(attempt=9), 2)
+    made.receive(Signals(attempt=9, failed=1), 2)
+    clock[0] = 0.25
+    assert made.next_attempt() == 10
+    made.receive(Signals(attempt=10), 2)
+    made.receive(Signals(attempt=10, failed=1), 2)
+    clock[0] = 0.5
+    assert made.next_attempt() == 10, "the second one is waited for longer"
+    clock[0] = 0.75
+    assert made.next_attempt() == 11

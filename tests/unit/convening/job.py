@@ -21,15 +21,21 @@ class Change:
     ready: set[str] = field(default_factory=set)
     announced: bool = False
     given_up: bool = False
+    fails: bool = False  # one of them cannot make its groups, although all accept it
 
 
 class Job(Training):
     """The workers of one job."""
 
-    def __init__(self, seed: int, size: int, *, last: int | None = None, skips: bool = False) -> None:
-        """`skips`: numbers of planned changes follow one another, although the operator's plans skip generations."""
+    def __init__(
+        self, seed: int, size: int, *, last: int | None = None, skips: bool = False, retries: bool = False
+    ) -> None:
+        """`skips`: the operator's plans skip generations. `retries`: changes that came to nothing are prepared again,
+        as they are for as long as the operator has no other plan."""
         super().__init__(seed)
         self.skips = skips
+        self.retries = retries
+        self.tries: dict[str, int] = {}  # of changes, as each worker has seen
         self.plan = p.Plan(0, ())  # the newest
         self.plan_number = Number(1, 0)  # of the attempt whose members have gone over to it
         self.last = last
@@ -93,6 +99,8 @@ class Job(Training):
         )
         if old is None or (self.change is not None and not self.change.given_up and self.change.old == old):
             return  # one at a time
+        if self.retries and self._try_again(old):
+            return
         self.generation += self.random.randint(1, 3) if self.skips else 1
         staying = [uid for uid in old.members if uid != leaving]
         for _ in range(min(leavers, len(staying) - 1)):
@@ -100,20 +108,35 @@ class Job(Training):
         new = self._newcomers(joiners)
         if not staying and not new:
             return
-        number = Number(self.generation, 0)
-        if self.skips:
-            number = Number(old.number.generation + 1, self.generation)
-        roster = Roster(number, (*staying, *new), old.members[0])
+        members = (*staying, *new)
+        self._begin_to_make(members, old, self._plan(members))
+
+    def _try_again(self, old: Roster) -> bool:
+        """The change before this one once more, perhaps by the members of another attempt."""
+        members = self.change.roster.members if self.change is not None else ()
+        is_newest = self.plan.members == members and all(self.machines[uid].runs for uid in members)
+        is_of_them = not {uid for uid in members if self.trainers[uid].has_state} - set(old.members)
+        if not is_newest or not is_of_them or members == old.members or self.random.random() < 0.3:
+            return False
+        self._begin_to_make(members, old, self.plan)
+        return True
+
+    def _begin_to_make(self, members: tuple[str, ...], old: Roster, plan: p.Plan) -> None:
+        """All members of an attempt see at the same boundary which try it is, as the first of them says."""
+        tries = self.tries.get(old.members[0], 0) + 1
+        self.tries |= {uid: max(tries, self.tries.get(uid, 0)) for uid in old.members}
+        roster = Roster(Number.of_change(plan.generation, old.number, tries), members, old.members[0])
         self.change = change = Change(roster, old, old.members[0])
+        change.fails = self.retries and self.faulty and self.random.random() < 0.5
         self.log(f"preparing {roster}")
         everyone = tuple(dict.fromkeys((*old.members, *roster.members)))
-        plan = self._plan(roster.members)
         self.plan_number = roster.number
         for uid in everyone:
             if self.random.random() < 0.7:
                 self.after(self.random.uniform(0, 1), lambda uid=uid: self.give(self.machines[uid], plan))
             self.after(self.random.uniform(0, 1.5), lambda uid=uid: self._prepare(change, self.machines[uid]))
-        self.after(self.random.uniform(3, 6), lambda: self._give_up(change, everyone))
+        until = (1.5, 2.0) if change.fails else (3.0, 6.0)
+        self.after(self.random.uniform(*until), lambda: self._give_up(change, everyone))
 
     def _newcomers(self, count: int) -> list[str]:
         """Processes that have not trained: some that wait since another change, and new ones."""
@@ -146,10 +169,11 @@ class Job(Training):
             return
         change.given_up = True
         for uid in everyone:
-            self.after(
-                0 if uid == change.announcer else self.delay(),
-                lambda uid=uid: self.give(self.machines[uid], p.Abandoned(change.roster.number)),
-            )
+            delay = 0 if uid == change.announcer else self.delay()
+            if uid in change.old.members:  # nobody tells those who only join
+                self.after(delay, lambda uid=uid: self.give(self.machines[uid], p.Abandoned(change.roster.number)))
+        if change.fails:
+            self.after(self.random.uniform(0.1, 2), lambda: self.begin_change(1, 0))
 
     def switch_of(self, machine: Machine, trainer: Trainer) -> Roster | None:
         change = self.change
@@ -159,6 +183,7 @@ class Job(Training):
             or change.old != trainer.roster
             or trainer.index == -1
             or change.given_up
+            or change.fails
             or change.ready != {*change.roster.members, *change.old.members}
         ):
             return None

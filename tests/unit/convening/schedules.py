@@ -9,22 +9,26 @@ from unit.convening.network import Machine
 RECOVERY_SECONDS = 90.0
 
 
-def faulty_job(seed: int, *, trace: bool = False, held: bool = False, skips: bool = False) -> Job:
+def faulty_job(
+    seed: int, *, trace: bool = False, held: bool = False, skips: bool = False, retries: bool = False
+) -> Job:
     """A job that has had a schedule of faults and then time to recover. Raises AssertionError if it did not.
 
     With `held` interpreters are held, too; without, the schedules are what they were before there was such a fault.
-    With `skips` plans skip generations, and the numbers of attempts do not.
+    With `skips` plans skip generations, and with `retries` changes that came to nothing are prepared again, and there
+    are more of them.
     """
     job = Job(seed, 0)
     choose = job.random
     size, length = choose.choice((1, 2, 2, 3, 3, 4, 5, 6)), choose.choice((4.0, 12.0, 25.0))
     last = choose.choice((None, None, None, 10, 20))
-    job = Job(seed, size, last=last, skips=skips)
+    job = Job(seed, size, last=last, skips=skips, retries=retries)
     job.trace = [] if trace else None
     choose = job.random
     job.after(1.0, job.operate)
     faults = (*_FAULTS, _hold) if held else _FAULTS
     kinds = choose.sample(faults, choose.randint(1, len(faults)))
+    kinds += [_change] * len(kinds) * retries
     for _ in range(choose.randint(1, 10)):
         kind = choose.choice(kinds)
         at = choose.uniform(0.0, length)

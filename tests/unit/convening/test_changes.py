@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from heterotrain.groups.convening import attending
@@ -50,6 +52,51 @@ def test_worker_that_has_left_an_attempt_accepts_no_change_that_was_prepared_in_
     assert not is_prepared(making.take(late).state, CHANGE.number)
     assert not is_prepared(making.take(p.Made(NEXT)).take(late).state, CHANGE.number)
     assert is_prepared(making.take(p.Prepared(CHANGE, NEXT)).state, CHANGE.number)
+
+
+def test_joiner_goes_over_to_the_change_that_it_has_accepted_last_under_a_number():
+    """It is told of nothing that was abandoned. A leader that has joined later than others may have seen fewer tries,
+    so that it uses a number again."""
+    later = Roster(CHANGE.number, tuple("aj"), announcer="a")
+    worker = joining("j", CHANGE, later)
+    assert worker.state.standing.pending == (later,)
+    assert worker.take(p.Switched(later.number)).state.standing == Standing(later)
+
+
+def test_joiner_forgets_older_changes_as_it_accepts_another_one():
+    """It is told of nothing that was abandoned, and would need a quorum of workers that are long gone."""
+    later = Roster(Number(2, 3), tuple("aj"), announcer="a")
+    assert joining("j", CHANGE, later).state.standing.pending == (later,)
+
+
+def test_member_forgets_no_change_as_it_accepts_another_one():
+    """Others may have gone over to it, unless its announcer says that they have not."""
+    later = Roster(Number(2, 3), tuple("abj"), announcer="a")
+    worker = training("b", "abc", CHANGE).take(p.Prepared(later, FIRST))
+    assert worker.state.standing.pending == (CHANGE, later)
+
+
+def test_joiner_forgets_no_attempt_that_a_meeting_has_formed_with_it():
+    """The others may have made its groups, and wait in vain for the first contribution."""
+    formed = Roster(NEXT, tuple("abj"))
+    worker = joining("j")
+    worker.state = replace(worker.state, standing=Standing(None, (formed,)))
+    assert worker.take(p.Prepared(CHANGE, None)).state.standing.pending == (formed, CHANGE)
+
+
+def test_joiner_that_accepts_an_older_change_late_forgets_no_newer_one():
+    newer = Roster(Number(2, 3), tuple("aj"), announcer="a")
+    assert joining("j", newer, CHANGE).state.standing.pending == (newer, CHANGE)
+
+
+def test_joiner_that_had_accepted_what_was_abandoned_goes_on_alone_as_any_other_would():
+    """It waited for the members of the abandoned change, and for good: no plan could tell it otherwise."""
+    change = Roster(CHANGE.number, tuple("aj"), announcer="a")
+    joiner = joining("j", CHANGE, change).take(p.Connected("a")).take(p.Switched(change.number)).take(p.Agreed(7))
+    for at in range(1, 6):
+        joiner.hear("a", p.Alive(change.number), float(at), echo=at - 0.1).take(p.Committed(7 + at, float(at)))
+    joiner.take(p.Closed("a")).take(p.Refused("a")).take(p.Broken(12)).tick_until(20.0)
+    assert [each.roster.members for each in joiner.forms()] == [("j",)]
 
 
 def test_joiner_that_was_called_to_a_meeting_accepts_no_change_beside_it():

@@ -32,9 +32,14 @@ def test_nor_does_one_in_which_interpreters_are_held(seed: int):
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32))
-def test_nor_does_one_in_which_numbers_of_attempts_fall_behind_those_of_plans(seed: int):
-    """As they do where plans are not followed."""
+def test_nor_does_one_in_which_plans_skip_generations(seed: int):
     faulty_job(seed, skips=True)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32))
+def test_nor_does_one_in_which_changes_are_prepared_again(seed: int):
+    faulty_job(seed, retries=True)
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,16 @@ def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan()
     assert members_of(settle(meeting(here("c", number=number), plan=plan, number=number), LATE)) == "c"
 
 
+def test_word_of_a_plan_counts_after_a_change_to_the_one_before_was_made_anew():
+    """Numbers run ahead of plans nowhere, or what a plan says would be taken for older than the attempt."""
+    broke = Number(2, 2)  # formed after the change to plan 2 was accepted, and broke
+    change = Standing(Roster(Number.of_change(2, broke, 2), tuple("ab"), announcer="a"))
+    plan = p.Plan(3, ("b",), evicted=frozenset("a"))
+    number = Number.by_word_of(3)
+    met = "b", meet("b", number, change)
+    assert members_of(settle(meeting(met, plan=plan, number=number), LATE)) == "b"
+
+
 def test_word_of_a_plan_older_than_the_attempt_counts_for_nothing():
     """It named everybody who lived then, and others have joined since."""
     third = Standing(Roster(Number(3, 0), tuple("abc")))

@@ -298,6 +298,9 @@ class Training(Network):
 
     def _switch(self, machine: Machine, trainer: Trainer, roster: Roster) -> None:
         self.give(machine, p.Switched(roster.number))
+        formed = machine.state.standing.formed
+        is_other = formed is not None and formed.number == roster.number and formed != roster
+        assert not is_other, f"{machine.uid} goes over to {formed}, and others to {roster}"
         if machine.state.standing.formed == roster:
             self.note_formed(roster)
         if machine.state.phase is Phase.AGREEING and machine.state.standing.formed == roster:

@@ -253,11 +253,11 @@ class Assembly:
         formed = self._state.standing.formed
         return None if formed is None else formed.number
 
-    @property
-    def next_number(self) -> Number:
-        """Below it are all attempts, so with it those of planned changes may begin. The same on all members."""
+    def number_of_change(self, generation: int, tries: int) -> Number:
+        """Of the groups of a plan of this generation, of any that were prepared the so manyth. The same on all
+        members."""
         assert self.number is not None
-        return Number(self.number.generation + 1, 0)
+        return Number.of_change(generation, self.number, tries)
 
     def cut_with(self, cut: Callable[[str], None]) -> None:
         """This fails the groups that this worker uses or makes; any thread may call it. At once, if it is due."""

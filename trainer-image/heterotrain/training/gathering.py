@@ -15,7 +15,7 @@ from heterotrain.contract import Member, Plan, parse_plan
 from heterotrain.groups.aside import Aside
 from heterotrain.groups.assembly import Assembly, MembershipError
 from heterotrain.groups.convening.protocol import Form
-from heterotrain.groups.convening.roster import Number, Roster
+from heterotrain.groups.convening.roster import Roster
 from heterotrain.groups.convening.worker_state import FOREVER_SECONDS, PROOF_SHARE, Rules
 from heterotrain.groups.generation import GROUP_SECONDS
 from heterotrain.groups.making import DEVICE, Maker, Making, Traits
@@ -241,10 +241,10 @@ class Gathering:
         return Succession(plan, rank, preparation)
 
     def begin_to_make(self, succession: Succession, attempt: int) -> None:
-        """Make its groups under this number, counted since the members have met. Raises RuntimeError if the present
-        attempt has ended."""
+        """Make its groups, at this try of all that the leader has seen. Raises RuntimeError if the present attempt has
+        ended."""
         assembly, plan = self.assembly, succession.plan
-        number = Number(assembly.next_number.generation, attempt)
+        number = assembly.number_of_change(plan.generation, attempt)
         uids, announcer = tuple(member.uid for member in plan.members), self._plans.active.members[0].uid
         if plan.members[0].uid == assembly.own.uid:
             assembly.keep_board(number, uids)

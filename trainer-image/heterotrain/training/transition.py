@@ -24,7 +24,7 @@ class Transition:
     def __init__(self) -> None:
         self.prepare: Callable[[Plan], Succession] | None = None
         self.begin: Callable[[Succession, int], None] | None = None
-        """Make the groups of a succession under this number, counted since the members have met."""
+        """Make the groups of a succession, at this try; see `attempt`."""
         self.abandon: Callable[[Succession], None] | None = None
         """All members know that nobody goes over to these groups."""
         self.announce: Callable[[Succession], None] | None = None
@@ -33,8 +33,10 @@ class Transition:
         self.due = False
         """Whether all members go over at this boundary."""
         self.attempt = 0
-        """How many times groups were begun to be made since the members have met; 0 if there is no succession."""
-        self._begun = 0
+        """How many times groups were begun to be made, of this plan or another, as the leader has seen; 0 if there is
+        no succession."""
+        self._begun = 0  # the most that this worker has seen; never less, or a number would be used twice
+        self._tries = 0  # of this succession
         self._all_prepared = False
         self._some_refuse = False
         self._again_at: float | None = None  # if some could not make their groups
@@ -103,11 +105,12 @@ class Transition:
             self._all_prepared, self._again_at = False, None
             if self.abandon is not None and self.attempt:
                 self.abandon(self.succession)  # nobody goes over to those of the try before
-            self.attempt = self._begun = attempt
+            self.attempt, self._begun = attempt, max(attempt, self._begun)
+            self._tries += 1
             assert self.begin is not None
             self.begin(self.succession, attempt)
         elif signals.failed and self._again_at is None:
-            delay = min(_LONGEST_DELAY_SECONDS, _DELAY_SECONDS * 2 ** min(attempt, 16))
+            delay = min(_LONGEST_DELAY_SECONDS, _DELAY_SECONDS * 2 ** min(self._tries, 16))
             self._again_at = time.monotonic() + delay
 
     def postpone(self, why: str) -> None:
@@ -123,7 +126,7 @@ class Transition:
         succession, self.succession = self.succession, None
         assert succession is not None
         self._all_prepared = self._some_refuse = self.due = False
-        self.attempt, self._again_at = 0, None
+        self.attempt, self._tries, self._again_at = 0, 0, None
         return succession
 
     def give_up(self, why: str) -> None:
@@ -138,6 +141,5 @@ class Transition:
             self.take().close(why, wait=wait)
 
     def restart(self) -> None:
-        """The members have met, and count numbers from the beginning again."""
+        """The members have met."""
         self.drop("the members meet again")
-        self._begun = 0

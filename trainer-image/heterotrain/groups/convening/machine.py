@@ -51,7 +51,8 @@ Assumed:
 * The operator names as `evicted` only workers that it has seen end, and only if all others are members of that plan
   that it has named since one which its members have gone over to, and in that one. Whoever was let go before can form
   nothing any more. One that hangs is ended first and evicted then.
-* No attempt has a number of a later generation than the newest plan that its members have gone over to.
+* No attempt has a number of a later generation than the newest plan that its members have gone over to, or have
+  accepted the change to.
 """
 
 from __future__ import annotations
@@ -173,6 +174,11 @@ class _Events(Attending):
     def _prepare(self, roster: Roster, within: Number | None) -> None:
         """Accept a planned change. A joiner that knows of none, and was only called to a meeting, leaves it for one of
         a higher number, and accepts no attempt of that meeting any more: whoever prepares it has gone on without it.
+
+        A joiner forgets older planned changes, since only those who stayed are told that these were abandoned. It has
+        gone over to none of them, and makes their groups no more, so no step was or ever will be committed there. Nor
+        does a meeting miss what it forgets: all members of the attempt in which a change was prepared accept it before
+        anybody goes over to it, and every quorum that might not know of it has one of them in it.
         """
         state, newest = self.state, self._formed_number
         is_idle = state.phase is Phase.MEETING and not state.standing.rosters and roster.number > state.promised
@@ -182,7 +188,8 @@ class _Events(Attending):
         if is_idle:
             self._set(phase=Phase.WAITING, convener=None, met={})
         if self.state.phase in PREPARING:
-            self._set(standing=state.standing.accept(roster))
+            known = state.standing.supersede(roster) if newest is None else state.standing
+            self._set(standing=known.accept(roster))
 
     def _switch(self, number: Number) -> None:
         state = self.state

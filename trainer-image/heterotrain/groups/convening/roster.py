@@ -26,9 +26,9 @@ _BY_WORD = 10**6
 class Number:
     """The number of an attempt; attempt 0 of a generation is the operator's plan itself.
 
-    A planned change begins a generation of numbers, and comes with a newer plan. So no number is of a later generation
-    than the newest plan that its members have gone over to. It may be of an earlier one, for not every plan is
-    followed.
+    Planned changes are of the generation of their plan. So no number is of a later generation than the newest plan
+    that its members have gone over to, or have accepted the change to. It may be of an earlier one, for not every plan
+    is followed.
     """
 
     generation: int
@@ -41,6 +41,18 @@ class Number:
         It is above all that could be formed under earlier plans, and below the planned change to this one.
         """
         return cls(generation - 1, _BY_WORD)
+
+    @classmethod
+    def of_change(cls, generation: int, within: Number, tries: int) -> Number:
+        """The planned change to the plan of this generation that the members of the attempt `within` prepare.
+
+        `tries`: how often any changes were, as these members have seen, this one among them. None of them is prepared
+        twice under one number: `tries` only grows, and so does `within`, which is itself of the plan's generation if
+        the change was accepted before and broke.
+        """
+        if within.generation < generation:
+            return cls(generation, tries)
+        return cls(within.generation, within.attempt + tries)
 
     def next(self) -> Number:
         """The attempt after this one, in the same generation."""
@@ -106,6 +118,12 @@ class Standing:
     def drop(self, number: Number) -> Standing:
         """Without a pending attempt that, as is known for certain, nobody has completed or ever will."""
         return replace(self, pending=tuple(roster for roster in self.pending if roster.number != number))
+
+    def supersede(self, roster: Roster) -> Standing:
+        """Without planned changes up to the number of this one, which a joiner accepts in their place."""
+        return replace(
+            self, pending=tuple(each for each in self.pending if each.announcer is None or each.number > roster.number)
+        )
 
     def form(self, roster: Roster) -> Standing:
         """After an attempt is known to be complete: older ones do not matter any more."""
