@@ -11,13 +11,9 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-import torch
 
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
-from heterotrain.data.sampler import Position
-from heterotrain.training import group as group_module
-from heterotrain.training.group import Group
 from heterotrain.training.leaving import Leaving
 from heterotrain.training.saving import Saving
 from trainer.gang import STAY, Gang
@@ -254,25 +250,3 @@ def test_whoever_finishes_without_an_answer_of_the_others_writes_the_last_checkp
     leaving.finish(alone=True)
     assert leaving.finished
     assert saved == [written]
-
-
-def test_whoever_knows_that_the_script_ended_the_job_says_so_when_members_meet_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The one that ended it may be lost, and others may not have read what it said."""
-    monkeypatch.setattr(group_module, "sum_over_ranks", lambda reported, generation: None)  # it is the only one
-    subject: Any = SimpleNamespace(module=torch.nn.Linear(1, 1))
-    exchange: Any = SimpleNamespace(done=False, done_agreed=True, transition=SimpleNamespace())
-    one: Any = MagicMock()
-    group = Group(
-        subject=subject,
-        state=MagicMock(position=Position()),
-        plans=one,
-        losses=one,
-        exchange=exchange,
-        clock=one,
-        evaluation=one,
-    )
-    group._gathering = MagicMock(has_met=True)
-    _, _, ended, _ = group._report(MagicMock(world_size=1, rank=0))
-    assert ended.tolist() == [1]

@@ -47,7 +47,6 @@ def test_nor_does_one_in_which_changes_are_prepared_again(seed: int):
     [
         pytest.param(163, id="a worker answers nobody without whom it has accepted an attempt"),
         pytest.param(918, id="what was promised to one convener is promised to no other"),
-        pytest.param(4082, id="a refusal is a proof within a lease alone"),
     ],
 )
 def test_schedules_that_find_a_fault_without_a_rule(seed: int):

@@ -455,7 +455,8 @@ class Group:
                     self._state.load(received)
         if new.any() and not lag:
             self._state.snapshots.before_change()
-            broadcast_tensors(self._subject.tensors(), source, generation)
+            with self.buffers.kept():  # after a failure they were not merged, and each holds what it has seen alone
+                broadcast_tensors(self._subject.tensors(), source, generation)
 
     def _report(self, generation: Generation) -> torch.Tensor:
         """By rank: committed steps, and whether it is new, its script has ended the job, and it has looked for a
