@@ -19,7 +19,8 @@ from heterotrain_operator.core.lifecycle import following, membership, passing, 
 from heterotrain_operator.core.lifecycle.arrivals import NOTHING_LACKS, Lacking, lacking, with_arrivals
 from heterotrain_operator.core.lifecycle.ends import has_left
 from heterotrain_operator.core.lifecycle.evicting import evicted
-from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold, too_few
+from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold
+from heterotrain_operator.core.lifecycle.least_members import too_few
 from heterotrain_operator.core.lifecycle.membership import Change
 from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inherited, place_of
 from heterotrain_operator.core.lifecycle.publishing import carried_on, changed_plan, next_version

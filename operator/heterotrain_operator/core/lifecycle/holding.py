@@ -6,16 +6,15 @@ before. Those are steps like any other, since the sum of the gradients is the sa
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
+from heterotrain.contract import PHASE_HOLDING
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle import progress
 from heterotrain_operator.core.lifecycle.arrivals import is_given_up
 from heterotrain_operator.core.lifecycle.hanging import after_hang
+from heterotrain_operator.core.lifecycle.least_members import least_of, too_few
 from heterotrain_operator.core.lifecycle.publishing import adjusted, is_predicted, next_version, rebalanced_plan
 from heterotrain_operator.core.model import Decision, Event, Group, Job
 from heterotrain_operator.core.outcomes import Health, decision, ending
@@ -23,22 +22,6 @@ from heterotrain_operator.core.state import Memory
 
 BELOW_MIN_REPLICAS = "BelowMinReplicas"
 """Why a job is Degraded that holds, and the reason of the event which says that it begins to."""
-
-
-def too_few(job: Job, facts: Facts, memory: Memory, groups: Iterable[str]) -> str:
-    """Which groups of the job have fewer members than they may train with, in words; empty if none has, if members need
-    one another, and once members have finished, for nobody joins then who could let the others go on. `groups` names
-    that of each member.
-    """
-    bounded = [group for group in job.groups if group.min_replicas]
-    if not bounded or memory.protocol < MEMBERS_MAY_END or memory.ending or facts.finished:
-        return ""
-    counts = Counter(groups)
-    return ", ".join(
-        f"group {group.name} has {counts[group.name]} of at least {group.min_replicas} workers"
-        for group in bounded
-        if counts[group.name] < _least(group)
-    )
 
 
 def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
@@ -50,7 +33,7 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
     few = too_few(job, facts, memory, (member.group for member in plan.members))
     if not few and not plan.holds:
         return None
-    if few and plan.holds and any(_can_be(job, memory, group) < _least(group) for group in job.groups):
+    if few and plan.holds and any(_can_be(job, memory, group) < least_of(group) for group in job.groups):
         message = f"{few}, and no other worker is created: in each place as many have ended as backoffLimit allows"
         return ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=message)
     members = [worker for worker in facts.members if worker is not None]
@@ -81,10 +64,6 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
 def begins_to_hold(few: str, version: int) -> Event:
     """That no step is taken under the plan of this version."""
     return Event("Warning", BELOW_MIN_REPLICAS, f"plan {version}: training holds until others have joined: {few}")
-
-
-def _least(group: Group) -> int:
-    return group.min_replicas or 0
 
 
 def _can_be(job: Job, memory: Memory, group: Group) -> int:

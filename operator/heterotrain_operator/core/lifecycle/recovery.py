@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.facts import Facts, listed
-from heterotrain_operator.core.lifecycle.holding import too_few
+from heterotrain_operator.core.lifecycle.least_members import too_few
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
