@@ -118,9 +118,9 @@ def test_those_that_are_left_do_not_hand_on_who_has_ended() -> None:
 
 
 def test_a_plan_of_the_generation_that_is_followed_is_no_news(volume: Volume) -> None:
-    """To whoever was told of it by a peer as well: a worker that was away must not take it for a newer one."""
+    """Also to whoever has it from a peer: a worker that was away must not take it for a newer one."""
     plans = Plans(plan(11, generation=2, continues=1), volume.file)
-    volume.holds(plan(12, generation=2))  # as it is made anew once it was lost
+    volume.holds(plan(12, generation=2))  # as it is made again once it was lost
     assert plans.in_volume() is not None
     assert plans.news is None
     volume.holds(plan(13, generation=3, continues=2))

@@ -199,7 +199,7 @@ def test_a_member_dies_while_the_next_generation_is_prepared(tmp_path: Path, cal
     assert_the_same_from_then_on(gang, calm, 0, 2, 3)
 
 
-def test_the_others_go_on_without_one_that_ends_after_their_plan_was_made_anew(tmp_path: Path, calm: Gang) -> None:
+def test_the_others_go_on_without_one_that_ends_after_their_plan_was_made_again(tmp_path: Path, calm: Gang) -> None:
     """A plan that was lost may come back without saying what it continues. Its members know better."""
     with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path), *ADAM, LASTING], (40, 56), CONFIG) as gang:
         gang.await_step(2)

@@ -55,7 +55,7 @@ def test_worker_that_has_left_an_attempt_accepts_no_change_that_was_prepared_in_
 
 
 def test_joiner_goes_over_to_the_change_that_it_has_accepted_last_under_a_number():
-    """It is told of nothing that was abandoned. A leader that has joined later than others may have seen fewer tries,
+    """It learns of nothing that was abandoned. A leader that has joined later than others may have seen fewer tries,
     so that it uses a number again."""
     later = Roster(CHANGE.number, tuple("aj"), announcer="a")
     worker = joining("j", CHANGE, later)
@@ -64,7 +64,7 @@ def test_joiner_goes_over_to_the_change_that_it_has_accepted_last_under_a_number
 
 
 def test_joiner_forgets_older_changes_as_it_accepts_another_one():
-    """It is told of nothing that was abandoned, and would need a quorum of workers that are long gone."""
+    """It learns of nothing that was abandoned, and would need a quorum of workers that are long gone."""
     later = Roster(Number(2, 3), tuple("aj"), announcer="a")
     assert joining("j", CHANGE, later).state.standing.pending == (later,)
 
@@ -77,7 +77,7 @@ def test_member_forgets_no_change_as_it_accepts_another_one():
 
 
 def test_joiner_forgets_no_attempt_that_a_meeting_has_formed_with_it():
-    """The others may have made its groups, and wait in vain for the first contribution."""
+    """The others may have made its groups, and wait for the first contribution without end."""
     formed = Roster(NEXT, tuple("abj"))
     worker = joining("j")
     worker.state = replace(worker.state, standing=Standing(None, (formed,)))
