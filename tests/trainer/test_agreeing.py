@@ -48,8 +48,7 @@ def test_statistics_of_those_who_trained_stay_theirs_where_one_that_has_the_stat
     model = nn.BatchNorm1d(2)
     group = group_of(model)
     group.buffers.saw(7)
-    with torch.no_grad():
-        model.running_mean.fill_(3.0)  # type: ignore[union-attr]
+    model.running_mean = torch.full((2,), 3.0)
     steps, new, nobody = torch.tensor([5, 5]), torch.tensor([0, 1]), torch.tensor([0, 0])
     monkeypatch.setattr(group, "_report", lambda generation: torch.stack([steps, new, nobody, nobody]))
     monkeypatch.setattr(group_module, "broadcast_document", lambda document, source, generation: b"")

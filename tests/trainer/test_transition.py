@@ -68,7 +68,7 @@ def test_after_the_members_have_met_again_nothing_is_abandoned() -> None:
 
 
 def test_a_try_is_never_counted_as_another_one_was_after_the_members_have_met_again() -> None:
-    """Who only joins is told of nothing that was abandoned, and may hold what an earlier try of that number was."""
+    """Who only joins learns of nothing that was abandoned, and may hold what an earlier try of that number was."""
     made, said = transition()
     made.receive(Signals(attempt=1), 2)
     made.restart()

@@ -112,10 +112,10 @@ def settle(meeting: Meeting, now: float) -> Verdict:
         return Out(known.formed)
     ready = {uid: each.meet for uid, each in meeting.met.items() if each.meet.number == meeting.number}
     evicted = meeting.plan.evicted if meeting.plan is not None else frozenset()
-    doubted = doubtful(meeting)
-    patience = _PATIENCE * meeting.beat_seconds
-    unsure = tuple(uid for uid in doubted if uid in ready and now - meeting.returned[uid] < patience)
-    ready = {uid: meet for uid, meet in ready.items() if uid not in doubted or uid in unsure}
+    doubted = frozenset(doubtful(meeting))
+    since = now - _PATIENCE * meeting.beat_seconds
+    unsure = tuple(uid for uid in ready if uid in doubted and meeting.returned[uid] > since)
+    ready = {uid: meet for uid, meet in ready.items() if uid not in doubted or meeting.returned[uid] > since}
     refused = frozenset(meeting.leases.refused).union(*(meet.refused for meet in ready.values()))
     missing = tuple(uid for uid in known.everyone if uid not in ready)
     expected = tuple(
