@@ -53,6 +53,10 @@ def test_schedules_that_find_a_fault_without_a_rule(seed: int):
     faulty_job(seed)
 
 
+def test_schedule_that_finds_a_number_that_was_given_to_two_tries_of_a_change():
+    faulty_job(1016, retries=True)
+
+
 def training_job(size: int) -> Job:
     """A job without faults that has committed some steps."""
     job = Job(3, size)
