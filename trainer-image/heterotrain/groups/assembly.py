@@ -26,6 +26,7 @@ from heterotrain.groups.convening.worker_state import (
     may_commit,
     needing_all,
 )
+from heterotrain.groups.joiners import Joiners
 from heterotrain.groups.peering.addresses import split_address
 from heterotrain.groups.peering.board_store import BoardStore, StoreError
 from heterotrain.groups.peering.boards import Boards
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05  # between two looks whether this worker was asked to stop
 _LEFT_SECONDS = 3.0
 _JOIN_SECONDS = 1.0  # between two words of a joiner
-_MOST_JOINERS = 1024
 _LEAVE_SECONDS = 1.0
 _TICK_SECONDS = 1.0
 
@@ -89,16 +89,14 @@ class Assembly:
         self._lost = False
         self._is_over = False
         self._left: dict[str, tuple[str, float]] = {}  # in which words, and when this worker learnt of it
-        self._joiners: dict[str, tuple[Channel, int]] = {}  # with the generation that they are to join
-        self._offer: Prepare | None = None
+        self._joiners = Joiners(self._lock)
         self._offered: Prepare | Begins | None = None
-        self._begins: int | None = None  # the generation with which the job begins, until this worker has trained in it
         self._board: Number | None = None  # of the attempt that this worker convened last
         self._is_closed = False
         self._server = PeerServer(job, own.name, own.uid, secret=secret, host=host if is_local else "", port=port)
         self._boards = Boards(self._server)
         self._server.handle(Frame, self._receive)
-        self._server.handle(Joins, self._hear_joiner)
+        self._server.handle(Joins, self._joiners.hear)
         self._server.handle(Prepare, self._hear_offer)
         self._server.handle(Begins, self._hear_offer)
         self._server.handle(Left, self._hear_left)
@@ -128,11 +126,9 @@ class Assembly:
         uids = tuple(member.uid for member in plan.members)
         with self._lock:
             self._form = self._offered = None
-            self._begins = plan.generation if starts else None
             if starts:
                 self._post(p.Plan(plan.generation, uids, starts=True))
-                for channel, generation in self._joiners.values():
-                    self._tell_begins(channel, generation)
+            self._joiners.begin(plan.generation if starts else None)
 
     def read(self, plan: Plan) -> None:
         """This worker's own volume shows this plan, which may be news to the state machine."""
@@ -186,7 +182,7 @@ class Assembly:
 
     def agreed(self, step: int) -> None:
         """This worker has the state that its attempt begins with."""
-        self._begins = None
+        self._joiners.begin(None)
         if self.number is not None:
             self._boards.forget(self.number)  # all have contributed, so all have made their groups
         self._post(p.Agreed(step))
@@ -221,9 +217,7 @@ class Assembly:
 
     def tell_over(self) -> None:
         """The job is done: tell whoever waits to join."""
-        with self._lock:
-            for channel, _ in self._joiners.values():
-                channel.send(Over())
+        self._joiners.tell_over()
 
     def close(self, seconds: float = 0.0) -> None:
         """This worker's part has ended: listen no more."""
@@ -355,11 +349,7 @@ class Assembly:
     def offer(self, offer: Prepare | None) -> None:
         """Let those that wait to join make these groups, at this worker's board; None: there is nothing to join any
         more."""
-        with self._lock:
-            self._offer = offer
-            for channel, generation in self._joiners.values():
-                if offer is not None and generation == offer.generation:
-                    channel.send(offer)
+        self._joiners.offer(offer)
 
     def store(self, number: Number, world_size: int, keeper: str, seconds: float) -> BoardStore:
         """The board of this number that the worker with the UID `keeper` keeps, as a store; no wait for a key is longer
@@ -402,7 +392,7 @@ class Assembly:
         with self._lock:
             if channel.has_opened:
                 uid = channel.peer.uid
-                self._joiners = {name: each for name, each in self._joiners.items() if each[0] is not channel}
+                self._joiners.forget(channel)
                 left = [each for each in self._links.get(uid, []) if each is not channel]
                 if left:
                     self._links[uid] = left
@@ -421,21 +411,6 @@ class Assembly:
     def _hear_voucher(self, channel: Channel, message: Vouches) -> None:
         if channel.peer.uid.endswith(SUFFIX):
             self._post(p.Vouched(channel.peer.uid.removesuffix(SUFFIX)))
-
-    def _hear_joiner(self, channel: Channel, message: Joins) -> None:
-        with self._lock:
-            uid = channel.peer.uid
-            if uid not in self._joiners and len(self._joiners) >= _MOST_JOINERS:
-                return
-            is_new = self._joiners.get(uid) != (channel, message.generation)
-            self._joiners[uid] = channel, message.generation
-            if is_new and self._offer is not None and self._offer.generation == message.generation:
-                channel.send(self._offer)
-            self._tell_begins(channel, message.generation)
-
-    def _tell_begins(self, channel: Channel, generation: int) -> None:
-        if generation == self._begins:
-            channel.send(Begins(generation))
 
     def _hear_offer(self, channel: Channel, offer: Prepare | Begins) -> None:
         with self._changed:

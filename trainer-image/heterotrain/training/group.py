@@ -1,13 +1,7 @@
-"""The workers that train together at the moment, as one of them sees it: meet, agree, fail, meet again.
-
-The worker that committed most is right. At the start that is the leader, which alone reads the checkpoint; after a
-failure it may be any worker, and it is ahead by at most one step. Where members change while they train, those that
-stay are all at the same step, and those that join take everything from the first of them.
-"""
+"""The workers that train together at the moment, as one of them sees it: meet, agree, fail, meet again."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 
@@ -21,18 +15,17 @@ from heterotrain.gradients.losses import Losses
 from heterotrain.gradients.reduction import Reducing, StepReduction
 from heterotrain.gradients.wire import wire_for
 from heterotrain.groups.assembly import MembershipError
-from heterotrain.groups.control import Signals, broadcast_document, broadcast_tensors, gather_documents, sum_over_ranks
+from heterotrain.groups.control import Signals, gather_documents, sum_over_ranks
 from heterotrain.groups.generation import Collective, CollectiveError, Generation, is_collective_error
 from heterotrain.groups.making import DEVICE, Traits
 from heterotrain.groups.retired import RetiredGroups
 from heterotrain.groups.succession import Succession
 from heterotrain.job.plans import Plans
-from heterotrain.peers import parse_facts
 from heterotrain.reporting.timing import StepClock
 from heterotrain.state.buffers import SharedBuffers
 from heterotrain.state.replica_check import ReplicaError, kind_of_machine
-from heterotrain.state.state_transfer import hand_over
 from heterotrain.state.training_state import TrainingState
+from heterotrain.training.agreeing import Agreement
 from heterotrain.training.exchange import Exchange
 from heterotrain.training.gathering import KIND, Gathering, Meeting
 from heterotrain.training.handing_on import hand_on_changes
@@ -74,7 +67,15 @@ class Group:
         self._reducing = Reducing()
         self._gathering: Gathering | None = None
         self._farewell: Collective | None = None
-        self._has_resumed = False  # it has looked for a checkpoint
+        self._agreement = Agreement(
+            subject=subject,
+            state=state,
+            plans=plans,
+            losses=losses,
+            exchange=exchange,
+            evaluation=evaluation,
+            buffers=self.buffers,
+        )
         self._retired = RetiredGroups()
         transition = exchange.transition
         transition.prepare = self._prepare
@@ -133,13 +134,8 @@ class Group:
             transition.announce = gathering.announce
         gathering.begin()
         if plans.rank == 0 and not gathering.joins:
-            self._resume()
+            self._agreement.resume()
         self.form(deadline_seconds)
-
-    def _resume(self) -> None:
-        """Begin with the newest checkpoint, if there is one. Raises CheckpointError."""
-        self._has_resumed = True
-        self._state.resume()
 
     def _forget(self, why: str) -> None:
         """Let go of groups that came to nothing."""
@@ -186,7 +182,7 @@ class Group:
             self._gathering.assembly.stay_together()  # one that is silent may go on, and without it nobody does
         self.exchange.compare_bits(len({each.get(KIND) for each in traits}) == 1)
         try:
-            self._agree(generation, again=again)
+            self._agreement.reach(generation, self._gathering, again=again)
             self._reducing.now = self.reduction
             self._gathering.has_met = True
         except RuntimeError as error:
@@ -411,76 +407,3 @@ class Group:
             self.generation = None
         if self._gathering is not None:
             self._gathering.assembly.close(_CLOSING_SECONDS)
-
-    def _agree(self, generation: Generation, *, again: bool) -> None:
-        """Take over the plan and the losses of the worker that committed most, the first of them by rank, and its state
-        on workers that lag behind.
-
-        Parameters and buffers are taken over when a worker meets the others for the first time. From then on buffers
-        stay each worker's own, until they are merged.
-        """
-        rank, gathering = self._plans.rank, self._gathering
-        assert gathering is not None
-        steps, new, done, resumed = self._report(generation)
-        if not gathering.has_met:
-            gathering.assembly.switched(generation.number)  # the first that those contribute who have gone over
-        if new.all() and not resumed.any() and not steps.any():
-            # Whoever has looked for a checkpoint has ended before anybody else had it.
-            if rank == 0:
-                self._resume()
-            steps, new, done, resumed = self._report(generation)
-        position = self._state.position
-        newest, source = int(steps.max()), int(steps.argmax())
-        facts = parse_facts(broadcast_document(self._facts(again) if rank == source else None, source, generation))
-        self._plans.take_over(facts)
-        self.losses.take_over(facts.losses, facts.target_reached)
-        self._evaluation.take_over(facts.evaluation)
-        self._state.saved_step = facts.saved_step
-        self.exchange.restart()
-        self.exchange.done_agreed = self.exchange.done_agreed or bool(done.any())
-        lag = bool((steps[new.bool()] < newest).all())
-        if new.any() and lag:
-            self._share_apart(source, generation, takes=bool(new[rank]))
-        if int(steps.min()) < newest:
-            received = hand_over(
-                self._state.whole(),
-                source,
-                generation,
-                takes=position.step < newest,
-                shared=self._state.is_shared,
-                in_place=lag and not gathering.has_met,  # others have trained, so its own state is of no use
-            )
-            if received is not None:
-                with self.buffers.kept():
-                    self._state.load(received)
-        if new.any() and not lag:
-            self._state.snapshots.before_change()
-            with self.buffers.kept():  # after a failure they were not merged, and each holds what it has seen alone
-                broadcast_tensors(self._subject.tensors(), source, generation)
-
-    def _report(self, generation: Generation) -> torch.Tensor:
-        """By rank: committed steps, and whether it is new, its script has ended the job, and it has looked for a
-        checkpoint."""
-        gathering = self._gathering
-        assert gathering is not None
-        ended = self.exchange.done or self.exchange.done_agreed  # whoever said so may have ended since
-        own = [self._state.position.step, not gathering.has_met, ended, self._has_resumed]
-        reported = torch.zeros(len(own), generation.world_size, dtype=torch.int64)
-        reported[:, generation.rank] = torch.tensor(own)
-        sum_over_ranks(reported, generation)
-        return reported
-
-    def _share_apart(self, source: int, generation: Generation, *, takes: bool) -> None:
-        """Give what a whole state lacks to the new workers. They take it before that state: whoever has that one counts
-        as having committed as much as the others, and may be the source of the next attempt."""
-        apart = self._subject.tensors_apart()
-        if not takes and generation.rank != source:
-            apart = [torch.empty_like(each) for each in apart]
-        broadcast_tensors(apart, source, generation)
-
-    def _facts(self, again: bool) -> bytes:
-        losses = {"losses": self.losses.known(), "target_reached": self.losses.target_reached}
-        # Whoever wrote the newest checkpoint may have ended before it was whole, and then nobody else would write it.
-        saved_step = 0 if again else self._state.saved_step
-        other = {"evaluation": self._evaluation.facts(), "saved_step": saved_step}
-        return json.dumps(self._plans.facts() | losses | other).encode()
