@@ -18,11 +18,12 @@ import torch
 
 from heterotrain.groups.control import Signals
 from heterotrain.groups.generation import Collective, CollectiveError, Generation
+from heterotrain.training import agreeing
 from heterotrain.training import group as group_module
 from heterotrain.training.group import Group
 
 worker, kind = sys.argv[1], sys.argv[2]
-hand_over, broadcast = group_module.hand_over, Generation.broadcast
+hand_over, broadcast = agreeing.hand_over, Generation.broadcast
 make_groups, sum_over_ranks, part = Generation.make_groups, group_module.sum_over_ranks, Group.part
 begin_exchange, receive = Group.begin_exchange, Group.receive
 happened = []
@@ -83,7 +84,7 @@ if os.environ["HETEROTRAIN_WORKER"] == worker:
     if kind == "dies-preparing":
         Generation.make_groups = dying_make_groups
     elif kind == "dies-handing-over":
-        group_module.hand_over = dying_hand_over
+        agreeing.hand_over = dying_hand_over
     elif kind == "misses-the-end":
         Group.part = missing_part
     elif kind == "breaks-preparing":
