@@ -32,6 +32,7 @@ from heterotrain.state.training_state import TrainingState
 from heterotrain.training.accounts import Accounts, Committed
 from heterotrain.training.context import Context
 from heterotrain.training.group import Group
+from heterotrain.training.remarks import sizes_of_steps
 from heterotrain.training.running_step import RunningStep
 from heterotrain.training.subject import Subject
 
@@ -78,6 +79,8 @@ class Synchronous:
 
     def start(self) -> None:
         """The job begins, or goes on, at the position that it has come to."""
+        if self._plans.rank == 0:
+            log.info("%s", sizes_of_steps(self._rules, self._plans.split.global_batch_size))
         self._randomness.start(self._state.position.step)
 
     # --- begin --------------------------------------------------------------------------------------------------
