@@ -38,7 +38,7 @@ def remarks_on_division(rules: Rules, plan: Plan) -> Iterator[str]:
             are = "is" if len(smaller) == 1 else "are"
             yield (
                 f"{len(smaller)} of {steps} steps of each epoch {are} smaller, of {_listed(smaller)} samples instead "
-                f"of {batch}, and balancing goes by the others alone; {_CURE}"
+                f"of {batch}, and balancing goes by the others mostly; {_CURE}"
             )
     if rules.least > 1 and len(plan.members) > 1:
         yield WARNING

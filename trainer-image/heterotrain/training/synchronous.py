@@ -29,10 +29,9 @@ from heterotrain.groups.control import Signals
 from heterotrain.state.buffers import KeptBuffers
 from heterotrain.state.randomness import StepRandomness
 from heterotrain.state.training_state import TrainingState
-from heterotrain.training.accounts import Accounts, Committed
+from heterotrain.training.accounts import SMALLER, Accounts, Committed
 from heterotrain.training.context import Context
 from heterotrain.training.group import Group
-from heterotrain.training.remarks import sizes_of_steps
 from heterotrain.training.running_step import RunningStep
 from heterotrain.training.subject import Subject
 
@@ -79,8 +78,6 @@ class Synchronous:
 
     def start(self) -> None:
         """The job begins, or goes on, at the position that it has come to."""
-        if self._plans.rank == 0:
-            log.info("%s", sizes_of_steps(self._rules, self._plans.split.global_batch_size))
         self._randomness.start(self._state.position.step)
 
     # --- begin --------------------------------------------------------------------------------------------------
@@ -93,7 +90,7 @@ class Synchronous:
         split = plans.split
         self._step = step = RunningStep.at(position, split, plans.rank, self._rules)
         if step.samples != self._rules.usual_samples(split.global_batch_size):
-            self._accounts.mark("partial")
+            self._accounts.mark(SMALLER)
         subject.accumulator.drop()
         step.open_part()
         subject.passes.open(first_part=True, last_part=step.is_last_part)
