@@ -60,3 +60,28 @@ def test_batches_follow_a_limit_that_changes_while_training(cluster: LocalCluste
     assert len({record.version for record in records}) >= 2
     if cluster.job.spec.batching.apply_at == "epoch":
         assert not switched_inside_an_epoch
+
+
+def test_smaller_steps_at_the_ends_of_epochs_reach_decisions(tmp_path: Path) -> None:
+    """Of 1,500 samples every second step has 500, in halves; the others have 1,000 and are measured."""
+    training = {"globalBatchSize": 1000, "epochs": 400}
+    job = digits_job(tmp_path / "results", ["1", "1"], training=training, batching={"policy": "Uniform"}, width=4)
+    told: list[tuple[int, float]] = []
+
+    def has_told(seen: Seen, _: Decision) -> bool:
+        metrics = [worker.metrics for worker in seen.workers if worker.metrics is not None and worker.metrics.steps > 1]
+        told[:] = [each for known in metrics for each in known.smaller_steps]
+        return len(told) > 1
+
+    deadline = time.monotonic() + 150
+    with LocalCluster(job, tmp_path / "run", None) as cluster:
+        last = run_job(
+            to_core(cluster.job),
+            cluster,
+            now=time.time,
+            pause=cluster.wait,
+            on_round=lambda *_: None,
+            until=lambda seen, decision: has_told(seen, decision) or time.monotonic() > deadline,
+        )
+    assert last.phase == "Running", last.reason
+    assert [(samples, seconds > 0) for samples, seconds in told] == [(250, True)] * 2

@@ -13,6 +13,7 @@ from heterotrain.gradients.losses import Losses
 from heterotrain.reporting.metrics import Series, WorkerMetrics
 from heterotrain.reporting.timing import StepTimes
 from heterotrain.training.accounts import Accounts, Committed
+from heterotrain.worker_metrics import SMALLER_STEP_SECONDS
 
 
 class DeviceTimes:
@@ -116,3 +117,17 @@ def test_what_every_step_holds_is_measured_after_ten_steps_but_never_a_smaller_s
     assert marks(accounts, "", *["checkpoint"] * 12) == ["", *["checkpoint"] * 10, "", ""]
     assert marks(accounts, "", "checkpoint") == ["", "checkpoint"]
     assert marks(accounts, *["partial"] * 12) == ["partial"] * 12
+
+
+def test_a_smaller_step_is_a_measurement_at_so_many_samples_under_its_plan() -> None:
+    losses, metrics = Losses(lambda _: False, 1), WorkerMetrics("job", "a", "cpu", lambda: False)
+    accounts = Accounts(losses, metrics, Series(None), 0.2, one_later=False)
+    metrics.follow(Plan(1, 1, "step", (Member("a", "u", "", "cpu", 8),)), 0)
+    for samples, mark in ((8, ""), (3, "partial"), (3, "partial"), (2, "partial"), (3, "replay"), (0, "partial")):
+        accounts.commit(committed(0, DeviceTimes(), mark)._replace(samples=samples))
+    assert metrics.counters.steps == 1
+    assert metrics.counters.smaller == {3: (2, 1.0), 2: (1, 0.5)}
+    [exported] = [family for family in metrics.collect() if family.name == SMALLER_STEP_SECONDS.name]
+    assert {sample.labels["batch"]: sample.value for sample in exported.samples} == {"3": 0.5, "2": 0.5}
+    metrics.follow(Plan(2, 1, "step", (Member("a", "u", "", "cpu", 6),)), 0)
+    assert metrics.counters.smaller == {}

@@ -215,6 +215,23 @@ def test_what_does_not_fill_a_step_goes_where_the_job_says(tmp_path: Path, last_
     assert len(seen) == sum(sizes)
 
 
+NORMALIZED = "nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))"
+
+
+@pytest.mark.parametrize(("model", "batches"), [("nn.Linear(3, 1)", (18, 12)), (NORMALIZED, (20, 11))])
+def test_a_job_is_measured_where_every_second_step_is_smaller(
+    tmp_path: Path, model: str, batches: tuple[int, int]
+) -> None:
+    """With BatchNorm no step may have one sample, so the step before the last is smaller by one, too."""
+    command = script(tmp_path, WHOLE)
+    path = Path(command[0])
+    path.write_text(path.read_text().replace("m = nn.Linear(3, 1)", f"m = {model}"))
+    with Gang(tmp_path, command, batches, TrainingConfig(epochs=3)) as gang:
+        gang.succeed()
+    assert [record.mark for record in gang.series(0)] == ["first", "partial", "", "partial", "", "partial"]
+    assert "an epoch of 32 samples has 2 steps" in gang.logs()
+
+
 def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Path) -> None:
     config = TrainingConfig(steps=100_000, progress_timeout_seconds=600)
     with Gang(tmp_path, script(tmp_path, WHOLE), (4, 2, 2), config) as gang:

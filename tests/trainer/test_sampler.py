@@ -110,6 +110,28 @@ def test_a_global_batch_beyond_the_data_set_takes_all_of_it_or_of_several_epochs
     assert steps_of(Rules(7, last_step=last_step, epochs=4), 20) == sizes
 
 
+@given(
+    length=st.integers(2, 60),
+    batch=st.integers(2, 90),
+    least=st.sampled_from([1, 2]),
+    last_step=st.sampled_from([PARTIAL, DROP, CARRY]),
+)
+def test_each_epoch_begins_with_a_step_of_the_usual_samples(
+    length: int, batch: int, least: int, last_step: str
+) -> None:
+    """Steps of the usual samples are those that are measured, so every job has some."""
+    rules = Rules(length, least, last_step, epochs=4)
+    position, first = Position(), {}
+    while not rules.is_over(position):
+        samples = rules.samples(position, batch)
+        if position.cursor == 0:
+            first.setdefault(position.epoch, samples)
+        position = rules.advance(position, samples, batch)
+    if last_step == CARRY:
+        first = {0: first[0]}  # later epochs may begin with what is left at the job's end
+    assert set(first.values()) == {rules.usual_samples(batch)}
+
+
 @given(length=st.integers(1, 60), batch=st.integers(1, 90), epochs=st.integers(1, 5))
 def test_carried_samples_are_each_seen_once_per_epoch(length: int, batch: int, epochs: int) -> None:
     rules = Rules(length, last_step=CARRY, epochs=epochs)

@@ -164,6 +164,17 @@ WAIT_SECONDS = WORKERS.row(
     details="The worker waits for the others.",
 )
 
+SMALLER_STEP_SECONDS = WORKERS.row(
+    GAUGE,
+    "smaller_step_seconds",
+    "Own seconds per step in the version's smaller steps, by samples.",
+    unit="s",
+    further=(BATCH_LABEL,),
+    field="smaller_steps",
+    details="A smaller step is the last one of an epoch whose samples do not fill it. It is none of the measured "
+    "steps, but shows what a smaller batch costs.",
+)
+
 # Since the plan version began, whatever the worker did: what it used of the CPU.
 OBSERVED_SECONDS = WORKERS.row(
     COUNTER,

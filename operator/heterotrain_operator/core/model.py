@@ -143,6 +143,7 @@ class WorkerMetrics:
     protocol: int = 1  # 2: its group's members can change while they train
     rank: int | None = None  # in the plan that it follows
     members: int = 0  # workers with which it trains, itself among them; 0 if it does not say
+    smaller_steps: tuple[tuple[int, float], ...] = ()  # samples and own seconds of steps that epochs' ends did not fill
     warm_up: tuple[tuple[int, float], ...] = ()  # batches and own seconds of its steps before it was a member
     resumed_step: int | None = None  # of an earlier job's checkpoint, which training went on from
     resumed_from: str = ""  # that job's UID, if it is known

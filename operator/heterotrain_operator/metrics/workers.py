@@ -23,7 +23,7 @@ OWN_LABELS = frozenset(label for metric in table.WORKERS for label in metric.fur
 """Labels of single series of a worker, beside those that all of them have."""
 
 PHASE, EVALUATION, RESUMED_STEP = table.PHASE.series, table.EVALUATION.series, table.RESUMED_STEP.series
-WARM_UP = table.WARM_UP_SECONDS.series
+WARM_UP, SMALLER_STEP = table.WARM_UP_SECONDS.series, table.SMALLER_STEP_SECONDS.series
 """The series of which the labels are read, too."""
 
 MAX_UID_LENGTH = 64
@@ -38,8 +38,8 @@ MAX_FIGURE = 2.0**53
 
 MAX_BATCH_DIGITS = 9
 
-MAX_WARM_UP_SIZES = 8
-"""Batch sizes of a warm-up that are read: the smallest."""
+MAX_SIZES = 8
+"""Batch sizes that are read, of those that a worker had in its warm-up, or in smaller steps: the smallest."""
 
 MAX_PHASE_LENGTH = 64
 """Characters of a phase's name, which may be one that this version does not know."""
@@ -74,15 +74,15 @@ def metrics_of(samples: Iterable[Sample]) -> WorkerMetrics | None:
 def _of_version(samples: Iterable[Sample], version: int) -> WorkerMetrics:
     values: dict[str, float] = {}
     evaluation: list[tuple[str, float]] = []
-    warm_up: list[tuple[str, float]] = []
+    by_batch: dict[str, list[tuple[str, float]]] = {WARM_UP: [], SMALLER_STEP: []}
     phase = resumed_from = ""
     for name, labels, value in samples:
         if name == PHASE:
             phase = labels.get(table.PHASE_LABEL, "") if value else phase
         elif name == EVALUATION:
             evaluation.append((labels.get(table.METRIC_LABEL, ""), value))
-        elif name == WARM_UP:
-            warm_up.append((labels.get(table.BATCH_LABEL, ""), value))
+        elif name in by_batch:
+            by_batch[name].append((labels.get(table.BATCH_LABEL, ""), value))
         else:
             if name == RESUMED_STEP:
                 resumed_from = labels.get(table.RESUMED_FROM_LABEL, "")
@@ -93,7 +93,8 @@ def _of_version(samples: Iterable[Sample], version: int) -> WorkerMetrics:
         "phase": _text("the phase", phase, MAX_PHASE_LENGTH),
         "resumed_from": _text("the earlier job's UID", resumed_from, MAX_UID_LENGTH),
         "evaluated": _evaluated(values.get(table.EVALUATION_STEP.name, math.nan), evaluation),
-        "warm_up": _warm_up(warm_up),
+        "warm_up": _by_batch(by_batch[WARM_UP]),
+        "smaller_steps": _by_batch(by_batch[SMALLER_STEP]),
     }
     return WorkerMetrics(**found)
 
@@ -108,14 +109,14 @@ def _evaluated(step: float, metrics: list[tuple[str, float]]) -> Evaluated | Non
     return Evaluated.of(int(step), metrics) if math.isfinite(step) else None
 
 
-def _warm_up(steps: Iterable[tuple[str, float]]) -> tuple[tuple[int, float], ...]:
+def _by_batch(steps: Iterable[tuple[str, float]]) -> tuple[tuple[int, float], ...]:
     """Batches and seconds; what is impossible is passed over, for it is a hint and no measurement."""
     possible = (
         (int(batch), seconds)
         for batch, seconds in steps
         if batch.isascii() and batch.isdigit() and len(batch) <= MAX_BATCH_DIGITS and 0 < seconds <= MAX_FIGURE
     )
-    return tuple(sorted(each for each in possible if each[0] > 0)[:MAX_WARM_UP_SIZES])
+    return tuple(sorted(each for each in possible if each[0] > 0)[:MAX_SIZES])
 
 
 def _figure(name: str, value: float) -> float:
@@ -179,7 +180,13 @@ def _readers() -> tuple[tuple[str, str, _Reader], ...]:
     Raises KeyError if a row of the table names a field that does not exist, or one of a type that cannot be read.
     """
     types = get_type_hints(WorkerMetrics)
-    apart = (table.PLAN_VERSION, table.PHASE, table.EVALUATION, table.WARM_UP_SECONDS)
+    apart = (
+        table.PLAN_VERSION,
+        table.PHASE,
+        table.EVALUATION,
+        table.WARM_UP_SECONDS,
+        table.SMALLER_STEP_SECONDS,
+    )
     rows = [metric for metric in table.WORKERS if metric.field and metric not in apart]
     return tuple((row.name, row.field, _BY_METRIC.get(row) or _BY_TYPE[types[row.field]]) for row in rows)
 

@@ -1,6 +1,7 @@
 """The figures of a run, from records small enough to calculate by hand."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, ce
 from heterotrain_operator.experiments.figures.history import Target, TrialHistory
 from heterotrain_operator.experiments.figures.limits import LimitChange
 from heterotrain_operator.experiments.figures.profile import AllReduce, allreduce_of, profile_of
+from heterotrain_operator.experiments.figures.steps import Step
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.figures.trial_summary import summarize_trial
 from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, trial
@@ -140,6 +142,25 @@ def test_profile_says_when_the_machine_changed():
     assert [warning.split(";")[0] for warning in profile.warnings] == [
         f"{name}: own time changed by +30% from before to after the trials" for name in NAMES
     ]
+
+
+def of_half_the_samples(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same steps of a job whose data set has half as many samples as the global batch: none is fuller."""
+    return tuple(
+        replace(step, records={name: replace(each, samples=each.batch // 2) for name, each in step.records.items()})
+        for step in steps
+    )
+
+
+def test_steps_of_a_data_set_smaller_than_the_global_batch_are_profiled_and_held_against_the_ceiling():
+    profiled = of_half_the_samples(profile_steps().steps)
+    trained = of_half_the_samples(adjusted_trial().steps)
+    assert profile_of(NAMES, profiled, (), trained) == profile_of(
+        NAMES, profile_steps().steps, (), adjusted_trial().steps
+    )
+    ceiling = MeasuredCeiling(64, {FAST: 48, SLOW: 16}, own_seconds=0.48, iteration_seconds=0.9)
+    found = summarize_trial(replace(adjusted_trial(), steps=trained), NAMES, ({64: ceiling},))
+    assert found.ceiling_fraction_all == pytest.approx(18 * 0.9 / 31.5)  # without the marked step
 
 
 def test_profile_says_when_it_has_too_few_sizes():

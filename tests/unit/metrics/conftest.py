@@ -106,7 +106,7 @@ def collected(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> lis
     monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
     monkeypatch.setattr(resources, "memory_limit_bytes", lambda: 1e9)
     exporter = Exporter("digits", "digits-cpu-0", "cpu", lambda: False)
-    exporter.counters = VersionCounters(plan_version=7, ewma=0.25, rank=0, members=3)
+    exporter.counters = VersionCounters(plan_version=7, ewma=0.25, rank=0, members=3, smaller={16: (2, 0.3)})
     exporter.state.loss = 1.5
     exporter.state.taken_over = Origin(40, "an earlier job")
     exporter.state.evaluated = EVALUATED

@@ -9,9 +9,10 @@ import pytest
 
 from heterotrain import contract
 from heterotrain import worker_metrics as table
+from heterotrain.metric import Metric
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.prometheus import query_of
-from heterotrain_operator.metrics.workers import MAX_WARM_UP_SIZES
+from heterotrain_operator.metrics.workers import MAX_SIZES
 from unit.metrics.samples import NOW, WORKER, matrix, read, row, scrape, source
 from unit.metrics.servers import Script
 
@@ -86,21 +87,29 @@ def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
     )
 
 
-def test_what_a_warm_up_has_shown_is_read_as_far_as_it_is_possible(url: str, script: Script) -> None:
+BY_BATCH = pytest.mark.parametrize("metric", [table.WARM_UP_SECONDS, table.SMALLER_STEP_SECONDS])
+"""What workers tell of several batch sizes."""
+
+
+@BY_BATCH
+def test_what_a_worker_tells_by_batch_sizes_is_read_as_far_as_it_is_possible(
+    url: str, script: Script, metric: Metric
+) -> None:
     shown = {"64": 0.5, "32": 0.3, "-1": 1.0, "x": 1.0, "9" * 30: 1.0, "16": math.inf, "8": 0.0, "\u0663": 1.0}
-    rows = [row(table.WARM_UP_SECONDS.name, [(-1, value)], batch=batch) for batch, value in shown.items()]
+    rows = [row(metric.name, [(-1, value)], batch=batch) for batch, value in shown.items()]
     script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), *rows)
     metrics = read(url)
     assert metrics is not None
-    assert metrics.warm_up == ((32, 0.3), (64, 0.5))
+    assert getattr(metrics, metric.field) == ((32, 0.3), (64, 0.5))
 
 
-def test_a_worker_tells_of_few_batch_sizes(url: str, script: Script) -> None:
-    rows = [row(table.WARM_UP_SECONDS.name, [(-1, 1)], batch=str(batch)) for batch in range(1, 100)]
+@BY_BATCH
+def test_a_worker_tells_of_few_batch_sizes(url: str, script: Script, metric: Metric) -> None:
+    rows = [row(metric.name, [(-1, 1)], batch=str(batch)) for batch in range(1, 100)]
     script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), *rows)
     metrics = read(url)
     assert metrics is not None
-    assert len(metrics.warm_up) == MAX_WARM_UP_SIZES
+    assert len(getattr(metrics, metric.field)) == MAX_SIZES
 
 
 def test_newest_sample_of_a_series_counts(url: str, script: Script) -> None:

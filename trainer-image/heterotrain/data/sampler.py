@@ -78,8 +78,20 @@ class Rules:
         return min(global_batch_size, remaining)
 
     def usual_samples(self, global_batch_size: int) -> int:
-        """Samples of a step that is not the last of its epoch."""
-        return global_batch_size if self.last_step == CARRY else min(global_batch_size, self.length)
+        """Samples of the first step, hence of most: only steps at the end of an epoch, or of the job, have others."""
+        return self.samples(Position(), global_batch_size)
+
+    def smaller_steps(self, global_batch_size: int) -> tuple[int, ...]:
+        """Samples of those steps of an epoch that have fewer than the global batch: its last one, or with `least` 2 its
+        last two. None where samples are carried into the next epoch."""
+        if self.last_step == CARRY:
+            return ()
+        full_for_sure = max(0, self.steps_per_epoch(global_batch_size) - 2)
+        position, found = Position(cursor=full_for_sure * global_batch_size), []
+        while position.epoch == 0:
+            found.append(self.samples(position, global_batch_size))
+            position = self.advance(position, found[-1], global_batch_size)
+        return tuple(samples for samples in found if samples < global_batch_size)
 
     def advance(self, position: Position, samples: int, global_batch_size: int) -> Position:
         """The position after a step over `samples` samples has been committed."""

@@ -12,7 +12,7 @@ import errno
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import RawIOBase
 from pathlib import Path
@@ -59,6 +59,7 @@ class VersionCounters:
     own_seconds_squared: float = 0.0
     wait_seconds: float = 0.0
     ewma: float | None = None
+    smaller: Mapping[int, tuple[int, float]] = field(default_factory=dict)  # by samples: steps, and own seconds in all
     cpu: CpuMeter = field(default_factory=CpuMeter)
     rank: int | None = None
     members: int | None = None
@@ -76,6 +77,12 @@ class VersionCounters:
         self.own_seconds_squared += own * own
         self.wait_seconds += wait
         self.ewma = own if self.ewma is None else smoothing * own + (1 - smoothing) * self.ewma
+
+    def add_smaller(self, samples: int, own: float) -> None:
+        """Count a step with fewer samples than the batch, which is a measurement at that many."""
+        steps, seconds = self.smaller.get(samples, (0, 0.0))
+        # Another thread may go through the one before.
+        self.smaller = {**self.smaller, samples: (steps + 1, seconds + own)}
 
 
 @dataclass(slots=True)
@@ -170,6 +177,9 @@ class WorkerMetrics(Collector):
             table.OWN_SECONDS: counters.own_seconds,
             table.OWN_SECONDS_SQUARED: counters.own_seconds_squared,
             table.WAIT_SECONDS: counters.wait_seconds,
+            table.SMALLER_STEP_SECONDS: {
+                (str(samples),): seconds / steps for samples, (steps, seconds) in counters.smaller.items()
+            },
             table.OBSERVED_SECONDS: cpu.observed_seconds,
             table.CPU_SECONDS: cpu.cpu_seconds,
             table.CPU_THROTTLED_OF_VERSION: cpu.throttled_seconds,

@@ -22,6 +22,9 @@ _FORGET_SLOW_STEPS = 0.9
 _USUAL_AFTER_STEPS = 10
 _MAY_BE_USUAL = ("checkpoint", "evaluation", "pause")
 
+SMALLER = "partial"
+"""The mark of a step with fewer samples than usual."""
+
 
 class Committed(NamedTuple):
     """A step just after its commit. Fields are those of `StepRecord`, but for `share`, this worker's part of the step's
@@ -96,6 +99,8 @@ class Accounts:
         times = step.times.read()
         loss = self._losses.book(step.loss, step.share)
         self._metrics.committed(step.samples, times, self._smoothing, measured=not step.mark)
+        if step.mark == SMALLER and step.samples:
+            self._metrics.counters.add_smaller(step.samples, times.own)
         self.slow_step_seconds = max(times.own + times.wait, _FORGET_SLOW_STEPS * self.slow_step_seconds)
         if self._series.is_written:
             time, number, epoch, version, batch, samples, _, _, _, mark = step

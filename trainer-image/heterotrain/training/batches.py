@@ -12,6 +12,7 @@ from typing import Any
 
 from heterotrain.data.loading import Loader, Prefetch
 from heterotrain.training.life import WorkerLife
+from heterotrain.training.remarks import sizes_of_steps
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Batches:
                 if life.warm_up.begin():
                     yield from self._of_warm_up()
                     life.warm_up.end()
-                life.start()
+                self._start()
             life.go_on()
             while life.begin_step(epoch):
                 share = step.share
@@ -79,7 +80,7 @@ class Batches:
             if life.warm_up.begin():
                 yield life.position.epoch
                 life.warm_up.end()
-            life.start()
+            self._start()
             while life.begin_epoch():
                 epoch = life.position.epoch
                 yield epoch
@@ -94,6 +95,12 @@ class Batches:
         finally:
             self._by_epoch = False
             self._close()
+
+    def _start(self) -> None:
+        life, progress = self._life, self._life.progress
+        life.start()
+        if life.rank == 0:
+            log.info("%s", sizes_of_steps(progress.rules, progress.global_batch_size))
 
     def _open(self) -> None:
         if self._life.started:

@@ -29,7 +29,7 @@ from heterotrain.groups.control import Signals
 from heterotrain.state.buffers import KeptBuffers
 from heterotrain.state.randomness import StepRandomness
 from heterotrain.state.training_state import TrainingState
-from heterotrain.training.accounts import Accounts, Committed
+from heterotrain.training.accounts import SMALLER, Accounts, Committed
 from heterotrain.training.context import Context
 from heterotrain.training.group import Group
 from heterotrain.training.running_step import RunningStep
@@ -90,7 +90,7 @@ class Synchronous:
         split = plans.split
         self._step = step = RunningStep.at(position, split, plans.rank, self._rules)
         if step.samples != self._rules.usual_samples(split.global_batch_size):
-            self._accounts.mark("partial")
+            self._accounts.mark(SMALLER)
         subject.accumulator.drop()
         step.open_part()
         subject.passes.open(first_part=True, last_part=step.is_last_part)

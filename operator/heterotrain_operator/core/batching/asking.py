@@ -57,6 +57,7 @@ def seats_of(
             held,
             None if counters is None else counters.own_seconds_ewma,
             0 if counters is None else counters.epoch,
+            counters.smaller_steps if counters is not None and counters.plan_version == plan.version else (),
         )
         for member, known, window, pair, counters in zip(
             plan.members, workers, windows, bounds, metrics or (None,) * len(workers), strict=True

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from heterotrain_operator.core.facts import multiples_of
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
+from heterotrain_operator.core.prediction.smaller_steps import predict_with
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.waterfill import Line
@@ -21,7 +22,8 @@ class Seat(NamedTuple):
     `estimate` is its own time under the active plan, None if there is none (always of a worker at 0
     samples); `window` that of the newest interval alone. One that is `held` is not read, or of no use: it keeps its
     batch, its bounds leave it no other, and it has no estimate. It exports `smoothed_seconds`, the moving average of
-    its own time since the active plan began, and trains in this `epoch`.
+    its own time since the active plan began, and trains in this `epoch`. `smaller_steps` are the samples and own
+    seconds of the plan's steps that had fewer.
     """
 
     name: str
@@ -35,11 +37,16 @@ class Seat(NamedTuple):
     held: bool = False
     smoothed_seconds: float | None = None
     epoch: int = 0
+    smaller_steps: tuple[tuple[int, float], ...] = ()
 
     @property
     def prediction(self) -> Prediction | None:
         """Its own time by batch; None if nothing is known of it."""
-        return self.predictor.predict(self.memory.batch_cost, self.batch, self.estimate)
+        known = self.memory.batch_cost
+        prediction = self.predictor.predict(known, self.batch, self.estimate)
+        if self.smaller_steps and self.estimate is not None and prediction is not None and not prediction.is_sure:
+            return predict_with(self.smaller_steps, self.predictor, known, self.batch, self.estimate)
+        return prediction
 
     def line(self) -> Line | None:
         """The line of its prediction."""

@@ -73,7 +73,7 @@ def _by_size(steps: Sequence[Step], name: str) -> dict[int, list[float]]:
     sizes: dict[int, list[float]] = {}
     for step in steps:
         record = step.records.get(name)
-        if record is not None and not step.marked and 0 < record.samples == record.batch:
+        if record is not None and not step.marked and record.samples > 0:
             sizes.setdefault(record.batch, []).append(record.own)
     return sizes
 

@@ -31,8 +31,11 @@ class Step:
 
     @property
     def partial(self) -> bool:
-        """True if the step held fewer samples than the global batch: the last one of an epoch."""
-        return self.samples < sum(record.batch for record in self.records.values())
+        """True if the step held fewer samples than usual: the last one of an epoch.
+
+        Where the data set has fewer than the global batch all steps do, and workers mark none of them.
+        """
+        return self.marked and self.samples < sum(record.batch for record in self.records.values())
 
     @property
     def samples(self) -> int:

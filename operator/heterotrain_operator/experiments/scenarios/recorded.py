@@ -86,7 +86,7 @@ def _records(path: Path) -> Iterator[tuple[str, StepRecord]]:
         if "cpuLimit" in document:
             return
         worker = document.get("worker")
-        if isinstance(worker, str) and not record.mark and 0 < record.samples == record.batch and record.own > 0:
+        if isinstance(worker, str) and not record.mark and record.samples > 0 and record.own > 0:
             yield worker, record
 
 
