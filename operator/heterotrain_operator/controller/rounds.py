@@ -71,6 +71,7 @@ class JobRounds:
         self._metrics_from = metrics_from
         self._read_as: tuple[str, int] | None = None
         self._job: HeteroTrainingJob | None = None
+        self._core: Job | None = None
         self._problems: Sequence[Problem] = ()
         self._source: Source | None = None
         self.forget()
@@ -125,14 +126,15 @@ class JobRounds:
         return _edition(body) == self._read_as
 
     def _read(self, body: Mapping[str, Any]) -> None:
-        """Keep the job in its models; None, and the reasons, if it is invalid."""
+        """Keep the job in its models, which last as long as its spec; None, and the reasons, if it is invalid."""
         document = {name: body[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in body}
-        before, self._job, self._problems = self._job, None, ()
+        before, self._job, self._core, self._problems = self._job, None, None, ()
         try:
             self._job, unknown = parse_stored(document)
         except ManifestError as error:
             self._problems = error.problems
         else:
+            self._core = to_core(self._job)
             if unknown:
                 where = (body["metadata"]["namespace"], body["metadata"]["name"], listed(unknown))
                 logger.warning("job %s/%s: this operator knows nothing of %s, and does without", *where)
@@ -161,7 +163,8 @@ class JobRounds:
             raise
 
     def _round(self, watched: Watched) -> float:
-        core, namespace = to_core(watched.job), str(watched.job.metadata.namespace)
+        core, namespace = self._core, str(watched.job.metadata.namespace)
+        assert core is not None, "an invalid job has no rounds"
         done = self._loop.round(core, watched, title=f"{namespace}/{core.name}")
         if done is None:
             return BUSY_SECONDS

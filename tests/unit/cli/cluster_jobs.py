@@ -13,6 +13,7 @@ from heterotrain_operator.clusters.kube.objects.names import plan_name
 from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map
 from heterotrain_operator.clusters.kube.status.events import build_event
 from heterotrain_operator.clusters.kube.status.job_status import next_status
+from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.core.model import Decision, Event
 from kube_server.api_server import ApiServer
 from unit.core.traces import World
@@ -108,7 +109,8 @@ def with_status(job: HeteroTrainingJob, world: World, decision: Decision, **chan
         )
         for worker in seen.workers
     )
-    return {**next_status(None, job, replace(seen, workers=workers), decision, world.memory, world.now), **changes}
+    draft = next_status(None, job, replace(seen, workers=workers), decision, world.memory, world.now)
+    return {**checked(draft), **changes}
 
 
 def _events(document: Document, decision: Decision, world: World, numbers: Iterator[int]) -> list[Document]:

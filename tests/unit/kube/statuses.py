@@ -7,6 +7,7 @@ from typing import Any
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.kube.status.job_status import next_status
+from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from unit.kube.documents import Document, job
@@ -81,7 +82,7 @@ def status(
 ) -> Document:
     wanted = job({"checkpoint": {"path": "/c", "persistentVolumeClaim": "c"}, **(spec or {})})
     found = training() if seen is None else seen
-    return next_status(previous, wanted, found, decided or decision(), memory, now)
+    return checked(next_status(previous, wanted, found, decided or decision(), memory, now))
 
 
 def condition(document: Document, kind: str) -> Document:

@@ -18,7 +18,7 @@ from heterotrain_operator.clusters.kube.observe.workers import worker_seen
 from heterotrain_operator.clusters.kube.status.invalid import invalid_status
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.outcome import outcome_in
-from heterotrain_operator.clusters.kube.status.schema import tolerated
+from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from hostile import ODD_TEXT, spoilt, spoilt_text
 from unit.kube.documents import Document, job, merged, pod, read
 from unit.kube.statuses import MEMORY, NOW, decision, status, training, worker
@@ -54,7 +54,7 @@ def test_any_pod_becomes_a_worker_whose_status_the_cluster_takes(
     assert NO_INDEX <= facts.index < 10**9
     assert facts.cpu_limit is None or 0 < facts.cpu_limit <= 1e6
     seen = replace(training(), workers=(worker_seen(facts, None, False), worker("digits-large-0")))
-    admitted(next_status(None, JOB, seen, decision(), MEMORY, NOW))
+    admitted(checked(next_status(None, JOB, seen, decision(), MEMORY, NOW)))
 
 
 @pytest.mark.parametrize("words", ["[" * 1000, '{"message": ' + "[" * 990 + "]" * 990 + "}"])
@@ -74,7 +74,7 @@ def test_any_status_is_gone_on_from_and_what_follows_the_cluster_takes(found: An
     assert repr(found) == repr(before)
     admitted(known)
     outcome_in(known)
-    admitted(next_status(known, JOB, training(), decision(), MEMORY, NOW))
+    admitted(checked(next_status(known, JOB, training(), decision(), MEMORY, NOW)))
     admitted(invalid_status(found, 4, [Problem("spec", "x")], NOW))
 
 

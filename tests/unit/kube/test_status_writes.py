@@ -9,6 +9,7 @@ import pytest
 from heterotrain_operator.api import Problem, to_core
 from heterotrain_operator.clusters.kube.status.invalid import invalid_status
 from heterotrain_operator.clusters.kube.status.job_status import next_status
+from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.clusters.kube.status.worth import FIGURES_SECONDS, worth_writing
 from heterotrain_operator.core.model import Condition, Seen
 from unit.core.traces import World
@@ -91,7 +92,7 @@ def test_balanced_job_is_written_as_seldom_as_figures_are() -> None:
     for moment in range(0, 600, 2):
         world.train(5)
         decided = world.tick(2.0)
-        new = next_status(written, wanted, world.seen(), decided, world.memory, NOW + moment)
+        new = checked(next_status(written, wanted, world.seen(), decided, world.memory, NOW + moment))
         if worth_writing(written, new, moment - moments[-1] if moments else None):
             written = new
             moments.append(moment)

@@ -12,7 +12,7 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.status.events import build_event
 from heterotrain_operator.clusters.kube.status.invalid import invalid_status
 from heterotrain_operator.clusters.kube.status.job_status import next_status
-from heterotrain_operator.clusters.kube.status.schema import tolerated
+from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
 from heterotrain_operator.core.model import Decision, Event, Seen
 from heterotrain_operator.core.state import Memory
@@ -21,11 +21,16 @@ logger = logging.getLogger(__name__)
 
 
 class Report:
-    """Remembers the status as this process found or wrote it."""
+    """Remembers the status as this process found or wrote it.
+
+    Most rounds find nothing that is worth a write. So drafts are compared, and only one that differs from the draft of
+    the written status is checked against the schema.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._written: Mapping[str, Any] | None = None
+        self._written_draft: Mapping[str, Any] | None = None
         self._known: Mapping[str, Any] | None = None  # as it was found last, worth a write or not
         self._written_at: float | None = None
 
@@ -46,7 +51,7 @@ class Report:
         if status != before:
             self._gateway.write_status(metadata["namespace"], metadata["name"], metadata["uid"], status)
         self._written = self._known = status
-        self._written_at = now
+        self._written_draft, self._written_at = None, now
 
     def record(self, watched: Watched, events: Sequence[Event], now: float) -> None:
         """Write events. One that is lost changes nothing, so the round goes on without it."""
@@ -61,8 +66,14 @@ class Report:
 
     def write(self, watched: Watched, seen: Seen, decision: Decision, *, memory: Memory, now: float) -> None:
         """Write the status after a decision, if it is worth it. Raises as `refuse`."""
-        self._known = status = next_status(self._known, watched.job, seen, decision, memory, now)
+        draft = next_status(self._known, watched.job, seen, decision, memory, now)
         since = None if self._written_at is None or now < self._written_at else now - self._written_at
+        if self._written_draft is not None and not worth_writing(self._written_draft, draft, since):
+            self._known = draft
+            return
+        self._known = status = checked(draft)
         if worth_writing(self._written, status, since):
             self._gateway.write_status(watched.namespace, watched.name, watched.uid, status)
             self._written, self._written_at = status, now
+        if status == self._written:
+            self._written_draft = draft

@@ -14,7 +14,6 @@ from heterotrain_operator.clusters.kube.moments import timestamp
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status import conditions
 from heterotrain_operator.clusters.kube.status.durability import checkpoint_condition
-from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
 from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen, WorkerState
@@ -33,10 +32,11 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     memory: Memory,
     now: float,
 ) -> dict[str, Any]:
-    """The status of a job after a decision, in the API's names; `now` in Unix seconds.
+    """A draft of the status of a job after a decision, in the API's names; `now` in Unix seconds.
 
     `previous` is the one found before, written or not: moments of transition, and what cannot be seen this time, are
-    taken over from it. What is not known is absent.
+    taken over from it. What is not known is None or absent. `schema.checked` makes of it what is written, which takes
+    longer than the draft.
     """
     previous = previous or {}
     plan = decision.plan or seen.plan
@@ -60,7 +60,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     durable = checkpoint_condition(job)
     wanted = (*decision.conditions, *([] if durable is None else [durable]))
     completed = previous.get("completionTime") if previous.get("phase") in FINAL_PHASES else None
-    status = {
+    return {
         "observedGeneration": job.metadata.generation,
         "phase": decision.phase,
         "ready": f"{_ready(wanted_workers, workers)}/{sum(wanted_workers.values())}",
@@ -79,7 +79,6 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "departures": [_departure(each) for each in memory.departures[-MAX_DEPARTURES:]] or None,
         "workers": workers[:MAX_WORKERS_SHOWN],
     }
-    return checked(status)
 
 
 def _wanted(job: HeteroTrainingJob, decision: Decision) -> dict[str, int]:
