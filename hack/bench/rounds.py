@@ -72,6 +72,10 @@ class Shelf(Gateway):
         """The kubelet's part is left out."""
         self.asked += 1
 
+    def delete(self, kind: str, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None) -> bool:
+        """No round that is measured ends a worker. Raises RuntimeError."""
+        raise RuntimeError(f"a decision ends {name}: the workers' process is starved, so this measures something else")
+
     def write_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
         """As a cluster does, but the watch shows nothing of it."""
         self.asked += 1
