@@ -201,7 +201,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         return respond_to_lasting(job, facts, memory, now, incident=Incident.STATE_LOST, message=why)
     if stuck_for := why_stuck(facts, memory):
         return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=stuck_for)
-    finishing = any(facts.is_gone(worker) for worker in members)
+    finishing = facts.gone_of(members)
     change = resized(job, facts)
     if change is not None and not finishing:
         return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
@@ -242,7 +242,7 @@ def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Dec
         look = replace(look, events=(*events, *look.events))
     if decided is None:
         members = tuple(worker for worker in facts.members if worker is not None)
-        holding = None if any(facts.is_gone(each) for each in members) else held(job, facts, memory, now)
+        holding = None if facts.gone_of(members) else held(job, facts, memory, now)
         decided, memory = holding or _running(job, facts, members, memory, now, unplanned=())
     if decided.phase != "Running":
         memory, newcomers = replacing.given_up(job, memory)
@@ -293,7 +293,7 @@ def _running(
     assert facts.plan is not None
     plan = facts.plan
     version = next_version(facts, memory)
-    finishing = [worker.name for worker in members if facts.is_gone(worker)]
+    finishing = [worker.name for worker in facts.gone_of(members)]
     memory = aligned(memory, plan, now)
     blind = facts.metrics_problem or progress.all_silent(members, facts.states)
     if blind:

@@ -55,6 +55,12 @@ class Facts:
         """Whether one of `workers` has ended."""
         return self.states[worker.name] is WorkerState.GONE
 
+    def gone_of(self, workers: Iterable[WorkerSeen]) -> list[WorkerSeen]:
+        """Those that have ended, of some of `workers`."""
+        if len(self.live) == len(self.workers):
+            return []
+        return [worker for worker in workers if self.is_gone(worker)]
+
     @property
     def names(self) -> tuple[str, ...]:
         """All pods that are there, those without a group of the job last."""
@@ -103,18 +109,19 @@ def _with_sound_metrics(worker: WorkerSeen, newest: int) -> WorkerSeen:
     metrics = worker.metrics
     if metrics is None:
         return worker
-    numbers = (
-        metrics.plan_version,
-        metrics.generation,
-        metrics.batch_size,
-        metrics.step,
-        metrics.total_steps,
-        metrics.epoch,
-        metrics.memory_batch_size,
-        metrics.least_batch_size,
-        metrics.protocol,
+    least, most = -MAX_WHOLE, MAX_WHOLE
+    sound = (
+        least < metrics.plan_version < most
+        and metrics.plan_version <= newest
+        and least < metrics.generation < most
+        and least < metrics.batch_size < most
+        and least < metrics.step < most
+        and least < metrics.total_steps < most
+        and least < metrics.epoch < most
+        and least < metrics.memory_batch_size < most
+        and least < metrics.least_batch_size < most
+        and least < metrics.protocol < most
     )
-    sound = max(numbers) < MAX_WHOLE and min(numbers) > -MAX_WHOLE and metrics.plan_version <= newest
     return worker if sound else replace(worker, metrics=None)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from itertools import repeat
 from typing import Any
 
 from heterotrain.contract import Plan
@@ -19,7 +18,7 @@ from heterotrain_operator.core.columns import BASELINE_DIGITS, COARSE_DIGITS, ch
 from heterotrain_operator.core.passages import Passage
 from heterotrain_operator.core.pending import Pending, from_rows, rows_of
 from heterotrain_operator.core.replacements import Removal, Replacement
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of
+from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers
 
 SCHEMA = 1
 """Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
@@ -201,9 +200,7 @@ class Memory:
             idle_seconds=cut(self.idle_seconds, BASELINE_DIGITS),
             pending=tuple(each.rounded() for each in self.pending),
             replacing=tuple(each.rounded() for each in self.replacing),
-            workers=tuple(
-                [worker.rounded(old) for worker, old in zip(self.workers, known or repeat(NOBODY), strict=False)]
-            ),
+            workers=rounded_workers(self.workers, known or (NOBODY,) * len(self.workers)),
         )
 
     def to_json(self) -> str:

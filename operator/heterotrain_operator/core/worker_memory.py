@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
-from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, Columns, checked, columns_of, cut, decoded
+from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, Columns, checked, columns_of, cut, decoded, maker
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
-from heterotrain_operator.core.prediction.step_time import StepTime
+from heterotrain_operator.core.prediction.step_time import StepTime, rounded_times
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.stragglers.evidence import Evidence
@@ -89,23 +90,8 @@ class WorkerMemory(NamedTuple):
         )
 
     def rounded(self, before: WorkerMemory) -> WorkerMemory:
-        """Numbers cut to the digits that are kept; so a memory read back equals the one written. What is still the very
-        value of the rounded memory `before` is left alone, for most of a worker's values seldom change.
-        """
-        if self is before:
-            return self
-        step_time, cost, cap, evidence = self.step_time, self.batch_cost, self.throughput_cap, self.evidence
-        return WorkerMemory(
-            step_time if step_time is before.step_time else step_time.rounded(),
-            cost if cost is before.batch_cost else cost.rounded(before.batch_cost),
-            self.memory_use,
-            cap if cap is before.throughput_cap else cap.rounded(),
-            self.resource_use,
-            evidence if evidence is before.evidence else evidence.rounded(),
-            self.noted,
-            cut(self.silent_since, BASELINE_DIGITS),
-            *self[8:],
-        )
+        """As `rounded_workers` does it, of one worker."""
+        return rounded_workers((self,), (before,))[0]
 
     def measured(
         self,
@@ -116,14 +102,13 @@ class WorkerMemory(NamedTuple):
         resource_use: ResourceUse,
     ) -> WorkerMemory:
         """The same worker after a window of steps."""
-        return WorkerMemory(step_time, batch_cost, memory_use, throughput_cap, resource_use, *self[5:])
+        return _worker((step_time, batch_cost, memory_use, throughput_cap, resource_use, *self[5:]))
 
     def with_evidence(self, evidence: Evidence) -> WorkerMemory:
         """The same worker after it was judged."""
         if evidence is self.evidence:
             return self
-        time, cost, use, cap, resources = self[:5]
-        return WorkerMemory(time, cost, use, cap, resources, evidence, *self[6:])
+        return _worker((*self[:5], evidence, *self[6:]))
 
     def row(self) -> list[Any]:
         """Its columns, without the empty ones at the end; whole numbers are written as such."""
@@ -152,6 +137,43 @@ class WorkerMemory(NamedTuple):
             return _plausible(cls(key=key, **values))
         except ValueError:
             return cls(key=key)
+
+
+_worker = maker(WorkerMemory)
+
+
+def rounded_workers(workers: Sequence[WorkerMemory], before: Sequence[WorkerMemory]) -> tuple[WorkerMemory, ...]:
+    """With their numbers cut to the digits that are kept; so a memory read back equals the one written. What is still
+    the very value of the rounded memories `before` is left alone, for most of a worker's values seldom change.
+    """
+    pairs = list(zip(workers, before, strict=True))
+    times = rounded_times([worker.step_time for worker, old in pairs if worker.step_time is not old.step_time])
+    return tuple(
+        [
+            old
+            if worker is old
+            else _rounded(worker, old, old.step_time if worker.step_time is old.step_time else next(times))
+            for worker, old in pairs
+        ]
+    )
+
+
+def _rounded(worker: WorkerMemory, before: WorkerMemory, step_time: StepTime) -> WorkerMemory:
+    """The same of one worker whose own time is rounded already."""
+    cost, cap, evidence, silent = worker.batch_cost, worker.throughput_cap, worker.evidence, worker.silent_since
+    return _worker(
+        (
+            step_time,
+            cost if cost is before.batch_cost else cost.rounded(before.batch_cost),
+            worker.memory_use,
+            cap if cap is before.throughput_cap else cap.rounded(),
+            worker.resource_use,
+            evidence if evidence is before.evidence else evidence.rounded(before.evidence),
+            worker.noted,
+            cut(silent, BASELINE_DIGITS) if silent else silent,
+            *worker[8:],
+        )
+    )
 
 
 LEAST_NUMBER = 1e-15

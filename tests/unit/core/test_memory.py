@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
-from heterotrain_operator.core.columns import columns_of
+from heterotrain_operator.core.columns import columns_of, cut, cut_all
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
@@ -22,7 +22,7 @@ from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, WorkerMemory, key_of
+from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory, key_of, rounded_workers
 from hostile import spoilt_text
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
@@ -153,6 +153,26 @@ def test_cost_of_which_only_the_speed_moved_is_rounded_as_any_other(known: Batch
     known = known.rounded(BatchCost())
     moved = known._replace(speed=speed)
     assert moved.rounded(known) == moved.rounded(BatchCost())
+
+
+@settings(max_examples=200)
+@given(st.lists(FINITE | st.integers(-(10**9), 10**9).map(float)), st.integers(1, 17))
+def test_numbers_are_cut_together_as_one_by_one(values: list[float], digits: int) -> None:
+    assert cut_all(values, digits) == [cut(value, digits) for value in values]
+
+
+@settings(max_examples=30)
+@given(st.lists(WORKER, max_size=3), st.lists(WORKER, min_size=3, max_size=3), st.data())
+def test_workers_are_rounded_together_as_one_by_one(
+    workers: list[WorkerMemory], before: list[WorkerMemory], data: st.DataObject
+) -> None:
+    """Whichever of their values are still those of the memory before."""
+    before = [rounded_workers((each,), (NOBODY,))[0] for each in before[: len(workers)]]
+    mixed = [
+        WorkerMemory(*(data.draw(st.sampled_from(pair)) for pair in zip(now, was, strict=True)))
+        for now, was in zip(workers, before, strict=True)
+    ]
+    assert rounded_workers(mixed, before) == tuple(each.rounded(NOBODY) for each in mixed)
 
 
 @pytest.mark.parametrize("number", [MAX_WHOLE, MAX_WHOLE - 1])

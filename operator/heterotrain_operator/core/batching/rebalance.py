@@ -34,6 +34,7 @@ from heterotrain_operator.core.prediction.roughness import (
     trend_after,
 )
 from heterotrain_operator.core.prediction.step_time import (
+    EXPECTED,
     JUMPED,
     MEASURED,
     Estimate,
@@ -185,7 +186,7 @@ def _measured(
     if early:
         found = with_few_steps(found, known)
     taken = [
-        _taken(predictor, worker, counters, window, history, on_cpu=member.group in on_cpu)
+        _taken(predictor, worker, counters, window, history=history, on_cpu=member.group in on_cpu)
         if isinstance(window, Estimate) and counters is not None
         else None
         for member, counters, worker, window in zip(plan.members, metrics, known, found, strict=True)
@@ -217,12 +218,12 @@ def _taken(
     worker: WorkerMemory,
     counters: WorkerMetrics,
     window: Estimate,
-    history: float,
     *,
+    history: float,
     on_cpu: bool,
 ) -> _Taken:
     known, before = worker.step_time, worker.step_time.before
-    is_measured = before is not None and not known.is_expected
+    is_measured = before is not None and not known.basis & EXPECTED
     is_at_new_batch = not is_measured and not (before is not None and is_another_speed(known, window))
     surprise, trend, drifts = None, known.trend / 100, False
     if before is not None and is_measured and not known.limit_change:

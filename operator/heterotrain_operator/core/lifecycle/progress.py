@@ -176,9 +176,11 @@ def _slow_step_seconds(metrics: WorkerMetrics) -> float:
     """About the 99th percentile of this worker's step; 0 if its counters do not show it."""
     if not metrics.steps >= 1 or not math.isfinite(metrics.steps):
         return 0.0
-    mean = (metrics.own_seconds + metrics.wait_seconds) / metrics.steps
-    own = metrics.own_seconds / metrics.steps
-    spread = metrics.own_seconds_squared / metrics.steps - own * own
+    steps, own = metrics.steps, metrics.own_seconds
+    mean = (own + metrics.wait_seconds) / steps
+    own /= steps
+    spread = metrics.own_seconds_squared / steps - own * own
     if not (0 < mean <= ABSURD_SECONDS and math.isfinite(spread)):
         return 0.0
-    return min(mean + NORMAL_99TH * math.sqrt(max(spread, 0.0)), ABSURD_SECONDS)
+    slow = mean + NORMAL_99TH * math.sqrt(spread) if spread > 0 else mean
+    return slow if slow < ABSURD_SECONDS else ABSURD_SECONDS

@@ -85,9 +85,10 @@ def predict(known: BatchCost, batch: int, estimate: Estimate | None) -> Predicti
     w, wb, wbb, wy, wby = _sums_with(known, batch, estimate, 1.0)
     spans = _spans(w, wb, wbb)
     alpha, beta = _fit(w, wb, wbb, wy, wby, spans=spans)
-    overhead_samples = max(min(alpha / beta, MOST_OVERHEAD * batch), LEAST_OVERHEAD * batch)
-    per_sample = estimate.mean_seconds / (overhead_samples + batch)
-    return Prediction(Line(per_sample * overhead_samples, per_sample), spans)
+    overhead, most, least = alpha / beta, MOST_OVERHEAD * batch, LEAST_OVERHEAD * batch
+    overhead = most if overhead > most else least if overhead < least else overhead
+    per_sample = estimate.mean_seconds / (overhead + batch)
+    return Prediction(Line(per_sample * overhead, per_sample), spans)
 
 
 def expect(known: BatchCost, batch: int, estimate: Estimate, next_batch: int) -> Estimate | None:
@@ -150,14 +151,15 @@ def _sums_with(
     known: BatchCost, batch: int, estimate: Estimate, keep: float
 ) -> tuple[float, float, float, float, float]:
     """The five sums with one point more, the past weighing `keep` of what it did."""
-    y = estimate.mean_seconds / known.speed
+    speed, w, wb, wbb, wy, wby, _ = known
+    y = estimate.mean_seconds / speed
     weight = 1 / ((estimate.relative_error**2 + MODEL_ERROR**2) * y**2)
     return (
-        keep * known.sum_w + weight,
-        keep * known.sum_wb + weight * batch,
-        keep * known.sum_wbb + weight * batch**2,
-        keep * known.sum_wy + weight * y,
-        keep * known.sum_wby + weight * batch * y,
+        keep * w + weight,
+        keep * wb + weight * batch,
+        keep * wbb + weight * batch**2,
+        keep * wy + weight * y,
+        keep * wby + weight * batch * y,
     )
 
 
@@ -166,7 +168,8 @@ def _spans(w: float, wb: float, wbb: float) -> bool:
     if w <= 0:
         return False
     mean = wb / w
-    return math.sqrt(max(wbb / w - mean**2, 0.0)) >= LEAST_SPAN / 2 * mean
+    variance = wbb / w - mean**2
+    return math.sqrt(variance if variance > 0 else 0.0) >= LEAST_SPAN / 2 * mean
 
 
 def _fit(w: float, wb: float, wbb: float, wy: float, wby: float, *, spans: bool) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, NamedTuple
 
 from heterotrain.foreign import MAX_NUMBER
-from heterotrain_operator.core.columns import Column, cut
+from heterotrain_operator.core.columns import Column, cut, maker
 
 LEAST_SPEED, LEAST_SUM = 1e-15, 1e-60
 """Below what measurements leave of a speed, and of the sums of a fit, if it is not 0."""
@@ -36,7 +36,7 @@ class BatchCost(NamedTuple):
 
     def scaled(self, ratio: float) -> BatchCost:
         """Of a worker whose steps take so many times as long at every batch."""
-        return BatchCost(self.speed * ratio, *self[1:])
+        return _cost((self.speed * ratio, *self[1:]))
 
     def with_predicted(self, predicted: int) -> BatchCost:
         """The same, predicted or not."""
@@ -47,8 +47,11 @@ class BatchCost(NamedTuple):
         have left what numbers can hold. Those of the rounded cost `before` are left alone: windows move the speed only.
         """
         if self[1:] == before[1:] and LEAST_SPEED <= self.speed <= MAX_NUMBER:
-            return BatchCost(cut(self.speed), *self[1:])
+            return _cost((cut(self.speed), *self[1:]))
         if not self.is_possible:
             return BatchCost()
         numbers = zip(self[:6], before[:6], strict=True)
         return BatchCost._make([*(now if now == was else cut(now) for now, was in numbers), self.predicted])
+
+
+_cost = maker(BatchCost)

@@ -33,6 +33,8 @@ def with_peak(known: MemoryUse, metrics: WorkerMetrics) -> MemoryUse:
     Once two batches have been measured, their line takes the place of a guess, unless it belies the failure.
     """
     after = measured(known, metrics.memory_batch_size, metrics.memory_peak_bytes, metrics.memory_limit_bytes)
+    if after is known:
+        return known
     modelled = after.greatest_batch
     if known.line is None and modelled is not None and modelled < after.failed_batch:
         return replace(after, guessed_batch=0)

@@ -9,8 +9,6 @@ nearly alike. All of it is whole mebibytes and samples: exact, and total on what
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -136,7 +134,8 @@ def measured(known: MemoryUse, batch: int, peak_bytes: float | None, limit_bytes
 
     A peak beyond what the line allows within its ends is a growth of the fixed part, and lifts both ends.
     """
-    limit, peak = _mebibytes(limit_bytes, math.floor), _mebibytes(peak_bytes, math.ceil)
+    limit = int(limit_bytes // MEBIBYTE) if limit_bytes is not None and 0 <= limit_bytes < ABSURD_BYTES else None
+    peak = -int(-peak_bytes // MEBIBYTE) if peak_bytes is not None and 0 <= peak_bytes < ABSURD_BYTES else None
     if limit is not None and limit != known.limit_mib:
         known = _under_limit(known, limit)
     if batch <= 0 or peak is None or peak <= 0:
@@ -229,9 +228,3 @@ def _error(mib: int) -> int:
 
 def _raised(mib: int) -> int:
     return mib + _error(mib)
-
-
-def _mebibytes(value: float | None, to_whole: Callable[[float], int]) -> int | None:
-    if value is None or not 0 <= value < ABSURD_BYTES:
-        return None
-    return to_whole(value / MEBIBYTE)

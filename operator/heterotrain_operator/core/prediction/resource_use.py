@@ -243,7 +243,7 @@ def _totals(metrics: WorkerMetrics) -> tuple[float | None, float | None, float |
 
 def _baseline(metrics: WorkerMetrics, cause: int = Cause.NONE) -> ResourceUse:
     if metrics.observed_seconds is None:
-        return ResourceUse(cause=int(cause))
+        return ResourceUse(0, 0, 0, int(cause))
     return ResourceUse(
         _remainder(metrics.cpu_seconds),
         _remainder(metrics.cpu_throttled_seconds),

@@ -86,7 +86,7 @@ def trend_after(known: float, surprise: float) -> float:
     """By how many standard errors a worker's last windows are above their average, after one more; the `surprise` is in
     errors of windows as they vary.
     """
-    known = min(max(known, -ROUGHEST), ROUGHEST)
+    known = -ROUGHEST if known < -ROUGHEST else ROUGHEST if known > ROUGHEST else known
     return known + TREND_WEIGHT * (surprise - known)
 
 

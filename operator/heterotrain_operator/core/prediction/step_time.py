@@ -9,11 +9,11 @@ by more than noise can explain starts the average again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import NormalDist
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut
+from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut_all, maker
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.roughness import LONGEST_HISTORY, ROUGHEST, inflation_of
 
@@ -146,14 +146,15 @@ class StepTime(NamedTuple):
     @property
     def estimate(self) -> Estimate | None:
         """The estimate under the active plan; None before the first window."""
-        return None if self.is_expected else self.before
+        return None if self.basis & EXPECTED else self.before
 
     @property
     def before(self) -> Estimate | None:
         """What the next window is taken into: the estimate, or before the first what is expected of the plan."""
-        if self.steps <= 0 or self.mean_seconds <= 0:
+        mean, steps = self.mean_seconds, self.steps
+        if steps <= 0 or mean <= 0:
             return None
-        return Estimate(self.mean_seconds, self.variance, self.steps, inflation_of(self.roughness / 100))
+        return Estimate(mean, self.variance, steps, inflation_of(self.roughness / 100))
 
     def unmeasured(self, expected: Estimate | None = None, basis: int = EXPECTED) -> StepTime:
         """At the start of another plan, whose counters begin at 0; the limit stays, and what is known of windows."""
@@ -168,30 +169,44 @@ class StepTime(NamedTuple):
             mean_seconds=estimate.mean_seconds, variance=estimate.variance, steps=estimate.steps, basis=MEASURED
         )
 
-    def rounded(self) -> StepTime:
-        """With its numbers cut to the digits that are kept."""
-        return StepTime(
-            cut(self.counted_steps, BASELINE_DIGITS),
-            cut(self.counted_seconds, BASELINE_DIGITS),
-            cut(self.counted_squares, BASELINE_DIGITS),
-            cut(self.mean_seconds, MEAN_DIGITS),
-            cut(self.variance, VARIANCE_DIGITS),
-            cut(self.steps),
-            cut(self.cpu_limit),
-            float(round(self.roughness)),
-            float(round(self.surprise)),
-            self.basis,
-            self.unfelt,
-            float(round(self.limit_change)),
-            float(round(self.trend)),
-        )
+
+def rounded_times(times: Sequence[StepTime]) -> Iterator[StepTime]:
+    """The same with their numbers cut to the digits that are kept, column by column: most workers have new ones after
+    every interval, and a call for each number would take longer than the rest.
+    """
+    if not times:
+        return iter(())
+    steps, seconds, squares, mean, variance, counts, limit, rough, surprise, basis, unfelt, change, trend = zip(
+        *times, strict=True
+    )
+    return map(
+        maker(StepTime),
+        zip(
+            cut_all(steps, BASELINE_DIGITS),
+            cut_all(seconds, BASELINE_DIGITS),
+            cut_all(squares, BASELINE_DIGITS),
+            cut_all(mean, MEAN_DIGITS),
+            cut_all(variance, VARIANCE_DIGITS),
+            cut_all(counts),
+            cut_all(limit),
+            map(float, map(round, rough)),
+            map(float, map(round, surprise)),
+            basis,
+            unfelt,
+            map(float, map(round, change)),
+            map(float, map(round, trend)),
+            strict=True,
+        ),
+    )
 
 
 def steps_since(known: StepTime, metrics: WorkerMetrics) -> float:
     """Measured steps since the last window ended; 0 if the counter is no number."""
     if not math.isfinite(metrics.steps):
         return 0.0
-    return max(metrics.steps - _baseline(known, metrics)[0], 0.0)
+    steps, base = metrics.steps, known.counted_steps
+    steps = steps if _began_again(steps, metrics.own_seconds, base, known.counted_seconds) else steps - base
+    return steps if steps > 0 else 0.0
 
 
 def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
@@ -199,8 +214,11 @@ def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     steps, seconds, squares = metrics.steps, metrics.own_seconds, metrics.own_seconds_squared
     if not (math.isfinite(steps) and math.isfinite(seconds) and math.isfinite(squares)):
         return f"its counters are {steps:g} steps and {seconds:g} s"
-    base_steps, base_seconds, base_squares = _baseline(known, metrics)
-    steps, seconds, squares = steps - base_steps, seconds - base_seconds, squares - base_squares
+    base_steps, base_seconds = known.counted_steps, known.counted_seconds
+    if not _began_again(steps, seconds, base_steps, base_seconds):
+        steps -= base_steps
+        seconds -= base_seconds
+        squares -= known.counted_squares
     if not 1 <= steps <= ABSURD_STEPS:
         return f"it counted {steps:g} steps"
     mean = seconds / steps
@@ -213,7 +231,8 @@ def window_of(known: StepTime, metrics: WorkerMetrics) -> Estimate | str:
     if steps < 2 or not -rounding <= excess <= seconds**2:
         return Estimate(mean, (ASSUMED_VARIATION * mean) ** 2, steps, inflation)
     # What rounding of the counters can explain is no noise of the worker's.
-    return Estimate(mean, max(excess - rounding, 0.0) / (steps - 1), steps, inflation)
+    noise = excess - rounding
+    return Estimate(mean, noise / (steps - 1) if noise > 0 else 0.0, steps, inflation)
 
 
 def counted(
@@ -232,14 +251,19 @@ def counted(
     if not (math.isfinite(metrics.steps) and math.isfinite(metrics.own_seconds)):
         known = known._replace(trend=trend)
         return known if estimate is None else known.with_estimate(estimate)
+    newest = known if estimate is None else estimate
+    roughness, surprise = (known.roughness, known.surprise) if rough is None else rough
     squares = metrics.own_seconds_squared
     return StepTime(
         metrics.steps,
         metrics.own_seconds,
         squares if math.isfinite(squares) else 0.0,
-        *(estimate[:3] if estimate is not None else known[3:6]),
+        newest.mean_seconds,
+        newest.variance,
+        newest.steps,
         known.cpu_limit,
-        *(rough if rough is not None else known[7:9]),
+        roughness,
+        surprise,
         known.basis if estimate is None else basis,
         known.unfelt,
         known.limit_change,
@@ -258,19 +282,19 @@ def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_H
     """
     if before is None:
         return window, False
-    newer = max(window.variance, (LEAST_VARIATION * window.mean_seconds) ** 2)
-    older = max(before.variance, (LEAST_VARIATION * before.mean_seconds) ** 2)
-    difference = window.mean_seconds - before.mean_seconds
-    if abs(difference) > JUMP * before.mean_seconds:
+    newer, older = _noisy(window), _noisy(before)
+    seconds, mean = window.mean_seconds, before.mean_seconds
+    difference = seconds - mean
+    if abs(difference) > JUMP * mean:
+        steps, inflation = window.steps, window.inflation
         # The window's own variance may be that of two levels.
-        slower = max(1.0, window.mean_seconds / before.mean_seconds) ** 2
-        error = math.sqrt(window.inflation * older * (slower / window.steps + 1 / before.steps))
+        slower = max(1.0, seconds / mean) ** 2
+        error = math.sqrt(inflation * older * (slower / steps + 1 / before.steps))
         part = difference**2 / (difference**2 + max(newer - older, 0.0))
-        if abs(difference) > JUMP_DEVIATIONS * error and part * window.steps >= min(LEAST_JUMP_STEPS, window.steps):
-            level = before.mean_seconds + difference / part
-            level = min(max(level, before.mean_seconds / GREATEST_SPEED_UP), ABSURD_SECONDS)
-            variance = min(older * (level / before.mean_seconds) ** 2, window.steps * level**2)
-            return Estimate(level, variance, part * window.steps, window.inflation), True
+        if abs(difference) > JUMP_DEVIATIONS * error and part * steps >= min(LEAST_JUMP_STEPS, steps):
+            level = min(max(mean + difference / part, mean / GREATEST_SPEED_UP), ABSURD_SECONDS)
+            variance = min(older * (level / mean) ** 2, steps * level**2)
+            return Estimate(level, variance, part * steps, inflation), True
     return _pooled(before, window, newer / older, history), False
 
 
@@ -291,9 +315,10 @@ def is_another_speed(known: StepTime, window: Estimate) -> bool:
 
 def surprise_of(before: Estimate, window: Estimate) -> float:
     """By how many standard errors of independent steps a window exceeds what was measured before it."""
-    variance = max(before.variance, (LEAST_VARIATION * before.mean_seconds) ** 2)
+    variance = _noisy(before)
     error = math.sqrt(variance / window.steps + variance / before.steps)
-    return min(max((window.mean_seconds - before.mean_seconds) / error, -ROUGHEST), ROUGHEST)
+    surprise = (window.mean_seconds - before.mean_seconds) / error
+    return -ROUGHEST if surprise < -ROUGHEST else ROUGHEST if surprise > ROUGHEST else surprise
 
 
 def feed_forward(
@@ -368,21 +393,26 @@ class Noise:
         return min(CAUTION * noise, max(noise, LARGE))
 
 
-def _baseline(known: StepTime, metrics: WorkerMetrics) -> tuple[float, float, float]:
-    """Where the window begins. Counters below their baseline began again (a worker may lose them): all of them count
-    then.
-    """
-    if metrics.steps < known.counted_steps or metrics.own_seconds < known.counted_seconds * (1 - 1e-9):
-        return 0.0, 0.0, 0.0
-    return known.counted_steps, known.counted_seconds, known.counted_squares
+def _began_again(steps: float, seconds: float, base_steps: float, base_seconds: float) -> bool:
+    """Whether counters are below their baseline, since a worker may lose them: all that they count is new then."""
+    return steps < base_steps or seconds < base_seconds * (1 - 1e-9)
+
+
+def _noisy(estimate: Estimate) -> float:
+    """The variance of a step, of at least what windows are told apart by."""
+    variance, least = estimate.variance, (LEAST_VARIATION * estimate.mean_seconds) ** 2
+    return variance if variance > least else least
 
 
 def _pooled(before: Estimate, window: Estimate, ratio: float, history: float) -> Estimate:
     """One estimate of both, where the window is `ratio` times as variable as those before it."""
-    old = min(before.steps, history * window.steps) * min(1.0, OUTLIER_RATIO * ratio)
-    new = window.steps * min(1.0, OUTLIER_RATIO / ratio)
+    old, new, mean = before.steps, window.steps, before.mean_seconds
+    old = history * new if old > history * new else old
+    if ratio * OUTLIER_RATIO < 1:
+        old *= OUTLIER_RATIO * ratio
+    elif ratio > OUTLIER_RATIO:
+        new *= OUTLIER_RATIO / ratio
     share = new / (old + new)
-    difference = window.mean_seconds - before.mean_seconds
-    mean = before.mean_seconds + share * difference
+    difference = window.mean_seconds - mean
     variance = (1 - share) * (before.variance + share * difference**2) + share * window.variance
-    return Estimate(mean, variance, old + new, window.inflation)
+    return Estimate(mean + share * difference, variance, old + new, window.inflation)

@@ -49,7 +49,8 @@ def together(known: Variation, time: StepTime) -> tuple[float, float]:
 
     Steps that are not independent say as much less of it as they do of the mean.
     """
-    square, steps = (known.thousandths / 1000) ** 2, float(REMEMBERED_STEPS if known.thousandths else 0)
+    thousandths = known.thousandths
+    square, steps = ((thousandths / 1000) ** 2, float(REMEMBERED_STEPS)) if thousandths else (0.0, 0.0)
     estimate = time.estimate
     if estimate is None or estimate.steps < 2 or estimate.variance <= 0:
         return square, steps
@@ -62,7 +63,8 @@ def variations_of(known: Sequence[tuple[float, float]]) -> tuple[list[float], bo
     """Everybody's coefficient of variation, from squares and steps as `together` gives them, and whether workers differ
     for sure. Each is drawn towards that of all, by as much as chance explains of their spread; one of no steps has it.
     """
-    logarithms = [0.5 * math.log(max(square, LEAST_VARIATION**2)) for square, _ in known]
+    least = LEAST_VARIATION**2
+    logarithms = [0.5 * math.log(square if square > least else least) for square, _ in known]
     weights = [steps / LOGARITHMS_VARIANCE for _, steps in known]
     total = math.fsum(weights)
     if total <= 0:

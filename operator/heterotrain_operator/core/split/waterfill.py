@@ -30,8 +30,10 @@ class Line(NamedTuple):
         """Own seconds at a batch of so many samples; far below the batches that a falling start was fitted to, they are
         at least `LEAST_PART` of what the samples alone would take.
         """
-        proportional = self.seconds_per_sample * batch
-        return max(self.fixed_seconds + proportional, LEAST_PART * proportional)
+        fixed, slope = self
+        proportional = slope * batch
+        seconds, least = fixed + proportional, LEAST_PART * proportional
+        return seconds if seconds > least else least
 
 
 def waterfill(
@@ -70,7 +72,8 @@ def _filled(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tupl
     for (fixed, slope), (low, high) in zip(lines, bounds, strict=True):
         # Far below its batches a line that begins below 0 is replaced by the least time (`Line.at`).
         share = (level - fixed) / slope if fixed >= 0 else min(level - fixed, level / LEAST_PART) / slope
-        floors.append(min(max(math.floor(share - ROUNDING * (1 + abs(share))), low), high))
+        floor = math.floor(share - ROUNDING * (1 + abs(share)))
+        floors.append(low if floor < low else high if floor > high else floor)
     return split_min_max([line.at for line in lines], total, bounds, floors)
 
 

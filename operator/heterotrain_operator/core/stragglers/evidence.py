@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import Column, cut
+from heterotrain_operator.core.columns import Column, cut, maker
 
 HEALTHY_DIGITS = 5
 """Kept of the healthy time: far below any noise, and a row has little room."""
@@ -40,7 +40,14 @@ class Evidence(NamedTuple):
         known = Evidence(self.healthy_seconds, self.healthy_batch, self.healthy_windows, self.spread)
         return known._replace(unbound_limit=self.unbound_limit)
 
-    def rounded(self) -> Evidence:
-        """With its numbers cut to the digits that are kept."""
-        seconds, limit = cut(self.healthy_seconds, HEALTHY_DIGITS), cut(self.unbound_limit, HEALTHY_DIGITS)
-        return Evidence(seconds, *self[1:-1], limit)
+    def rounded(self, before: Evidence | None = None) -> Evidence:
+        """With its numbers cut to the digits that are kept; those of the rounded evidence `before` are left alone."""
+        seconds, limit = self.healthy_seconds, self.unbound_limit
+        if before is not None and limit == before.unbound_limit:
+            if seconds == before.healthy_seconds:
+                return self
+            return made((cut(seconds, HEALTHY_DIGITS), *self[1:]))
+        return made((cut(seconds, HEALTHY_DIGITS), *self[1:-1], cut(limit, HEALTHY_DIGITS)))
+
+
+made = maker(Evidence)

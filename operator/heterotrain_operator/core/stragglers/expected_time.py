@@ -19,11 +19,10 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.model import Stragglers
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.stragglers.evidence import Evidence
+from heterotrain_operator.core.stragglers.evidence import Evidence, made
 from heterotrain_operator.core.stragglers.healthy_time import (
     FEW,
     RECOVERY_CHANCE,
-    Usual,
     learned,
     own_error,
     rebased,
@@ -59,26 +58,37 @@ def judge(settings: Stragglers, interval: Interval, readings: Sequence[Reading])
     alarms = math.log(max(len(readings), 1) * (interval.judged + 1) * (interval.judged + 2) / FALSE_ALARM_CHANCE)
     steps = max(interval.steps, 1)
     after = []
-    for rank, (reading, (seconds, known), shift) in enumerate(zip(readings, expected, shifts, strict=True)):
+    for rank, (reading, (_seconds, known), shift) in enumerate(zip(readings, expected, shifts, strict=True)):
         window, evidence = reading.window, known
         if window is None:
             after.append(known)
             continue
         # Who does not show what slows the whole job is not slowed by it; one of two workers does not speak for both.
-        own, joined = -math.inf, in_job[rank] if len(readings) > 2 else 0.0
-        if shift is not None:
-            joined = min(in_job[rank], max(shift, 0.0))
+        own, joined, of_job, of_group = -math.inf, 0.0, in_job[rank], in_group[rank]
+        if shift is None:
+            joined = of_job if len(readings) > 2 else 0.0
+        else:
+            if of_job and shift > 0:
+                joined = min(of_job, shift)
             if known.healthy_windows:
-                own = shift - max(in_group[rank], in_job[rank])
+                own = shift - (of_group if of_group > of_job else of_job)
         pinned = -math.inf
         if reading.pinned and times is not None:
             pinned = math.log(window.mean_seconds / times[rank])
         weight = min(window.steps / steps, 1.0)
         # With the fewest samples it is fast beside others even if it is slow by fault, which excuses nothing.
         if own > -math.inf or pinned > (0.0 if known.healthy_windows else -math.inf):
-            said = _Said(own, own_error(reading, known), pinned, weight, interval.step)
-            evidence = _summed(known, said, tolerance, smoothing, alarms)
-        after.append(learned(evidence, reading.batch, window, Usual(seconds, shift, joined, weight), tolerance))
+            raw = own if own > pinned else pinned
+            level = _level_after(known, raw, weight, tolerance, smoothing)
+            if raw <= tolerance / 2 and not (known.named or known.evidence):
+                evidence = _with_level(known, level)
+            else:
+                said = _Said(own, own_error(reading, known), pinned, weight, interval.step)
+                evidence = _summed(known, said, level, tolerance, alarms)
+        taught = learned(
+            evidence, reading.batch, window, shift=shift, joined=joined, weight=weight, tolerance=tolerance
+        )
+        after.append(taught)
     return after
 
 
@@ -163,15 +173,24 @@ class _Said(NamedTuple):
     step: int
 
 
-def _summed(evidence: Evidence, said: _Said, tolerance: float, smoothing: float, alarms: float) -> Evidence:
+def _level_after(evidence: Evidence, raw: float, weight: float, tolerance: float, smoothing: float) -> float:
+    """The moving average of the windows' logarithms, after one more."""
+    level = min(evidence.level / 1000, GREATEST_LEVEL)
+    newest = min(raw, 4 * tolerance) if raw > 0 else 0.0
+    share: float = 1 - (1 - smoothing) ** weight
+    return level + share * (newest - level)
+
+
+def _with_level(evidence: Evidence, level: float) -> Evidence:
+    """The evidence about a worker against whom nothing speaks."""
+    rounded = thousandths(level)
+    return evidence if rounded == evidence.level else made((*evidence[:4], rounded, 0, 0, *evidence[7:]))
+
+
+def _summed(evidence: Evidence, said: _Said, level: float, tolerance: float, alarms: float) -> Evidence:
     """The evidence with what one window says, and named or not by that."""
     middle, greatest = tolerance / 2, 2 * tolerance
     raw = max(said.pinned, said.own)
-    level = min(evidence.level / 1000, GREATEST_LEVEL)
-    level += (1 - (1 - smoothing) ** said.weight) * (min(max(raw, 0.0), 2 * greatest) - level)
-    if raw <= middle and not (evidence.named or evidence.evidence):
-        rounded = thousandths(level)
-        return evidence if rounded == evidence.level else Evidence(*evidence[:4], rounded, 0, 0, *evidence[7:])
     variance = variance_of(evidence)
     if evidence.named:
         middle = max(middle, level / 2)

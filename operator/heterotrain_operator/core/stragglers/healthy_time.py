@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.model import Stragglers
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, SAME_LIMIT, Estimate
-from heterotrain_operator.core.stragglers.evidence import Evidence
+from heterotrain_operator.core.stragglers.evidence import Evidence, made
 from heterotrain_operator.core.stragglers.rule import Reading
 
 PERSISTENCE = 0.5
@@ -193,33 +193,34 @@ def _judged_batch(reading: Reading, evidence: Evidence) -> float:
     return max(reading.batch, evidence.healthy_batch / FARTHEST)
 
 
-class Usual(NamedTuple):
-    """What a worker's healthy time and noise are learned from: the time that was expected (0: none), the window's
-    logarithm over it, how much of that slows the whole job, and the window's weight.
+def learned(
+    evidence: Evidence,
+    batch: int,
+    window: Estimate,
+    *,
+    shift: float | None,
+    joined: float,
+    weight: float,
+    tolerance: float,
+) -> Evidence:
+    """The evidence with what a window of a healthy worker teaches of its healthy time and of its noise. `shift` is the
+    window's logarithm over the time that was expected (None: none was), of which `joined` slows the whole job.
     """
-
-    expected: float
-    shift: float | None
-    joined: float
-    weight: float
-
-
-def learned(evidence: Evidence, batch: int, window: Estimate, usual: Usual, tolerance: float) -> Evidence:
-    """The evidence with what a window of a healthy worker teaches of its healthy time and of its noise."""
-    known, suspected = evidence.healthy_windows, _suspected(evidence, tolerance)
-    seconds = window.mean_seconds * math.exp(-usual.joined) if usual.joined else window.mean_seconds
-    if known == 0 or usual.shift is None:
-        if suspected or usual.weight < 1:  # of few steps, neither mean nor variation says much
+    known = evidence.healthy_windows
+    suspected = bool(evidence.named or evidence.evidence) and _suspected(evidence, tolerance)
+    seconds = window.mean_seconds * math.exp(-joined) if joined else window.mean_seconds
+    if known == 0 or shift is None:
+        if suspected or weight < 1:  # of few steps, neither mean nor variation says much
             return evidence
         # What windows vary by beyond what their steps say is assumed where it is not known yet.
         unknown = max(INFLATION / window.inflation, 1.0)
         spread = evidence.spread or thousandths(max(math.sqrt(unknown) * window.relative_error, LEAST_SPREAD))
         return evidence._replace(healthy_seconds=seconds, healthy_batch=batch, healthy_windows=1, spread=spread)
-    shift, spread = usual.shift - usual.joined, evidence.spread
+    shift, spread = shift - joined, evidence.spread
     if shift < 0:
         # Only fast windows: slow ones may be a fault, which must not excuse itself as noise.
         variance = (spread / 1000) ** 2
-        seen = min(usual.weight * shift**2 * known / (known + 1), OUTLIER * variance)
+        seen = min(weight * shift**2 * known / (known + 1), OUTLIER * variance)
         variance += (seen - variance) / (known + PRIOR_WINDOWS)
         spread = thousandths(max(math.sqrt(variance), LEAST_SPREAD))
     accepted = math.log(LEARNING_RATIO) if known < LEARNING_WINDOWS else tolerance
@@ -228,7 +229,8 @@ def learned(evidence: Evidence, batch: int, window: Estimate, usual: Usual, tole
     if shift < -MOVED:
         known //= 2  # it has never been so fast: what was taken for healthy may not have been
     seconds = (known * evidence.healthy_seconds + seconds) / (known + 1)
-    return Evidence(seconds, evidence.healthy_batch, min(known + 1, HEALTHY_WINDOWS), spread, *evidence[4:])
+    windows = known + 1 if known < HEALTHY_WINDOWS else HEALTHY_WINDOWS
+    return made((seconds, evidence.healthy_batch, windows, spread, *evidence[4:]))
 
 
 def tolerance_of(settings: Stragglers) -> float:
