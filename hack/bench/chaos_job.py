@@ -183,6 +183,7 @@ class Job:
                 stderr=said,
             )
         self._reached: dict[str, int] = {}
+        self._leavers: set[str] = set()
 
     def plan(self) -> Plan | None:
         """The active one."""
@@ -217,8 +218,8 @@ class Job:
         return [each["worker"] for each in self.listed() if each["worker"] not in members]
 
     def is_calm(self) -> bool:
-        """Whether as many as are wanted train by a plan that names them, no fault stands, and all have trained on since
-        that was first so."""
+        """Whether as many as are wanted train by a plan that names them, none of them was asked to leave, no fault
+        stands, and all have trained on since that was first so."""
         plan = self.plan()
         said = self.ask()
         listed = [each for each in said.get("workers", []) if each["running"]]
@@ -227,7 +228,8 @@ class Job:
             {} if plan is None else {member.uid: self.last_record(member.name, member.uid) for member in plan.members}
         )
         steps = {uid: record.step for uid, record in members.items() if record is not None}
-        if len(steps) != self.setting.workers or len(listed) != self.setting.workers or stands:
+        leave = not self._leavers.isdisjoint(members)  # they train on until others have taken their places
+        if len(steps) != self.setting.workers or len(listed) != self.setting.workers or stands or leave:
             self._reached = {}
             return False
         if steps.keys() != self._reached.keys():
@@ -237,6 +239,11 @@ class Job:
     def disturbed(self) -> None:
         """A fault has come, so that it is to be calm again only after steps to come."""
         self._reached = {}
+
+    def asked_to_leave(self, worker: str) -> None:
+        """So was the process that this worker is by now."""
+        plan = self.plan()
+        self._leavers |= {member.uid for member in plan.members if member.name == worker} if plan is not None else set()
 
     def descriptors(self) -> int:
         """How many the run has open."""
@@ -319,6 +326,8 @@ def _done(job: Job, planned: PlannedFault) -> str:
         answer = ask(job.folder / "out", question)
     except (NotRunningError, ControlError) as error:
         return f"{planned}: not done: {error}"
+    if planned.verb == "leave" and "error" not in answer:
+        job.asked_to_leave(worker)
     said = answer.get("error") or f"after step {answer['step']}"
     return f"{time.time():.1f} {planned} ({worker}: {said})"
 
