@@ -73,9 +73,10 @@ def test_drained_node_is_left_without_counting(apply: Apply, cluster: Cluster, n
     [(Nodes.stop, ["does not answer"]), (Nodes.shut_down, ["does not answer", "asked to stop"])],
     ids=["plug", "shutdown"],
 )
-def test_lost_node_is_left_without_counting(
+def test_lost_node_is_left_while_the_others_train(
     apply: Apply, cluster: Cluster, nodes: Nodes, lose: Callable[[Nodes, str], None], said: list[str]
 ) -> None:
+    """The others may say that the worker there does not answer before the cluster says so of the node."""
     lost = nodes.named("slow")
     struck = apply(on_slow_node())
     try:
@@ -87,8 +88,8 @@ def test_lost_node_is_left_without_counting(
     finally:
         nodes.restore()
     assert struck.pod("small", index)["spec"]["nodeName"] != lost
-    told = [*struck.events("WorkerDisrupted"), *struck.events("AskedToStop")]
-    assert any(words in event["message"] for event in told for words in said)
+    told = [event for reason in ("WorkerDisrupted", "AskedToStop", "WorkerFailed") for event in struck.events(reason)]
+    assert any(words in event["message"] for event in told for words in said), told
     assert_only_replaced(struck, history, "large")
     # The node is back, and so is nothing of what ran there.
     assert len(struck.pods()) == 2
