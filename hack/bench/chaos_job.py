@@ -34,6 +34,9 @@ COMPILED = "compiled"
 SHARED_MEMORY = Path("/dev/shm")
 MORE_DESCRIPTORS, MORE_THREADS = 4, 2
 """A process may have so many more open at the end than when the job had begun."""
+STEPS_OF_END = 100
+"""While members change a process has the groups of two generations, so the least that it has open in so many last steps
+is what it would keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,15 +438,21 @@ def _grown(job: Job) -> Iterator[str]:
         lines = [[int(word) for word in line.split()] for line in path.read_text().splitlines()]
         if len(lines) > 2 and (job.notes / path.with_suffix(".pt").name).exists():
             starts.append(lines[1])
-            ends.append((path.stem, lines[-1]))
+            ends.append((path.stem, open_at_end(lines)))
     if not starts:
         return
     files, threads = (max(start[place] for start in starts) for place in (1, 2))
-    for uid, (_, at_end, threads_at_end) in ends:
+    for uid, (at_end, threads_at_end) in ends:
         if at_end > files + MORE_DESCRIPTORS:
             yield f"{uid} has {at_end} descriptors open, at first {files}"
         if threads_at_end > threads + MORE_THREADS:
             yield f"{uid} has {threads_at_end} threads, at first {threads}"
+
+
+def open_at_end(notes: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Descriptors and threads that a process keeps, of its notes: step, descriptors, threads."""
+    last = [note for note in notes if note[0] >= notes[-1][0] - STEPS_OF_END]
+    return min(note[1] for note in last), min(note[2] for note in last)
 
 
 def _files_in(folder: Path) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chaos_job import STEPS_OF_CALM, Job, Setting, samples_in, steps_in
+from chaos_job import STEPS_OF_CALM, Job, Setting, open_at_end, samples_in, steps_in
 
 from heterotrain.contract import Member, Plan, StepRecord
 
@@ -61,3 +61,12 @@ def test_a_job_is_not_calm_while_one_that_was_asked_to_leave_trains_on() -> None
     assert not job.is_calm_after(10 * STEPS_OF_CALM)
     job.names = {"a-0": "u0", "a-2": "u2"}
     assert job.is_calm_after(STEPS_OF_CALM)
+
+
+def test_what_a_process_has_open_while_members_change_is_not_what_it_keeps() -> None:
+    calm, changing = [[step, 41, 5] for step in range(0, 460, 10)], [[step, 54, 6] for step in range(460, 500, 10)]
+    assert open_at_end([*calm, *changing]) == (41, 5)
+
+
+def test_what_a_process_has_kept_open_since_long_before_its_end_counts() -> None:
+    assert open_at_end([[0, 37, 5], *([step, 43, 7] for step in range(10, 500, 10))]) == (43, 7)
