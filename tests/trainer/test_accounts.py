@@ -123,7 +123,16 @@ def test_a_smaller_step_is_a_measurement_at_so_many_samples_under_its_plan() -> 
     losses, metrics = Losses(lambda _: False, 1), WorkerMetrics("job", "a", "cpu", lambda: False)
     accounts = Accounts(losses, metrics, Series(None), 0.2, one_later=False)
     metrics.follow(Plan(1, 1, "step", (Member("a", "u", "", "cpu", 8),)), 0)
-    for samples, mark in ((8, ""), (3, "partial"), (3, "partial"), (2, "partial"), (3, "replay"), (0, "partial")):
+    warm = [(3, "partial"), (2, "partial")]
+    for samples, mark in (
+        *warm,
+        (8, ""),
+        (3, "partial"),
+        (3, "partial"),
+        (2, "partial"),
+        (3, "replay"),
+        (0, "partial"),
+    ):
         accounts.commit(committed(0, DeviceTimes(), mark)._replace(samples=samples))
     assert metrics.counters.steps == 1
     assert metrics.counters.smaller == {3: (2, 1.0), 2: (1, 0.5)}
@@ -131,3 +140,25 @@ def test_a_smaller_step_is_a_measurement_at_so_many_samples_under_its_plan() -> 
     assert {sample.labels["batch"]: sample.value for sample in exported.samples} == {"3": 0.5, "2": 0.5}
     metrics.follow(Plan(2, 1, "step", (Member("a", "u", "", "cpu", 6),)), 0)
     assert metrics.counters.smaller == {}
+
+
+def test_the_first_smaller_step_of_a_size_is_no_measurement() -> None:
+    """A model may be compiled for it, which takes as long as many steps."""
+    losses, metrics = Losses(lambda _: False, 1), WorkerMetrics("job", "a", "cpu", lambda: False)
+    accounts = Accounts(losses, metrics, Series(None), 0.2, one_later=False)
+    accounts.commit(committed(0, DeviceTimes(), "partial")._replace(samples=3))
+    assert metrics.counters.smaller == {}
+    metrics.follow(Plan(2, 1, "step", (Member("a", "u", "", "cpu", 6),)), 0)
+    accounts.commit(committed(1, DeviceTimes(), "partial")._replace(samples=3))
+    assert metrics.counters.smaller == {3: (1, 0.5)}
+
+
+@pytest.mark.parametrize("reason", ["pause", "evaluation", "checkpoint"])
+def test_a_smaller_step_that_holds_something_else_is_no_measurement_at_its_size(
+    accounts: Accounts, reason: str
+) -> None:
+    assert marks(accounts, "")[0] == ""
+    for _ in range(12):
+        accounts.mark("partial")
+        accounts.mark(reason)
+        assert accounts.take_mark() == reason, "and not one at the full batch, however often it happens"

@@ -46,7 +46,7 @@ def test_nothing_is_remarked_where_steps_are_full_or_many(rules: Rules) -> None:
         (Rules(30), "3 steps"),
         (Rules(1001), "101 steps, 1 of them smaller, of 1 samples"),
         (Rules(25, last_step=DROP), "2 steps"),
-        (Rules(7), "1 steps, 1 of them smaller, of 7 samples"),
+        (Rules(7), "1 step, 1 of them smaller, of 7 samples"),
     ],
 )
 def test_it_is_always_said_how_many_steps_an_epoch_has(rules: Rules, sizes: str) -> None:

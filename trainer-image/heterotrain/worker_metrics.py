@@ -172,7 +172,8 @@ SMALLER_STEP_SECONDS = WORKERS.row(
     further=(BATCH_LABEL,),
     field="smaller_steps",
     details="A smaller step is the last one of an epoch whose samples do not fill it. It is none of the measured "
-    "steps, but shows what a smaller batch costs.",
+    "steps, but shows what a smaller batch costs. The first of a size, and those that hold a pause, an evaluation or a "
+    "checkpoint, do not count.",
 )
 
 # Since the plan version began, whatever the worker did: what it used of the CPU.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.clusters.kube.status.worth import FIGURES_SECONDS, worth_writing
-from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.core.model import Decision, JobPhase, Seen
 from unit.core.traces import World
 from unit.kube.documents import Document, job
 from unit.kube.statuses import MEMORY, NOW, decision, plan, status, training
@@ -100,6 +100,6 @@ def test_a_status_that_the_schema_does_not_admit_is_neither_written_nor_gone_on_
     ours = Report(gateway)
     write(ours, training())
     with pytest.raises(ValueError, match="phase"):
-        write(ours, training(), decided=decision("Odd"))  # type: ignore[arg-type]  # no phase that there is
+        write(ours, training(), decided=decision(cast("JobPhase", "Odd")))
     write(ours, training(), now=NOW + 2)
     assert len(gateway.written) == 1

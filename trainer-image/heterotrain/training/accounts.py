@@ -58,11 +58,16 @@ class Accounts:
         self._one_later = one_later
         self._unbooked: Committed | None = None
         self._mark = "first"
+        self._is_smaller = False
+        self._sizes = set[int]()  # of smaller steps, so far
         self._marked_steps = 0  # in a row, by now
 
     def mark(self, why: str) -> None:
-        """The running step does not count as measured; of several reasons the first one is noted."""
-        self._mark = self._mark or why
+        """The running step does not count as measured; of several reasons the first one is noted, but that it is
+        smaller only if there is no other: then its time is that of so many samples."""
+        self._is_smaller = self._is_smaller or why == SMALLER
+        if self._mark in ("", SMALLER):
+            self._mark = why
 
     def mark_as_replay(self) -> None:
         """The running step does not count as measured, because it is done again; this goes before other reasons."""
@@ -75,11 +80,13 @@ class Accounts:
             self.looked_at = False
             self.mark("evaluation")
         mark, self._mark = self._mark, ""
+        smaller, self._is_smaller = self._is_smaller, False
         if not mark:
             self._marked_steps = 0
             return ""
         self._marked_steps += 1
-        return "" if self._marked_steps > _USUAL_AFTER_STEPS and mark in _MAY_BE_USUAL else mark
+        is_usual = self._marked_steps > _USUAL_AFTER_STEPS and mark in _MAY_BE_USUAL and not smaller
+        return "" if is_usual else mark
 
     def commit(self, step: Committed) -> None:
         """The step is committed; the one before it is booked by now."""
@@ -100,7 +107,9 @@ class Accounts:
         loss = self._losses.book(step.loss, step.share)
         self._metrics.committed(step.samples, times, self._smoothing, measured=not step.mark)
         if step.mark == SMALLER and step.samples:
-            self._metrics.counters.add_smaller(step.samples, times.own)
+            if step.samples in self._sizes:  # the first of a size may have taken long to compile, or to choose kernels
+                self._metrics.counters.add_smaller(step.samples, times.own)
+            self._sizes.add(step.samples)
         self.slow_step_seconds = max(times.own + times.wait, _FORGET_SLOW_STEPS * self.slow_step_seconds)
         if self._series.is_written:
             time, number, epoch, version, batch, samples, _, _, _, mark = step

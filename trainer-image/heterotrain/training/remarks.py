@@ -17,7 +17,7 @@ _CURE = "training.lastStep: Carry fills each step from the next epoch"
 def sizes_of_steps(rules: Rules, global_batch_size: int) -> str:
     """How many steps an epoch has, and how many of them are smaller than the global batch, in words."""
     steps = rules.steps_per_epoch(global_batch_size)
-    epoch = f"an epoch of {rules.length} samples has {steps} steps"
+    epoch = f"an epoch of {rules.length} samples has {steps} {'step' if steps == 1 else 'steps'}"
     if rules.last_step == sampler.CARRY:
         return f"{epoch} at most, all of them full"
     smaller = rules.smaller_steps(global_batch_size)
