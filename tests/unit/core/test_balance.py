@@ -57,3 +57,12 @@ def test_measurements_of_another_plan_tell_nothing() -> None:
     world.run(2)
     assert world.plan is not None
     assert balance(replace(world.plan, version=99), world.memory)[2] is None
+
+
+def test_plan_in_which_nobody_has_samples_tells_nothing() -> None:
+    """A damaged one can be such."""
+    world = hetero_world()
+    world.run(2)
+    assert world.plan is not None
+    nobody = replace(world.plan, members=tuple(replace(member, batch_size=0) for member in world.plan.members))
+    assert balance(nobody, world.memory)[0] is None

@@ -159,6 +159,32 @@ def test_ranks_that_cannot_be_are_no_order(world: World, ranks: tuple[int | None
     assert restored.members == before.members
 
 
+@pytest.mark.parametrize("forgotten", [False, True], ids=["memory kept", "memory lost too"])
+@pytest.mark.parametrize("claimed", [0, 1, 10_000_000], ids=["none", "one", "more than all"])
+def test_restored_plan_splits_the_global_batch_whatever_a_worker_says_of_its_own(
+    world: World, claimed: int, forgotten: bool
+) -> None:
+    world.plan = None
+    if forgotten:
+        world.memory = Memory.initial()
+    worker = world.workers["job-g1-0"]
+    worker.metrics = replace(worker.metrics, batch_size=claimed)
+    decision = world.tick()
+    assert decision.plan is not None
+    assert decision.plan.global_batch_size == 192
+    assert "the batches add up to" in decision.reason
+
+
+def test_restored_plan_keeps_to_bounds_that_were_edited_meanwhile(world: World) -> None:
+    world.plan = None
+    (first, *others) = world.job.groups
+    world.job = replace(world.job, groups=(replace(first, batch_max=20), *others))
+    decision = world.tick()
+    assert decision.plan is not None
+    assert decision.plan.members[0].batch_size <= 20
+    assert decision.plan.global_batch_size == 192
+
+
 def test_restored_plan_is_steered_on(world: World) -> None:
     world.plan = None
     world.tick()

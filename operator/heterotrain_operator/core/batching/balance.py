@@ -26,7 +26,7 @@ def balance(plan: Plan, memory: Memory) -> tuple[bool | None, str, float | None]
         if member.batch_size > 0
     ]
     lacking = [name for known, name in working if not known.is_measured]
-    if lacking:
+    if lacking or not working:
         some = len(lacking) < len(working)
         return (
             None,

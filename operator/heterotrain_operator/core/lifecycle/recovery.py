@@ -9,15 +9,17 @@ the lost plan, would take a plan that carries nothing on for a new beginning.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once
+from heterotrain_operator.core.batching.repair import repaired
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.least_members import too_few
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.outcomes import decision
+from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
@@ -54,11 +56,18 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
         holds=bool(too_few(job, facts, memory, [worker.group for worker, _ in pairs])),
     )
     memory = recovered_plan(memory, plan, now)
+    # What workers say is no better than a plan: the job may have been edited since, and one of them may be wrong.
+    batches, why = repaired(job, plan, memory.workers) or (None, "")
+    if batches is not None:
+        members = zip(plan.members, batches, strict=True)
+        plan = replace(plan, members=tuple(replace(member, batch_size=batch) for member, batch in members))
     bounds = bounds_at_once(job, [member.group for member in plan.members], memory.workers)
     trained = [metrics for _, metrics in pairs]
     plan = with_passes(plan, [_as_now(pair, metrics) for pair, metrics in zip(bounds, trained, strict=True)])
     reason = f"plan {plan.version} restores what {len(trained)} workers follow, since the plan was lost"
-    event = Event("Warning", "PlanRestored", reason)
+    if why:
+        reason = f"{reason}; {why}"
+    event = Event("Warning", "PlanRestored", reason[:LONGEST_MESSAGE])
     return decision(job, "Running", "PlanRestored", reason, plan=plan, events=(event,)), memory
 
 
