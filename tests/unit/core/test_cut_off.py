@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from heterotrain.contract import MEMBERS_CHANGE
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job
-from unit.core.test_membership import A, B, C, names, reasons
+from unit.core.test_membership import A, B, C, names
 from unit.core.traces import World
 
 
@@ -34,8 +35,9 @@ def test_a_silent_member_without_which_the_others_train_is_replaced() -> None:
     decisions = look(made, silent=(B,), together=2)
     published = next(each for each in decisions if each.plan is not None)
     assert names(published.plan) == [A, C]
-    assert f"{B} does not answer, and the others train without it" in "".join(e.message for e in published.events)
-    assert "WorkerFailed" in reasons(published)
+    told = {event.reason: event.message for event in published.events}
+    assert told["WorkerFailed"] == f"{B} does not answer, and the others train without it"
+    assert told["WorkerLeft"].endswith(told["WorkerFailed"])
     for _ in range(8):
         made.workers.pop(B, None)
         made.train(2)
@@ -145,3 +147,94 @@ def test_one_that_says_that_it_trains_alone_accuses_nobody() -> None:
 def test_members_that_need_one_another_are_not_replaced_for_a_silence() -> None:
     made = world(MEMBERS_CHANGE)
     assert [each.plan for each in look(made, silent=(B,), together=2, looks=10)] == [None] * 10
+
+
+# --- whose fault it was --------------------------------------------------------------------------------------------
+
+
+def on_lost_node(made: World, name: str) -> Decision:
+    """A look that shows this worker on a node that does not answer."""
+    made.now += 2
+    there = made.seen()
+    lost = tuple(replace(each, node_lost=each.name == name) for each in there.workers)
+    decision, made.memory = decide(made.job, replace(there, workers=lost), made.memory, made.now)
+    made.act(decision)
+    return decision
+
+
+def counted(made: World) -> int:
+    """How many ends count against the place of the member that was cut off, wherever that is remembered."""
+    places = [place.failures for place in made.memory.pending]
+    return max([*places, *(row.failures for row in made.memory.workers)])
+
+
+def stays_there(made: World, looks: int) -> None:
+    """So many looks, 2 s apart, in which nothing that is asked of the worker that was cut off has an effect."""
+    pod = made.workers[B]
+    for _ in range(looks):
+        made.train(2)
+        pod.phase, pod.exit_code, pod.message, pod.left, pod.answers = "Running", None, "", False, False
+        made.tick(2.0)
+        if B not in made.workers:
+            pod.gone_at = math.inf
+            made.workers[B] = pod
+
+
+def goes_on(made: World, looks: int = 60) -> None:
+    """So many looks, 2 s apart, after which the pod that was cut off is gone."""
+    made.workers.pop(B, None)
+    for _ in range(looks):
+        made.train(2)
+        made.tick(2.0)
+
+
+def test_one_that_was_cut_off_counts_once_it_has_ended() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    deletion_of(made, B)
+    assert counted(made) == 0
+    goes_on(made, looks=1)
+    assert counted(made) == 1
+    goes_on(made)
+    assert counted(made) == 1
+    assert names(made.plan) == [A, C, "job-a-3"]
+
+
+def test_one_that_was_cut_off_and_does_not_end_counts_after_a_while() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    stays_there(made, looks=60)
+    assert counted(made) == 1
+    assert made.plan is not None
+    assert [row.failures for row in made.memory.workers] == [0, 0, 1], "its successor trains by then"
+
+
+def test_one_that_was_cut_off_with_its_node_does_not_count() -> None:
+    made = world()
+    look(made, silent=(B,), together=2)
+    stays_there(made, looks=5)
+    told = [event for event in on_lost_node(made, B).events if event.reason == "WorkerDisrupted"]
+    assert [each.message for each in told] == [f"{B} is on a node that does not answer, so its end does not count"]
+    assert [each.kind for each in told] == ["Normal"]
+    goes_on(made)
+    assert counted(made) == 0
+    assert names(made.plan) == [A, C, "job-a-3"]
+
+
+def test_lost_node_ends_no_job_that_may_lose_nobody() -> None:
+    made = world()
+    made.job = replace(made.job, backoff_limit=0)
+    look(made, silent=(B,), together=2)
+    on_lost_node(made, B)
+    goes_on(made)
+    assert made.decisions[-1].phase == "Running"
+
+
+def test_one_that_was_cut_off_ends_a_job_that_may_lose_nobody() -> None:
+    made = world()
+    made.job = replace(made.job, backoff_limit=0)
+    look(made, silent=(B,), together=2)
+    deletion_of(made, B)
+    goes_on(made, looks=1)
+    assert made.decisions[-1].phase == "Failed"
+    assert f"{B} does not answer, and the others train without it" in made.decisions[-1].reason

@@ -15,7 +15,7 @@ from heterotrain_operator.core.batching.bounds import bounds_at_once, bounds_in_
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.facts import Facts, group_of, listed, multiples_of, resized
-from heterotrain_operator.core.lifecycle import following, membership, passing, transitions
+from heterotrain_operator.core.lifecycle import following, late_evidence, membership, passing, transitions
 from heterotrain_operator.core.lifecycle.arrivals import NOTHING_LACKS, Lacking, lacking, with_arrivals
 from heterotrain_operator.core.lifecycle.ends import has_left
 from heterotrain_operator.core.lifecycle.evicting import evicted
@@ -24,7 +24,7 @@ from heterotrain_operator.core.lifecycle.least_members import too_few
 from heterotrain_operator.core.lifecycle.membership import Change
 from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inherited, place_of
 from heterotrain_operator.core.lifecycle.publishing import carried_on, changed_plan, next_version
-from heterotrain_operator.core.lifecycle.refill import after_ends, awaits_evidence
+from heterotrain_operator.core.lifecycle.refill import after_ends
 from heterotrain_operator.core.lifecycle.replacing import expected_batches, inheritance
 from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond_to_lasting
 from heterotrain_operator.core.lifecycle.returning import Returning, returning
@@ -224,7 +224,7 @@ def _to_delete(
     that do not answer; and of workers that are neither members nor newcomers, once no change is under way in which
     they leave.
     """
-    over = [worker for worker in (*facts.failed, *facts.finished) if not awaits_evidence(memory, worker)]
+    over = [worker for worker in (*facts.failed, *facts.finished) if not late_evidence.keeps_pod(memory, worker)]
     names = [worker.name for worker in (*over, *facts.lost, *unwanted)]
     if settled and removes_surplus(job):
         members = {worker.name for worker in facts.members if worker is not None}

@@ -89,6 +89,9 @@ def _why_left(job: Job, facts: Facts, memory: Memory, change: Change, name: str)
         newcomer = worker_name(job.name, entry.group, entry.index)
         if entry.replaces == name and newcomer in change.joined:
             return as_text(f"{newcomer} takes its place: {entry.why}", LONGEST_WHY), newcomer
+    given_up = next((place.why for place in memory.pending if place.key == key_of(worker.uid)), "")
+    if given_up:
+        return given_up, ""
     named = {known.key for known in memory.workers if known.evidence.named}
     if job.stragglers.action == "Remove" and key_of(worker.uid) in named:
         return "it is a straggler, and the others are faster without it", ""

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from heterotrain.foreign import as_text
 from heterotrain_operator.core.batching.bounds import after_out_of_memory
 from heterotrain_operator.core.facts import Facts, worker_name
+from heterotrain_operator.core.lifecycle import late_evidence
 from heterotrain_operator.core.lifecycle.arrivals import is_given_up, overdue
-from heterotrain_operator.core.lifecycle.ends import first_few, is_external
+from heterotrain_operator.core.lifecycle.ends import first_few
 from heterotrain_operator.core.lifecycle.following import outsiders
 from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.lifecycle.responses import Incident, Response, respond, rule_of
@@ -22,12 +23,12 @@ from heterotrain_operator.core.lifecycle.restarts import delay_seconds
 from heterotrain_operator.core.lifecycle.returning import Returning
 from heterotrain_operator.core.lifecycle.vacancies import free_index
 from heterotrain_operator.core.lifecycle.vacated import End, members_that_ended, newcomers_that_ended
-from heterotrain_operator.core.model import Decision, Event, Job, WorkerSeen
+from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, ending
 from heterotrain_operator.core.pending import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
-from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
+from heterotrain_operator.core.worker_memory import WorkerMemory
 
 WORKER_GIVEN_UP = "WorkerGivenUp"
 """That no other worker is created in a place, since none has come to train there."""
@@ -57,7 +58,7 @@ def after_ends(
     that are `back` leave no place.
     """
     memory = replace(memory, pending=_still_pending(job, facts, memory))
-    memory, enough = _with_late_evidence(job, facts, memory, now)
+    memory, shown, enough = late_evidence.taken_in(job, facts, memory, now)
     if enough:
         return _enough(job, facts, memory, now, enough)
     ends, smaller = members_that_ended(job, facts, memory, left_behind, {each.newcomer for each in back}), ""
@@ -75,7 +76,7 @@ def after_ends(
         rule = rule_of(job, end.incident)
         if rule.response is not Response.REFILL:
             return _answered(job, facts, memory, now, incident=end.incident, message=end.described)
-        asks = rule.patience_seconds > 0
+        asks = rule.counts and late_evidence.may_show(end.described, rule.patience_seconds)
         place = _next_place(job, facts, memory, end, now=now, counts=rule.counts and not asks)
         if is_given_up(job, place):
             if end.was_member:
@@ -102,12 +103,7 @@ def after_ends(
         events.append(
             Event("Normal" if incident in NOBODYS_FAULT else "Warning", incident.value, why[:LONGEST_MESSAGE])
         )
-    return Accounted(memory, (*events, *given_up))
-
-
-def awaits_evidence(memory: Memory, worker: WorkerSeen) -> bool:
-    """Whether a worker that ended may still show who asked it to, so that its pod stays."""
-    return any(place.asked_at > 0 and place.key == key_of(worker.uid) for place in memory.pending)
+    return Accounted(memory, (*shown, *events, *given_up))
 
 
 def _still_pending(job: Job, facts: Facts, memory: Memory) -> tuple[Pending, ...]:
@@ -123,31 +119,6 @@ def _still_pending(job: Job, facts: Facts, memory: Memory) -> tuple[Pending, ...
         for place in memory.pending
         if place.group in groups and (place.asked_at > 0 or (place.group, place.index) not in members)
     )
-
-
-def _with_late_evidence(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Memory, str]:
-    """Of workers that said that they were asked to stop: somebody shows that, or the patience is over and their ends
-    count. With it why the job fails for that, in words; empty if it does not.
-    """
-    patience = rule_of(job, Incident.ASKED_TO_STOP).patience_seconds
-    ended = {key_of(worker.uid): worker for worker in facts.failed} if memory.pending else {}
-    for place in [place for place in memory.pending if place.asked_at > 0]:
-        worker = ended.get(place.key)
-        shown = worker is None or is_external(worker)
-        if not shown and 0 <= now - place.asked_at < patience:
-            continue
-        known = replace(place, asked_at=0.0, failures=place.failures + (not shown))
-        rows, successor = memory.workers, worker_name(job.name, place.group, place.index)
-        if not shown and facts.plan is not None:
-            rows = tuple(
-                row._replace(failures=min(row.failures + 1, MOST_FAILURES)) if member.name == successor else row
-                for member, row in zip(facts.plan.members, members_memory(memory, facts.plan), strict=True)
-            )
-        pending = tuple(known if each is place else each for each in memory.pending)
-        memory = replace(memory, pending=pending, workers=rows)
-        if is_given_up(job, known) and known.trained:
-            return memory, f"{place.replaces} was asked to stop, and nobody shows who asked"
-    return memory, ""
 
 
 def _next_place(job: Job, facts: Facts, memory: Memory, end: End, *, now: float, counts: bool) -> Pending:

@@ -21,7 +21,8 @@ from heterotrain_operator.core.outcomes import decision, ending
 from heterotrain_operator.core.state import Memory
 
 EVIDENCE_SECONDS = 90.0
-"""So long it may take until somebody shows who asked a worker to stop. A node that shuts down is `NotReady` only after
+"""So long it may take until it shows that an end is nobody's fault: who asked a worker to stop, or that one which
+answers nobody is lost with its node. A node that shuts down is `NotReady` only after
 `node-monitor-grace-period`, 50 s, and the operator sees that some time later.
 """
 
