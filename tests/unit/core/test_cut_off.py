@@ -176,7 +176,8 @@ def stays_there(made: World, looks: int) -> None:
         pod.phase, pod.exit_code, pod.message, pod.left, pod.answers = "Running", None, "", False, False
         made.tick(2.0)
         if B not in made.workers:
-            pod.gone_at = math.inf
+            # A pod that is deleted counts as disrupted, whoever deletes it.
+            pod.gone_at, pod.disrupted = math.inf, True
             made.workers[B] = pod
 
 

@@ -57,11 +57,11 @@ def taken_in(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Memory
 def _has_shown(place: Pending, worker: WorkerSeen | None) -> bool | None:
     """Whether it is sure by now that its end is nobody's fault, or that it is; None: not yet.
 
-    Who deletes a member that answers nobody is the operator itself, so that its deletion shows nothing. Where it
+    Who deletes a member that answers nobody is the operator itself, so that only its node shows anything. Where it
     ends by it, or goes, its machine works.
     """
     if _is_cut_off(place.why):
-        if worker is not None and (worker.node_lost or worker.disrupted):
+        if worker is not None and worker.node_lost:
             return True
         return False if worker is None or ended(worker) else None
     return True if worker is None or is_external(worker) else None
