@@ -11,6 +11,7 @@ from typing import Any
 
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
+from heterotrain_operator.core.fields import Rows
 
 MOST_PASSAGES = 16
 """Of each kind that are remembered."""
@@ -66,3 +67,6 @@ def _from_row(row: Any) -> Passage | None:
     if not (texts and is_whole(step, high=MAX_WHOLE) and is_number(at) and at >= 0):
         return None
     return Passage(name, step, float(at), why, other)
+
+
+PASSAGES = Rows(rows_of, from_rows, Passage.moved, measured=True)

@@ -13,6 +13,7 @@ from typing import Any
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
 from heterotrain_operator.core.columns import cut
+from heterotrain_operator.core.fields import Rows
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory
 
 MOST_REPLACEMENTS = 16
@@ -126,3 +127,7 @@ def removals_from(rows: Any) -> tuple[Removal, ...]:
         and is_text(row[0], MAX_NAME_LENGTH)
         and all(is_whole(number, high=MOST_TRIES) for number in row[1:3])
     )
+
+
+REPLACEMENTS = Rows(rows_of, from_rows, Replacement.moved, Replacement.rounded)
+REMOVALS = Rows(removal_rows, removals_from)

@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
-from heterotrain_operator.core import passages
-from heterotrain_operator.core import replacements as replacement_rows
-from heterotrain_operator.core.columns import BASELINE_DIGITS, COARSE_DIGITS, checked, cut
-from heterotrain_operator.core.passages import Passage
-from heterotrain_operator.core.pending import Pending, from_rows, rows_of
-from heterotrain_operator.core.replacements import Removal, Replacement
+from heterotrain_operator.core import fields
+from heterotrain_operator.core.columns import BASELINE_DIGITS, COARSE_DIGITS
+from heterotrain_operator.core.fields import MEASURED, Kept
+from heterotrain_operator.core.passages import PASSAGES, Passage
+from heterotrain_operator.core.pending import PENDING, Pending
+from heterotrain_operator.core.replacements import REMOVALS, REPLACEMENTS, Removal, Replacement
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers
 
 SCHEMA = 1
 """Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
 
-MAX_COUNT = MAX_WHOLE // 2
-"""The greatest number that a counter is read as, so that it can still count."""
-
 MAX_BYTES = 2**23
 """The longest value that is read: far above what any job's workers take."""
+
+_KEYS = "worker_keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ class Memory:
     newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
     """
 
-    plan_version: int = 0
-    generation: int = 0
+    plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
+    generation: Annotated[int, Kept(most=MAX_WHOLE)] = 0
     created_at: float | None = None
     started_at: float | None = None
     starting_at: float | None = None
@@ -80,17 +79,17 @@ class Memory:
     unexplained_at: float | None = None
     generation_at: float | None = None
     placements: int = 0
-    half_placed_at: float | None = None
-    most_placed: int = 0
+    half_placed_at: Annotated[float | None, MEASURED] = None
+    most_placed: Annotated[int, MEASURED] = 0
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1
-    progress_step: int = -1
-    progress_at: float | None = None
-    advanced_at: float | None = None
-    between_steps: bool = False
-    stepped: bool = False
-    slow_step_seconds: float = 0.0
+    progress_step: Annotated[int, MEASURED] = -1
+    progress_at: Annotated[float | None, MEASURED] = None
+    advanced_at: Annotated[float | None, MEASURED] = None
+    between_steps: Annotated[bool, MEASURED] = False
+    stepped: Annotated[bool, MEASURED] = False
+    slow_step_seconds: Annotated[float, Kept(measured=True, digits=None)] = 0.0
     outcome: str = ""
     ended_at: float | None = None
     reason: str = ""
@@ -99,43 +98,43 @@ class Memory:
     adjustments: int = 0
     resumed_step: int = -1
     resumed_from: str = ""
-    promised_seconds: float = 0.0
-    replaced_seconds: float = 0.0
-    retreated_seconds: float = 0.0
-    doubt: float = 0.0
+    promised_seconds: Annotated[float, MEASURED] = 0.0
+    replaced_seconds: Annotated[float, MEASURED] = 0.0
+    retreated_seconds: Annotated[float, MEASURED] = 0.0
+    doubt: Annotated[float, Kept(measured=True, most=1.0)] = 0.0
     missed_promises: int = 0
-    gathered: bool = False
-    kept_looks: int = 0
-    rested_on: float = 0.0
-    expected_steps: bool = False
-    judged: int = 0
+    gathered: Annotated[bool, MEASURED] = False
+    kept_looks: Annotated[int, MEASURED] = 0
+    rested_on: Annotated[float, MEASURED] = 0.0
+    expected_steps: Annotated[bool, MEASURED] = False
+    judged: Annotated[int, MEASURED] = 0
     start_seconds: float = 0.0
-    windows: int = 0
-    persistence: float = 0.0
+    windows: Annotated[int, MEASURED] = 0
+    persistence: Annotated[float, Kept(measured=True, least=-1.0, most=1.0, digits=COARSE_DIGITS)] = 0.0
     protocol: int = 1
     changing: bool = False
     joining: int = 0
     entering: str = ""
     leaving: str = ""
     unfit_at: float | None = None
-    changed_at: float | None = None
+    changed_at: Annotated[float | None, MEASURED] = None
     replacements: int = 0
     replaced_at: float | None = None
-    switching_at: float | None = None
-    switching: str = ""
-    switching_step: int = -1
-    switching_seconds: float = 0.0
-    transition_seconds: float = 0.0
-    idle_seconds: float = 0.0
+    switching_at: Annotated[float | None, MEASURED] = None
+    switching: Annotated[str, MEASURED] = ""
+    switching_step: Annotated[int, MEASURED] = -1
+    switching_seconds: Annotated[float, MEASURED] = 0.0
+    transition_seconds: Annotated[float, MEASURED] = 0.0
+    idle_seconds: Annotated[float, Kept(measured=True, digits=BASELINE_DIGITS)] = 0.0
     ending: bool = False
-    swaps: int = 0
-    joins: int = 0
-    leaves: int = 0
-    pending: tuple[Pending, ...] = ()
-    replacing: tuple[Replacement, ...] = ()
-    removed: tuple[Removal, ...] = ()
-    arrivals: tuple[Passage, ...] = ()
-    departures: tuple[Passage, ...] = ()
+    swaps: Annotated[int, MEASURED] = 0
+    joins: Annotated[int, MEASURED] = 0
+    leaves: Annotated[int, MEASURED] = 0
+    pending: Annotated[tuple[Pending, ...], PENDING] = ()
+    replacing: Annotated[tuple[Replacement, ...], REPLACEMENTS] = ()
+    removed: Annotated[tuple[Removal, ...], REMOVALS] = ()
+    arrivals: Annotated[tuple[Passage, ...], PASSAGES] = ()
+    departures: Annotated[tuple[Passage, ...], PASSAGES] = ()
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -145,29 +144,18 @@ class Memory:
 
     def moved(self, seconds: float) -> Memory:
         """With all moments so much later, as after the clock has leapt."""
-        moments = {name: getattr(self, name) for name in _MOMENTS}
-        return replace(
-            self,
-            workers=tuple(
-                worker._replace(silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
-                for worker in self.workers
-            ),
-            pending=tuple(each.moved(seconds) for each in self.pending),
-            replacing=tuple(each.moved(seconds) for each in self.replacing),
-            arrivals=tuple(each.moved(seconds) for each in self.arrivals),
-            departures=tuple(each.moved(seconds) for each in self.departures),
-            **{name: moment + seconds for name, moment in moments.items() if moment is not None},
+        workers = tuple(
+            worker._replace(silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
+            for worker in self.workers
         )
+        return fields.moved(self, seconds, workers=workers)
 
     def same_but_measurements(self, other: Memory) -> bool:
         """Whether losing the difference would cost only measurements, which can be taken again.
 
         Memory at another batch than the present one cannot: that batch may not come again.
         """
-        tables = (self._learned, self.pending, self.replacing, self.removed)
-        return tables == (other._learned, other.pending, other.replacing, other.removed) and all(
-            getattr(self, each.name) == getattr(other, each.name) for each in _JOB_FIELDS if each.name not in _MEASURED
-        )
+        return self._learned == other._learned and fields.same_but_measurements(self, other)
 
     @property
     def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[int], list[int]]:
@@ -186,41 +174,14 @@ class Memory:
     def rounded(self, before: Memory | None = None) -> Memory:
         """With every worker's numbers cut to the digits that are kept; `before` is the memory that this one follows."""
         known = before.workers if before is not None and len(before.workers) == len(self.workers) else ()
-        return replace(
-            self,
-            promised_seconds=cut(self.promised_seconds),
-            replaced_seconds=cut(self.replaced_seconds),
-            retreated_seconds=cut(self.retreated_seconds),
-            doubt=cut(self.doubt),
-            rested_on=cut(self.rested_on),
-            start_seconds=cut(self.start_seconds),
-            persistence=cut(self.persistence, COARSE_DIGITS),
-            switching_seconds=cut(self.switching_seconds),
-            transition_seconds=cut(self.transition_seconds),
-            idle_seconds=cut(self.idle_seconds, BASELINE_DIGITS),
-            pending=tuple(each.rounded() for each in self.pending),
-            replacing=tuple(each.rounded() for each in self.replacing),
-            workers=rounded_workers(self.workers, known or (NOBODY,) * len(self.workers)),
-        )
+        workers = rounded_workers(self.workers, known or (NOBODY,) * len(self.workers))
+        return fields.rounded(self, workers=workers)
 
     def to_json(self) -> str:
         """The value as it is stored; what equals its default is left out."""
-        document: dict[str, Any] = {"schema": SCHEMA}
-        for each in _JOB_FIELDS:
-            value = getattr(self, each.name)
-            if value != each.default:
-                document[each.name] = value
+        document: dict[str, Any] = {"schema": SCHEMA, **fields.stored(self)}
         if any(worker.key for worker in self.workers):
             document[_KEYS] = "".join(worker.key or NO_KEY for worker in self.workers)
-        if self.pending:
-            document["pending"] = rows_of(self.pending)
-        if self.replacing:
-            document["replacing"] = replacement_rows.rows_of(self.replacing)
-        if self.removed:
-            document["removed"] = replacement_rows.removal_rows(self.removed)
-        for name in _PASSAGES:
-            if getattr(self, name):
-                document[name] = passages.rows_of(getattr(self, name))
         document["workers"] = [worker.row() for worker in self.workers]
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
@@ -242,89 +203,8 @@ class Memory:
         rows = document.get("workers", [])
         if not isinstance(rows, list):
             raise ValueError(f"memory.workers: expected a list, found {shown(rows)}")
-        values = {
-            each.name: checked(document[each.name], each.default, f"memory.{each.name}")
-            for each in _JOB_FIELDS
-            if each.name in document
-        }
-        _bound(values)
         workers = map(WorkerMemory.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
-        return cls(
-            workers=tuple(workers),
-            pending=from_rows(document.get("pending", [])),
-            replacing=replacement_rows.from_rows(document.get("replacing", [])),
-            removed=replacement_rows.removals_from(document.get("removed", [])),
-            arrivals=passages.from_rows(document.get("arrivals", [])),
-            departures=passages.from_rows(document.get("departures", [])),
-            **values,
-        )
-
-
-_MEASURED = frozenset(
-    {
-        "progress_step",
-        "progress_at",
-        "advanced_at",
-        "between_steps",
-        "stepped",
-        "slow_step_seconds",
-        "changed_at",
-        "half_placed_at",
-        "most_placed",
-        "promised_seconds",
-        "replaced_seconds",
-        "retreated_seconds",
-        "kept_looks",
-        "rested_on",
-        "expected_steps",
-        "doubt",
-        "gathered",
-        "judged",
-        "windows",
-        "persistence",
-        "switching_at",
-        "switching",
-        "switching_step",
-        "switching_seconds",
-        "transition_seconds",
-        "idle_seconds",
-        "swaps",
-        "joins",
-        "leaves",
-    }
-)
-_PROMISES = (
-    "rested_on",
-    "promised_seconds",
-    "replaced_seconds",
-    "retreated_seconds",
-    "slow_step_seconds",
-    "start_seconds",
-    "switching_seconds",
-    "transition_seconds",
-    "idle_seconds",
-)
-_MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
-_TABLES = ("workers", "pending", "replacing", "removed", "arrivals", "departures")
-_PASSAGES = ("arrivals", "departures")
-_VERSIONS = ("plan_version", "generation")
-_KEYS = "worker_keys"
-_JOB_FIELDS = tuple(each for each in fields(Memory) if each.name not in _TABLES)
-
-
-def _bound(values: dict[str, Any]) -> None:
-    """Bring numbers that nothing can have left within what decisions can do arithmetic with."""
-    for each in _JOB_FIELDS:
-        if isinstance(each.default, int) and each.name in values:
-            greatest = MAX_WHOLE if each.name in _VERSIONS else MAX_COUNT
-            values[each.name] = min(max(values[each.name], min(each.default, 0)), greatest)
-    for name in _PROMISES:
-        if name in values:
-            values[name] = max(values[name], 0.0)
-    if "doubt" in values:
-        values["doubt"] = min(max(values["doubt"], 0.0), 1.0)
-    if "persistence" in values:
-        values["persistence"] = min(max(values["persistence"], -1.0), 1.0)
+        return fields.read(cls, document, "memory", workers=tuple(workers))
 
 
 def _keys_in(text: Any, workers: int) -> Iterable[str]:

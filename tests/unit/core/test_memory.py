@@ -14,6 +14,7 @@ from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of, cut, cut_all
+from heterotrain_operator.core.fields import layout_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
@@ -69,6 +70,26 @@ def test_memory_reads_back_as_it_was_written(
         plan_version=number, started_at=moment, draining=flag, between_steps=flag, message=text, workers=tuple(workers)
     )
     assert Memory.from_json(memory.to_json()) == memory
+
+
+def plain_fields(kind: type[Any]) -> list[tuple[str, Any]]:
+    """Names and defaults of what a value keeps in the one object, with those of the values within it."""
+    layout = layout_of(kind)
+    within = [each for _, part in layout.parts for each in plain_fields(part)]
+    return [(name, default) for name, default, _ in layout.plain] + within
+
+
+def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() -> None:
+    names = [name for name, _ in plain_fields(Memory)]
+    assert len(set(names)) == len(names)
+    assert not {"schema", "workers", "worker_keys"} & set(names)
+
+
+def test_every_field_of_a_job_is_read_as_it_was_stored_by_its_name() -> None:
+    other = {type(None): 7.5, bool: True, int: 3, float: 0.5, str: "x"}
+    document = {name: other[type(default)] for name, default in plain_fields(Memory)}
+    text = json.dumps({"schema": 1, **document, "workers": []})
+    assert json.loads(Memory.from_json(text).rounded().to_json()) == json.loads(text)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, worker_name
+from heterotrain_operator.core.fields import MAX_COUNT
 from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.lifecycle.following import is_carried_out, stayers
 from heterotrain_operator.core.lifecycle.newcomer_speed import Forecast, forecast
@@ -22,7 +23,7 @@ from heterotrain_operator.core.lifecycle.returning import Returning, returning
 from heterotrain_operator.core.lifecycle.vacancies import new_index
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
-from heterotrain_operator.core.state import MAX_COUNT, Memory, members_memory
+from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.verdict import Verdict

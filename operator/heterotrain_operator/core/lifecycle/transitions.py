@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.fields import MAX_COUNT
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.lifecycle.membership import Change
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.state import MAX_COUNT, Memory
+from heterotrain_operator.core.state import Memory
 
 LEAST_SECONDS = 0.05
 """A shorter standstill is within what the estimate errs by."""
