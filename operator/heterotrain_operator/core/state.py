@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
-from heterotrain_operator.core.columns import BASELINE_DIGITS, COARSE_DIGITS
+from heterotrain_operator.core.columns import BASELINE_DIGITS
 from heterotrain_operator.core.fields import MEASURED, Kept
 from heterotrain_operator.core.passages import PASSAGES, Passage
 from heterotrain_operator.core.pending import PENDING, Pending
+from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.replacements import REMOVALS, REPLACEMENTS, Removal, Replacement
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers
 
@@ -47,8 +48,7 @@ class Memory:
     kept, and the `doubt` about such promises (a share of the step) after `missed_promises` of them are those of
     `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
     (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
-    `start_seconds` is how long the present workers took from nothing to their first plan. So many `windows` were
-    compared with those before them, up to a bound, with this `persistence` (`prediction/roughness.py`). The estimates
+    `start_seconds` is how long the present workers took from nothing to their first plan. The estimates
     that chose the batches `rested_on` so many steps, counted as independent ones (`patience.py`). All members speak
     this `protocol`, by which they meet. `changing`: nobody was seen yet who follows the members of the active plan, of
     which the last so many (`joining`) have not trained; `changed_at` is since when that is due, or was seen
@@ -109,8 +109,6 @@ class Memory:
     expected_steps: Annotated[bool, MEASURED] = False
     judged: Annotated[int, MEASURED] = 0
     start_seconds: float = 0.0
-    windows: Annotated[int, MEASURED] = 0
-    persistence: Annotated[float, Kept(measured=True, least=-1.0, most=1.0, digits=COARSE_DIGITS)] = 0.0
     protocol: int = 1
     changing: bool = False
     joining: int = 0
@@ -130,6 +128,7 @@ class Memory:
     swaps: Annotated[int, MEASURED] = 0
     joins: Annotated[int, MEASURED] = 0
     leaves: Annotated[int, MEASURED] = 0
+    roughness: Roughness = field(default_factory=Roughness)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()
     replacing: Annotated[tuple[Replacement, ...], REPLACEMENTS] = ()
     removed: Annotated[tuple[Removal, ...], REMOVALS] = ()

@@ -28,6 +28,7 @@ from heterotrain_operator.core.prediction.roughness import (
     DRIFT_HISTORY,
     TREND,
     WINDOWS,
+    Roughness,
     history_of,
     persistence_after,
     roughness_after,
@@ -177,7 +178,7 @@ def _measured(
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
     """
-    known, history = memory.workers, history_of(memory.persistence)
+    known, history = memory.workers, history_of(memory.roughness.persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
     found = [
         window_of(worker.step_time, counters) if counters is not None and member.batch_size > 0 else None
@@ -262,9 +263,10 @@ def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Mem
     if not surprises:
         return memory, {}
     newest = list(surprises.values())
-    persistence = persistence_after(memory.persistence, memory.windows, newest, [each.surprise / 10 for each in known])
-    rough = roughness_after([each.roughness / 100 for each in known], persistence, memory.windows, newest)
-    memory = replace(memory, windows=min(memory.windows + 1, WINDOWS), persistence=persistence)
+    windows, before = memory.roughness.windows, [each.surprise / 10 for each in known]
+    persistence = persistence_after(memory.roughness.persistence, windows, newest, before)
+    rough = roughness_after([each.roughness / 100 for each in known], persistence, windows, newest)
+    memory = replace(memory, roughness=Roughness(min(windows + 1, WINDOWS), persistence))
     return memory, {
         rank: (100 * roughness, 10 * surprise)
         for (rank, surprise), roughness in zip(surprises.items(), rough, strict=True)
