@@ -15,6 +15,7 @@ from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, show
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.columns import BASELINE_DIGITS
 from heterotrain_operator.core.fields import MEASURED, Kept
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.passages import PASSAGES, Passage
 from heterotrain_operator.core.pending import PENDING, Pending
 from heterotrain_operator.core.prediction.roughness import Roughness
@@ -43,18 +44,15 @@ class Memory:
     raised, and training had come so far by then (-1: it has not, or training has got past it since). `stepped`: this
     generation of workers has committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans
     that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
-    not), whose UID was `resumed_from`. What the active plan promised, what the one before it took, and what one took
-    that was taken back by half (own seconds of a step; `expected_steps`: with noise), at how many looks the promise was
-    kept, and the `doubt` about such promises (a share of the step) after `missed_promises` of them are those of
-    `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
-    (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
-    `start_seconds` is how long the present workers took from nothing to their first plan. The estimates
-    that chose the batches `rested_on` so many steps, counted as independent ones (`patience.py`). All members speak
-    this `protocol`, by which they meet. `changing`: nobody was seen yet who follows the members of the active plan, of
-    which the last so many (`joining`) have not trained; `changed_at` is since when that is due, or was seen
-    (`lifecycle/following.py`). `entering` are the keys of members that were to join, and have not said yet that they
-    train, one after the other. `leaving` are the keys of workers that an earlier plan named and that still live, one
-    after the other; since `unfit_at` members that are not wanted any more stay, for the others cannot do without them
+    not), whose UID was `resumed_from`. `gathered`: windows were closed for a decision that waits for workers which were
+    not read (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
+    `start_seconds` is how long the present workers took from nothing to their first plan. The estimates that chose the
+    batches `rested_on` so many steps, counted as independent ones (`patience.py`). All members speak this `protocol`,
+    by which they meet. `changing`: nobody was seen yet who follows the members of the active plan, of which the last so
+    many (`joining`) have not trained; `changed_at` is since when that is due, or was seen (`lifecycle/following.py`).
+    `entering` are the keys of members that were to join, and have not said yet that they train, one after the other.
+    `leaving` are the keys of workers that an earlier plan named and that still live, one after the other; since
+    `unfit_at` members that are not wanted any more stay, for the others cannot do without them
     (`lifecycle/elastic.py`); and `pending` are places whose workers are lacking (`lifecycle/refill.py`).
 
     `ending`: the first member that was left has finished, so that the job is over once the others have ended.
@@ -98,15 +96,8 @@ class Memory:
     adjustments: int = 0
     resumed_step: int = -1
     resumed_from: str = ""
-    promised_seconds: Annotated[float, MEASURED] = 0.0
-    replaced_seconds: Annotated[float, MEASURED] = 0.0
-    retreated_seconds: Annotated[float, MEASURED] = 0.0
-    doubt: Annotated[float, Kept(measured=True, most=1.0)] = 0.0
-    missed_promises: int = 0
     gathered: Annotated[bool, MEASURED] = False
-    kept_looks: Annotated[int, MEASURED] = 0
     rested_on: Annotated[float, MEASURED] = 0.0
-    expected_steps: Annotated[bool, MEASURED] = False
     judged: Annotated[int, MEASURED] = 0
     start_seconds: float = 0.0
     protocol: int = 1
@@ -128,6 +119,7 @@ class Memory:
     swaps: Annotated[int, MEASURED] = 0
     joins: Annotated[int, MEASURED] = 0
     leaves: Annotated[int, MEASURED] = 0
+    promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()
     replacing: Annotated[tuple[Replacement, ...], REPLACEMENTS] = ()

@@ -15,6 +15,7 @@ from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of, cut, cut_all
 from heterotrain_operator.core.fields import layout_of
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
@@ -349,7 +350,7 @@ def test_keys_cost_few_bytes_and_none_where_they_are_not_known() -> None:
 
 @pytest.mark.parametrize("doubt", [0.0, 0.5, 0.99999999, 1.0])
 def test_doubt_reads_back_as_it_was_however_many_promises_were_missed(doubt: float) -> None:
-    memory = Memory(doubt=doubt, missed_promises=20)
+    memory = Memory(promises=Promises(doubt=doubt, missed_promises=20))
     assert Memory.from_json(memory.to_json()) == memory
 
 

@@ -16,9 +16,10 @@ from heterotrain_operator.core.batching.patience import evidence_of, with_patien
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
 from heterotrain_operator.core.batching.retries import with_idle
-from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
+from heterotrain_operator.core.batching.rollback import reviewed
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu, listed
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.elasticity import after_window
@@ -208,7 +209,7 @@ def _measured(
         else:
             workers.append(worker)
     if any(each is not None and each.jumped for each in taken):
-        memory = without_doubt(memory)
+        memory = replace(memory, promises=Promises())
     # Of a window in which the speed jumped, the steps at the new one tell how slow a worker is.
     windows = [each and (each.estimate if each.jumped else each.window) for each in taken]
     return replace(memory, workers=tuple(workers)), windows, remarks

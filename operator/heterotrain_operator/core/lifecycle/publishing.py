@@ -10,8 +10,9 @@ from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.retries import after_plan
-from heterotrain_operator.core.batching.rollback import promised, without_doubt
+from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import JUMPED, expected_at
@@ -138,7 +139,8 @@ def changed_plan(
     `entering` have not said yet that they train, and workers with the keys `leaving` are to leave.
     """
     return replace(
-        without_doubt(memory),
+        memory,
+        promises=Promises(),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
@@ -161,7 +163,8 @@ def started_plan(
     passed = memory.progress_step > memory.script_error_step
     started = now - memory.starting_at if memory.starting_at is not None else 0.0
     return replace(
-        without_doubt(memory),
+        memory,
+        promises=Promises(),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
