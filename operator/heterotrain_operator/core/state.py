@@ -15,6 +15,7 @@ from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, show
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.columns import BASELINE_DIGITS
 from heterotrain_operator.core.fields import MEASURED, Kept
+from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.passages import PASSAGES, Passage
 from heterotrain_operator.core.pending import PENDING, Pending
@@ -38,14 +39,13 @@ class Memory:
     `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. `interruptions` are the
     restarts that did not count, one soon after the other, and `generation_at` is when the present workers got their
     first plan; `unexplained_at`: since then workers have ended who say that they were asked to stop, and nobody else
-    does. `placements` are the tries to place all workers that were given up; since `half_placed_at` only some have
-    places, at most `most_placed`. `draining`: all pods are being deleted, and none is created before `restart_at`.
-    `outcome`, once set, is final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script
-    raised, and training had come so far by then (-1: it has not, or training has got past it since). `stepped`: this
-    generation of workers has committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans
-    that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
-    not), whose UID was `resumed_from`. `gathered`: windows were closed for a decision that waits for workers which were
-    not read (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
+    does. `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is
+    final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had
+    come so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
+    committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches only.
+    Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did not), whose UID was
+    `resumed_from`. `gathered`: windows were closed for a decision that waits for workers which were not read
+    (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
     `start_seconds` is how long the present workers took from nothing to their first plan. The estimates that chose the
     batches `rested_on` so many steps, counted as independent ones (`patience.py`). All members speak this `protocol`,
     by which they meet. `changing`: nobody was seen yet who follows the members of the active plan, of which the last so
@@ -76,9 +76,6 @@ class Memory:
     interruptions: int = 0
     unexplained_at: float | None = None
     generation_at: float | None = None
-    placements: int = 0
-    half_placed_at: Annotated[float | None, MEASURED] = None
-    most_placed: Annotated[int, MEASURED] = 0
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1
@@ -119,6 +116,7 @@ class Memory:
     swaps: Annotated[int, MEASURED] = 0
     joins: Annotated[int, MEASURED] = 0
     leaves: Annotated[int, MEASURED] = 0
+    placing: Placing = field(default_factory=Placing)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()

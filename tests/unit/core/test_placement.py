@@ -11,7 +11,6 @@ from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.lifecycle.chance import fraction
 from heterotrain_operator.core.lifecycle.placement import LET_GO, patience_seconds
 from heterotrain_operator.core.model import Decision, Group, Job
-from heterotrain_operator.core.state import Memory
 from unit.core.traces import World
 
 
@@ -146,8 +145,7 @@ def test_short_deadline_is_waited_for_without_letting_go() -> None:
 
 
 def test_patience_differs_from_job_to_job_and_from_try_to_try() -> None:
-    tries = [replace(Memory(), placements=n) for n in range(5)]
-    found = {patience_seconds(four_workers(name), memory) for name in ("a", "b", "c") for memory in tries}
+    found = {patience_seconds(four_workers(name), tries) for name in ("a", "b", "c") for tries in range(5)}
     assert len(found) == 15
     assert all(150 <= seconds < 300 for seconds in found)
 

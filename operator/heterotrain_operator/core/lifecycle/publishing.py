@@ -12,6 +12,7 @@ from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
@@ -173,9 +174,7 @@ def started_plan(
         unexplained_at=None,
         starting_at=None,
         restart_at=None,
-        placements=0,
-        half_placed_at=None,
-        most_placed=0,
+        placing=Placing(),
         pods_created_at=None,
         progress_step=-1,
         progress_at=now,

@@ -26,7 +26,7 @@ from heterotrain_operator.core.facts import (
     rejected,
     surplus,
 )
-from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
+from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go
 from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.readiness import blind, unready
@@ -80,7 +80,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     if not workers.infeasible and not workers.unready and not workers.unwanted:
         return _publish(job, facts, memory, now)
     wanted = sum(group.replicas for group in job.groups)
-    memory = watched(workers.holding(facts), wanted, memory, now)
+    memory = replace(memory, placing=memory.placing.watched(workers.holding(facts), wanted, now))
     warnings = tuple(_rejection(worker) for worker in workers.turned_away if worker.deleting_since is None)
     if now - (memory.starting_at if memory.starting_at is not None else now) > job.startup_deadline_seconds:
         message = _deadline_passed(job, facts, workers, memory)
