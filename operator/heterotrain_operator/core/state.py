@@ -17,6 +17,7 @@ from heterotrain_operator.core.columns import BASELINE_DIGITS
 from heterotrain_operator.core.fields import MEASURED, Kept
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.passages import PASSAGES, Passage
 from heterotrain_operator.core.pending import PENDING, Pending
 from heterotrain_operator.core.prediction.roughness import Roughness
@@ -43,17 +44,16 @@ class Memory:
     final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had
     come so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
     committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches only.
-    Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did not), whose UID was
-    `resumed_from`. `gathered`: windows were closed for a decision that waits for workers which were not read
-    (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
-    `start_seconds` is how long the present workers took from nothing to their first plan. The estimates that chose the
-    batches `rested_on` so many steps, counted as independent ones (`patience.py`). All members speak this `protocol`,
-    by which they meet. `changing`: nobody was seen yet who follows the members of the active plan, of which the last so
-    many (`joining`) have not trained; `changed_at` is since when that is due, or was seen (`lifecycle/following.py`).
-    `entering` are the keys of members that were to join, and have not said yet that they train, one after the other.
-    `leaving` are the keys of workers that an earlier plan named and that still live, one after the other; since
-    `unfit_at` members that are not wanted any more stay, for the others cannot do without them
-    (`lifecycle/elastic.py`); and `pending` are places whose workers are lacking (`lifecycle/refill.py`).
+    `gathered`: windows were closed for a decision that waits for workers which were not read (`quorum.py`). `judged`
+    are the intervals after which workers were judged (`stragglers/watch.py`), and `start_seconds` is how long the
+    present workers took from nothing to their first plan. The estimates that chose the batches `rested_on` so many
+    steps, counted as independent ones (`patience.py`). All members speak this `protocol`, by which they meet.
+    `changing`: nobody was seen yet who follows the members of the active plan, of which the last so many (`joining`)
+    have not trained; `changed_at` is since when that is due, or was seen (`lifecycle/following.py`). `entering` are the
+    keys of members that were to join, and have not said yet that they train, one after the other. `leaving` are the
+    keys of workers that an earlier plan named and that still live, one after the other; since `unfit_at` members that
+    are not wanted any more stay, for the others cannot do without them (`lifecycle/elastic.py`); and `pending` are
+    places whose workers are lacking (`lifecycle/refill.py`).
 
     `ending`: the first member that was left has finished, so that the job is over once the others have ended.
 
@@ -91,8 +91,6 @@ class Memory:
     message: str = ""
     stage: int = 0
     adjustments: int = 0
-    resumed_step: int = -1
-    resumed_from: str = ""
     gathered: Annotated[bool, MEASURED] = False
     rested_on: Annotated[float, MEASURED] = 0.0
     judged: Annotated[int, MEASURED] = 0
@@ -117,6 +115,7 @@ class Memory:
     joins: Annotated[int, MEASURED] = 0
     leaves: Annotated[int, MEASURED] = 0
     placing: Placing = field(default_factory=Placing)
+    resumed: Resumed = field(default_factory=Resumed)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()

@@ -314,7 +314,7 @@ def test_job_that_goes_on_from_an_earlier_ones_checkpoint_says_so_once(uid: str,
     first = world.tick()
     assert [event.reason for event in first.events] == ["ResumedFromEarlierJob"]
     assert f"at step 40, from a checkpoint of an earlier job {said}" in first.events[0].message
-    assert (world.memory.resumed_step, world.memory.resumed_from) == (40, uid)
+    assert (world.memory.resumed.resumed_step, world.memory.resumed.resumed_from) == (40, uid)
     for _ in range(3):
         world.train(1)
         take_over(world, uid=uid)
@@ -324,5 +324,5 @@ def test_job_that_goes_on_from_an_earlier_ones_checkpoint_says_so_once(uid: str,
 def test_job_that_begins_again_has_taken_nothing_over() -> None:
     world = hetero_world()
     world.run(3)
-    assert world.memory.resumed_step == -1
+    assert world.memory.resumed.resumed_step == -1
     assert all(event.reason != "ResumedFromEarlierJob" for decision in world.decisions for event in decision.events)

@@ -12,6 +12,7 @@ from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
+from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
 from heterotrain_operator.core.passages import MOST_PASSAGES, Passage
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
@@ -259,7 +260,7 @@ def test_odd_measurement_is_left_out(odd: float) -> None:
 
 def test_what_an_earlier_job_has_trained_is_told() -> None:
     assert "resumedFrom" not in status()
-    found = status(memory=replace(MEMORY, resumed_step=40, resumed_from="the earlier UID"))
+    found = status(memory=replace(MEMORY, resumed=Resumed(40, "the earlier UID")))
     assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
 from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
 from heterotrain_operator.core.state import Memory
@@ -64,7 +65,7 @@ def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now:
 def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, Event | None]:
     """Remember, and report once, that training has gone on from what an earlier job of this name left."""
     found = [m.metrics for m in members if m.metrics is not None and m.metrics.resumed_step is not None]
-    if not found or found[0].resumed_step is None or memory.resumed_step >= 0:
+    if not found or found[0].resumed_step is None or memory.resumed.resumed_step >= 0:
         return memory, None
     step, uid = found[0].resumed_step, found[0].resumed_from
     whose = f"of the UID {uid}" if uid else "which does not say its UID"
@@ -72,7 +73,7 @@ def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, E
         f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin again under this "
         "name, set spec.checkpoint.resume: Never"
     )
-    return replace(memory, resumed_step=step, resumed_from=uid), Event("Normal", "ResumedFromEarlierJob", message)
+    return replace(memory, resumed=Resumed(step, uid)), Event("Normal", "ResumedFromEarlierJob", message)
 
 
 def all_silent(members: Sequence[WorkerSeen], states: States) -> str:

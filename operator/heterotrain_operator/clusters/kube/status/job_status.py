@@ -141,9 +141,9 @@ def _percent(part: float | None) -> int | None:
 
 def _resumed_from(memory: Memory) -> dict[str, Any] | None:
     """What an earlier job of this name has trained, where training went on from that."""
-    if not 0 <= memory.resumed_step <= MAX_STEPS:
+    if not 0 <= memory.resumed.resumed_step <= MAX_STEPS:
         return None
-    return {"step": memory.resumed_step, "jobUid": memory.resumed_from[:MAX_NAME]}
+    return {"step": memory.resumed.resumed_step, "jobUid": memory.resumed.resumed_from[:MAX_NAME]}
 
 
 def _evaluation(seen: Seen) -> Entry | None:
