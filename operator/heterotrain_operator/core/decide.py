@@ -72,8 +72,9 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if job.failure_policy == "RestartAll" and can_change(job, facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
-    if memory.draining and (memory.replacing or memory.removed or memory.switching):
-        memory = replace(memory, replacing=(), removed=(), switching="", switching_at=None)  # all places begin again
+    if memory.draining and (memory.replacing or memory.removed or memory.transitions.switching):
+        # All places begin again.
+        memory = replace(memory, replacing=(), removed=(), transitions=memory.transitions.settled())
     if memory.replacing and (memory.outcome or (facts.plan is not None and not is_elastic(job))):
         decided, memory = replacing.ended_all(job, facts, decided, memory, now)
     if news is not None or arrived:

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
-from heterotrain_operator.core.columns import BASELINE_DIGITS
 from heterotrain_operator.core.fields import MEASURED, Kept
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.memory.resumed import Resumed
+from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.passages import PASSAGES, Passage
 from heterotrain_operator.core.pending import PENDING, Pending
 from heterotrain_operator.core.prediction.roughness import Roughness
@@ -59,10 +59,7 @@ class Memory:
 
     `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
     began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
-    (`lifecycle/removing.py`). A change of the members was published at `switching_at`, when `switching_step` steps were
-    committed that took `switching_seconds` each; such changes have stood still for `transition_seconds` in the mean,
-    `idle_seconds` in all, and so many of them were `swaps`, `joins` and `leaves` (`lifecycle/transitions.py`). The
-    newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
+    (`lifecycle/removing.py`). The newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
     """
 
     plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
@@ -104,18 +101,10 @@ class Memory:
     changed_at: Annotated[float | None, MEASURED] = None
     replacements: int = 0
     replaced_at: float | None = None
-    switching_at: Annotated[float | None, MEASURED] = None
-    switching: Annotated[str, MEASURED] = ""
-    switching_step: Annotated[int, MEASURED] = -1
-    switching_seconds: Annotated[float, MEASURED] = 0.0
-    transition_seconds: Annotated[float, MEASURED] = 0.0
-    idle_seconds: Annotated[float, Kept(measured=True, digits=BASELINE_DIGITS)] = 0.0
     ending: bool = False
-    swaps: Annotated[int, MEASURED] = 0
-    joins: Annotated[int, MEASURED] = 0
-    leaves: Annotated[int, MEASURED] = 0
     placing: Placing = field(default_factory=Placing)
     resumed: Resumed = field(default_factory=Resumed)
+    transitions: Transitions = field(default_factory=Transitions)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()

@@ -8,6 +8,7 @@ import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.facts import NAMED
+from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.passages import MOST_PASSAGES, Passage, from_rows, rows_of
 from heterotrain_operator.core.state import Memory
@@ -124,18 +125,18 @@ def test_standstill_of_all_changes_is_counted() -> None:
     world = elastic_world()
     resize(world, 4)
     settled(world)
-    once = world.memory.idle_seconds
+    once = world.memory.transitions.idle_seconds
     assert once > 0
     resize(world, 3)
     settled(world)
-    assert world.memory.idle_seconds > once
+    assert world.memory.transitions.idle_seconds > once
 
 
 def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered() -> None:
     each = Passage("job-a-3", 12, 5.0, "more workers are wanted")
     assert from_rows(rows_of([each])) == (each,)
     assert len(from_rows(rows_of([each] * 40))) == MOST_PASSAGES
-    memory = Memory(arrivals=(each,), departures=(each, each), idle_seconds=1.25)
+    memory = Memory(arrivals=(each,), departures=(each, each), transitions=Transitions(idle_seconds=1.25))
     assert Memory.from_json(memory.to_json()) == memory
     assert memory.moved(10).arrivals[0].at == 15.0
 

@@ -184,13 +184,13 @@ def test_restart_is_counted_as_no_change_of_members() -> None:
     made.job = replace(made.job, groups=(Group("a", 7),))
     made.tick()
     made.tick()
-    assert made.memory.switching == "join"
+    assert made.memory.transitions.switching == "join"
     made.workers["job-a-1"].end(137)
     for _ in range(8):
         made.train(2)
         made.tick(5)
     assert made.memory.restarts == 1
-    assert (made.memory.joins, made.memory.switching) == (0, "")
+    assert (made.memory.transitions.joins, made.memory.transitions.switching) == (0, "")
 
 
 def test_straggler_that_is_about_to_leave_is_not_deleted_while_the_job_ends() -> None:
@@ -650,8 +650,8 @@ def test_standstill_of_a_change_is_measured_and_is_what_a_replacement_costs() ->
     made = world()
     slowed(made)
     made.run(20)
-    assert (made.memory.swaps, made.memory.joins, made.memory.leaves) == (1, 0, 0)
-    assert 0 < made.memory.transition_seconds < 5
+    assert (made.memory.transitions.swaps, made.memory.transitions.joins, made.memory.transitions.leaves) == (1, 0, 0)
+    assert 0 < made.memory.transitions.transition_seconds < 5
     slowed(made, "job-a-4", factor=1.5)
     last = made.run(20)
     ahead = next(v.outlooks for each in last for v in each.stragglers if v.outlooks is not None)

@@ -169,7 +169,7 @@ def replacement_seconds(memory: Memory) -> float:
     others a whole start.
     """
     if memory.protocol >= MEMBERS_CHANGE:
-        return memory.transition_seconds or ASSUMED_TRANSITION_SECONDS
+        return memory.transitions.transition_seconds or ASSUMED_TRANSITION_SECONDS
     if 0 < memory.start_seconds <= GREATEST_RESTART_SECONDS:
         return memory.start_seconds
     return ASSUMED_RESTART_SECONDS
