@@ -14,6 +14,7 @@ from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.fields import MEASURED, Kept
+from heterotrain_operator.core.memory.following import Following
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.memory.resumed import Resumed
@@ -47,15 +48,8 @@ class Memory:
     `gathered`: windows were closed for a decision that waits for workers which were not read (`quorum.py`). `judged`
     are the intervals after which workers were judged (`stragglers/watch.py`), and `start_seconds` is how long the
     present workers took from nothing to their first plan. The estimates that chose the batches `rested_on` so many
-    steps, counted as independent ones (`patience.py`). All members speak this `protocol`, by which they meet.
-    `changing`: nobody was seen yet who follows the members of the active plan, of which the last so many (`joining`)
-    have not trained; `changed_at` is since when that is due, or was seen (`lifecycle/following.py`). `entering` are the
-    keys of members that were to join, and have not said yet that they train, one after the other. `leaving` are the
-    keys of workers that an earlier plan named and that still live, one after the other; since `unfit_at` members that
-    are not wanted any more stay, for the others cannot do without them (`lifecycle/elastic.py`); and `pending` are
-    places whose workers are lacking (`lifecycle/refill.py`).
-
-    `ending`: the first member that was left has finished, so that the job is over once the others have ended.
+    steps, counted as independent ones (`patience.py`). All members speak this `protocol`, by which they meet. `pending`
+    are places whose workers are lacking (`lifecycle/refill.py`).
 
     `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
     began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
@@ -93,17 +87,11 @@ class Memory:
     judged: Annotated[int, MEASURED] = 0
     start_seconds: float = 0.0
     protocol: int = 1
-    changing: bool = False
-    joining: int = 0
-    entering: str = ""
-    leaving: str = ""
-    unfit_at: float | None = None
-    changed_at: Annotated[float | None, MEASURED] = None
     replacements: int = 0
     replaced_at: float | None = None
-    ending: bool = False
     placing: Placing = field(default_factory=Placing)
     resumed: Resumed = field(default_factory=Resumed)
+    following: Following = field(default_factory=Following)
     transitions: Transitions = field(default_factory=Transitions)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)

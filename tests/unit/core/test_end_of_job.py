@@ -96,7 +96,7 @@ def test_job_of_which_a_later_member_has_finished_starts_again_if_the_rest_end()
     assert world.tick().phase == "Running"
     world.workers[B].end(137)
     assert world.tick().phase == "Restarting"
-    assert not world.memory.ending
+    assert not world.memory.following.ending
 
 
 @pytest.mark.parametrize("protocol", [1, 2])

@@ -133,7 +133,7 @@ def test_worker_that_has_told_that_it_trains_is_a_member_whatever_is_read_of_it_
     pod = world.workers[newcomer]
     pod.metrics = replace(world.workers[A].metrics, in_collective=False)
     world.tick()
-    assert Memory.from_json(world.memory.to_json()).entering == ""
+    assert Memory.from_json(world.memory.to_json()).following.entering == ""
     assert ended(world, newcomer, "exit").phase == "Failed"
 
 

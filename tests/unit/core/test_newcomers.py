@@ -364,7 +364,7 @@ def test_pause_of_those_that_stay_is_written_once_in_a_while_at_most() -> None:
     for _ in range(30):
         before = world.memory
         world.tick(1)
-        assert world.memory.changed_at == world.now
+        assert world.memory.following.changed_at == world.now
         writes += not world.memory.same_but_measurements(before)
     assert writes <= 6
 

@@ -27,9 +27,9 @@ def step_of(facts: Facts) -> int:
 def joined(job: Job, facts: Facts, stored: Memory, memory: Memory, now: float) -> tuple[Memory, tuple[Event, ...]]:
     """Who has said since the look before, which `stored` this memory, that it trains with others that did before."""
     plan = facts.plan
-    if plan is None or not stored.entering or stored.generation != memory.generation:
+    if plan is None or not stored.following.entering or stored.generation != memory.generation:
         return memory, ()
-    inside = keys_in(stored.entering) - keys_in(memory.entering)
+    inside = keys_in(stored.following.entering) - keys_in(memory.following.entering)
     names = [member.name for member in plan.members if key_of(member.uid) in inside]
     if not names:
         return memory, ()

@@ -12,6 +12,7 @@ from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.memory.following import Following
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job
@@ -145,11 +146,9 @@ def changed_plan(
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
-        changing=True,
-        joining=joining,
-        entering=entering,
-        leaving=leaving,
-        changed_at=now,
+        following=replace(
+            memory.following, changing=True, joining=joining, entering=entering, leaving=leaving, changed_at=now
+        ),
         progress_at=now,
         gathered=False,
         workers=tuple(knowledge),
@@ -185,13 +184,7 @@ def started_plan(
         reason="",
         message="",
         protocol=protocol,
-        changing=True,
-        joining=0,
-        entering="",
-        leaving="",
-        unfit_at=None,
-        changed_at=now if protocol > 1 else None,
-        ending=False,
+        following=Following(changing=True, changed_at=now if protocol > 1 else None),
         arrivals=(),
         pending=(),
         workers=tuple(knowledge),
