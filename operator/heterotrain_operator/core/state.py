@@ -14,6 +14,7 @@ from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.fields import MEASURED, Kept
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.memory.following import Following
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.promises import Promises
@@ -44,12 +45,9 @@ class Memory:
     does. `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is
     final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had
     come so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
-    committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches only.
-    `gathered`: windows were closed for a decision that waits for workers which were not read (`quorum.py`). `judged`
-    are the intervals after which workers were judged (`stragglers/watch.py`), and `start_seconds` is how long the
-    present workers took from nothing to their first plan. The estimates that chose the batches `rested_on` so many
-    steps, counted as independent ones (`patience.py`). All members speak this `protocol`, by which they meet. `pending`
-    are places whose workers are lacking (`lifecycle/refill.py`).
+    committed a step. `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
+    `start_seconds` is how long the present workers took from nothing to their first plan. All members speak this
+    `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
 
     `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
     began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
@@ -80,10 +78,6 @@ class Memory:
     ended_at: float | None = None
     reason: str = ""
     message: str = ""
-    stage: int = 0
-    adjustments: int = 0
-    gathered: Annotated[bool, MEASURED] = False
-    rested_on: Annotated[float, MEASURED] = 0.0
     judged: Annotated[int, MEASURED] = 0
     start_seconds: float = 0.0
     protocol: int = 1
@@ -93,6 +87,7 @@ class Memory:
     resumed: Resumed = field(default_factory=Resumed)
     following: Following = field(default_factory=Following)
     transitions: Transitions = field(default_factory=Transitions)
+    batching: Batching = field(default_factory=Batching)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()

@@ -65,12 +65,12 @@ def test_all_workers_are_created_again_and_the_next_generation_starts_with_the_b
 def test_shape_that_was_learned_survives_a_restart() -> None:
     world = hetero_world(fixed=0.016)
     world.run(5)
-    adjustments = world.memory.adjustments
+    adjustments = world.memory.batching.adjustments
     world.workers["job-g1-0"].end(1)
     world.tick()
     restart_fully(world)
     assert all(decision.plan is None for decision in world.run(5))
-    assert world.memory.adjustments == adjustments
+    assert world.memory.batching.adjustments == adjustments
 
 
 def test_failure_seen_twice_counts_once() -> None:

@@ -68,7 +68,7 @@ def _by_prediction(
         if estimate is None and member.batch_size > 0 and fed.left_out < LEFT_OUT:
             return None
         expected.append(fed if estimate is None else fed._replace(step_time=fed.step_time.with_estimate(estimate)))
-    proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.stage)
+    proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.batching.stage)
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
     found = tuple(newly_bounded(job, plan, remembered, workers))

@@ -60,7 +60,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     """
     # Those that a decision waits for were measured already, but for the ones that were not read then.
     read = [
-        None if memory.gathered and known.step_time.is_measured else counters
+        None if memory.batching.gathered and known.step_time.is_measured else counters
         for counters, known in zip(metrics, memory.workers, strict=True)
     ]
     counts = steps_by_rank(plan, read, memory)
@@ -92,23 +92,23 @@ def _decided(
     unread = awaited(plan, metrics, memory)
     if unread:
         waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"
-        memory = replace(memory, gathered=True)
+        memory = replace(memory, batching=replace(memory.batching, gathered=True))
         seats = seats_of(job, plan, memory.workers, windows, metrics)
         return Adjustment(None, waiting, memory, events=found, seats=seats)
-    memory = with_idle(plan, metrics, replace(memory, gathered=False))
+    memory = with_idle(plan, metrics, replace(memory, batching=replace(memory.batching, gathered=False)))
     seats = seats_of(job, plan, memory.workers, windows, metrics)
     taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
     if too_few := no_quorum(plan, taking_part):
         reason = "; ".join([f"batches stay: {too_few}", *remarks])
         return Adjustment(None, reason, memory, events=found, seats=seats)
-    proposal = ask_policy(job, seats, memory.stage)
+    proposal = ask_policy(job, seats, memory.batching.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     if not early:
-        proposal = with_patience(memory, seats, proposal, urgent=_is_urgent(job, seats))
+        proposal = with_patience(memory.batching.rested_on, seats, proposal, urgent=_is_urgent(job, seats))
     memory, proposal = reviewed(memory, seats, proposal)
     if proposal.batches is not None:
-        memory = replace(memory, rested_on=evidence_of(seats))
+        memory = replace(memory, batching=replace(memory.batching, rested_on=evidence_of(seats)))
     batches = proposal.batches if proposal.batches != plan.batch_sizes else None
     again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(

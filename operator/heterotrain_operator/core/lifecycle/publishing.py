@@ -79,8 +79,11 @@ def adjusted(
         generation=after.generation,
         published_at=now,
         workers=workers,
-        adjustments=memory.adjustments + (before.batch_sizes != after.batch_sizes),
-        stage=memory.stage if stage is None else stage,
+        batching=replace(
+            memory.batching,
+            adjustments=memory.batching.adjustments + (before.batch_sizes != after.batch_sizes),
+            stage=memory.batching.stage if stage is None else stage,
+        ),
     )
 
 
@@ -150,7 +153,7 @@ def changed_plan(
             memory.following, changing=True, joining=joining, entering=entering, leaving=leaving, changed_at=now
         ),
         progress_at=now,
-        gathered=False,
+        batching=replace(memory.batching, gathered=False),
         workers=tuple(knowledge),
     )
 
