@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.state import Memory
@@ -54,7 +55,7 @@ def test_all_moments_move_and_nothing_else() -> None:
         Memory(),
         **{f.name: 100.0 for f in fields(Memory) if f.name.endswith("_at")},
         restarts=3,
-        slow_step_seconds=2.0,
+        progress=Progress(slow_step_seconds=2.0),
         workers=(WorkerMemory(silent_since=50.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory()),
     )
     moved = memory.moved(7)

@@ -215,7 +215,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
 def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """The same of a job whose members change while they train, and beside that what is done about the members."""
     everybody, memory = facts, transitions.ended(facts, memory, now)
-    if 0 <= memory.script_error_step < memory.progress_step:
+    if 0 <= memory.script_error_step < memory.progress.progress_step:
         memory = replace(memory, script_error_step=-1)  # the others have got past it, and need no restart for that
     settled = not awaited(job, facts, memory, now)
     standing = stragglers.verdicts(job, facts.plan, facts.members, memory) if _acts(job, memory) else ()

@@ -17,6 +17,7 @@ from heterotrain_operator.core.fields import MEASURED, Kept
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.memory.following import Following
 from heterotrain_operator.core.memory.placing import Placing
+from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.memory.transitions import Transitions
@@ -44,10 +45,10 @@ class Memory:
     first plan; `unexplained_at`: since then workers have ended who say that they were asked to stop, and nobody else
     does. `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is
     final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had
-    come so far by then (-1: it has not, or training has got past it since). `stepped`: this generation of workers has
-    committed a step. `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
-    `start_seconds` is how long the present workers took from nothing to their first plan. All members speak this
-    `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
+    come so far by then (-1: it has not, or training has got past it since). `judged` are the intervals after which
+    workers were judged (`stragglers/watch.py`), and `start_seconds` is how long the present workers took from nothing
+    to their first plan. All members speak this `protocol`, by which they meet. `pending` are places whose workers are
+    lacking (`lifecycle/refill.py`).
 
     `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
     began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
@@ -68,12 +69,6 @@ class Memory:
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1
-    progress_step: Annotated[int, MEASURED] = -1
-    progress_at: Annotated[float | None, MEASURED] = None
-    advanced_at: Annotated[float | None, MEASURED] = None
-    between_steps: Annotated[bool, MEASURED] = False
-    stepped: Annotated[bool, MEASURED] = False
-    slow_step_seconds: Annotated[float, Kept(measured=True, digits=None)] = 0.0
     outcome: str = ""
     ended_at: float | None = None
     reason: str = ""
@@ -87,6 +82,7 @@ class Memory:
     resumed: Resumed = field(default_factory=Resumed)
     following: Following = field(default_factory=Following)
     transitions: Transitions = field(default_factory=Transitions)
+    progress: Progress = field(default_factory=Progress)
     batching: Batching = field(default_factory=Batching)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)

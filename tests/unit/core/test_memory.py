@@ -15,6 +15,7 @@ from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of, cut, cut_all
 from heterotrain_operator.core.fields import layout_of
+from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
@@ -68,7 +69,12 @@ def test_memory_reads_back_as_it_was_written(
     workers: list[WorkerMemory], moment: float | None, number: int, flag: bool, text: str
 ) -> None:
     memory = Memory(
-        plan_version=number, started_at=moment, draining=flag, between_steps=flag, message=text, workers=tuple(workers)
+        plan_version=number,
+        started_at=moment,
+        draining=flag,
+        progress=Progress(between_steps=flag),
+        message=text,
+        workers=tuple(workers),
     )
     assert Memory.from_json(memory.to_json()) == memory
 
@@ -148,7 +154,7 @@ def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
 
 
 def test_memory_of_an_operator_that_knew_less_is_read() -> None:
-    known = json.loads(Memory(restarts=2, script_error_step=7, stepped=True).to_json())
+    known = json.loads(Memory(restarts=2, script_error_step=7, progress=Progress(stepped=True)).to_json())
     del known["script_error_step"], known["stepped"]
     assert Memory.from_json(json.dumps(known)) == Memory(restarts=2)
 

@@ -116,7 +116,7 @@ def test_all_are_named_if_none_can_be_told() -> None:
 
 def test_patience_follows_the_slow_steps() -> None:
     world = trained(100, 100, 100)
-    assert world.memory.slow_step_seconds == pytest.approx(6.6)
+    assert world.memory.progress.slow_step_seconds == pytest.approx(6.6)
     assert world.tick(130).phase == "Running"
     assert world.tick(3).phase == "Restarting"
 

@@ -109,7 +109,7 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
         if waiting is not None:
             return waiting
     if raised is not None:
-        memory = replace(memory, script_error_step=max(raised, memory.progress_step))
+        memory = replace(memory, script_error_step=max(raised, memory.progress.progress_step))
     return respond(job, facts, memory, now, incident=Incident.WORKER_FAILED, message=message)
 
 

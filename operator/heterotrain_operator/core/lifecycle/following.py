@@ -283,6 +283,6 @@ def _is_overdue(job: Job, facts: Facts, memory: Memory, now: float) -> bool:
     switch together; what others report is then likely old, as where a server scrapes workers twice a minute, and those
     that were to join and are not there will not come.
     """
-    slow = min(SWITCH_STEPS * memory.slow_step_seconds, job.startup_deadline_seconds)
+    slow = min(SWITCH_STEPS * memory.progress.slow_step_seconds, job.startup_deadline_seconds)
     usual = job.progress_timeout_seconds if is_carried_out(facts) else DELIVERY_SECONDS
     return _waited(memory, now) >= max(SETTLE_SECONDS, slow, usual)

@@ -239,4 +239,4 @@ def _has_state(worker: WorkerSeen, memory: Memory) -> bool:
     """Whether a member holds the state of the training, as far as is known: one that is not read does, if these workers
     have trained at all.
     """
-    return memory.stepped if worker.metrics is None else worker.metrics.generation >= 1
+    return memory.progress.stepped if worker.metrics is None else worker.metrics.generation >= 1

@@ -14,6 +14,7 @@ from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.memory.following import Following
 from heterotrain_operator.core.memory.placing import Placing
+from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
@@ -152,7 +153,7 @@ def changed_plan(
         following=replace(
             memory.following, changing=True, joining=joining, entering=entering, leaving=leaving, changed_at=now
         ),
-        progress_at=now,
+        progress=replace(memory.progress, progress_at=now),
         batching=replace(memory.batching, gathered=False),
         workers=tuple(knowledge),
     )
@@ -163,7 +164,7 @@ def started_plan(
 ) -> Memory:
     """Memory once a new generation starts, with what is known of `after`'s members, by rank, all of which speak that
     `protocol`; measurements begin again."""
-    passed = memory.progress_step > memory.script_error_step
+    passed = memory.progress.progress_step > memory.script_error_step
     started = now - memory.starting_at if memory.starting_at is not None else 0.0
     return replace(
         memory,
@@ -178,11 +179,7 @@ def started_plan(
         restart_at=None,
         placing=Placing(),
         pods_created_at=None,
-        progress_step=-1,
-        progress_at=now,
-        advanced_at=now,
-        between_steps=False,
-        stepped=False,
+        progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
         script_error_step=-1 if passed else memory.script_error_step,
         reason="",
         message="",

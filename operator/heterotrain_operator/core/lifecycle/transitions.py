@@ -38,7 +38,7 @@ def begun(facts: Facts, memory: Memory, change: Change, now: float) -> Memory:
         switching=kind,
         switching_at=now,
         switching_step=max((metrics.step for metrics in read), default=-1),
-        switching_seconds=_step_seconds(read) or memory.slow_step_seconds,
+        switching_seconds=_step_seconds(read) or memory.progress.slow_step_seconds,
     )
     return replace(memory, transitions=transitions)
 
