@@ -62,8 +62,8 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     observation publishes no second plan and creates nothing twice.
     """
     facts, stored = survey(job, seen), memory
-    if memory.created_at is None:
-        memory = replace(memory, created_at=now)
+    if memory.start.created_at is None:
+        memory = replace(memory, start=replace(memory.start, created_at=now))
     memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
     memory = noticed(facts, with_protocol(facts, memory), now)
     memory, arrived = passing.joined(job, facts, stored, memory, now)
@@ -166,8 +166,8 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         return hopeless
     if job.suspend:
         return _suspended(job, facts, memory, now)
-    if memory.started_at is None:
-        memory = replace(memory, started_at=now)
+    if memory.start.started_at is None:
+        memory = replace(memory, start=replace(memory.start, started_at=now))
     if _outlived(job, memory, now):
         message = f"the job ran longer than its active deadline of {job.active_deadline_seconds:g} s"
         return ending(job, facts, memory, now, outcome="Failed", code="ActiveDeadlineExceeded", message=message)
@@ -175,7 +175,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         draining = still_draining(job, facts, memory, now)
         if draining is not None:
             return draining
-        memory = replace(memory, draining=False, restart_at=None, starting_at=now)
+        memory = replace(memory, draining=False, restart_at=None, start=replace(memory.start, starting_at=now))
     changes = is_elastic(job)
     counting = of_members(facts, memory)
     if not changes and (counting.lost or (counting.failed and not are_replaced(job, counting))):
@@ -384,9 +384,7 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
         memory,
         draining=True,
         restart_at=now,
-        started_at=None,
-        starting_at=now,
-        pods_created_at=None,
+        start=replace(memory.start, started_at=None, starting_at=now, pods_created_at=None),
         unexplained_at=None,
         reason="Suspended",
         message="the job was suspended",
@@ -397,4 +395,4 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
 
 def _outlived(job: Job, memory: Memory, now: float) -> bool:
     deadline = job.active_deadline_seconds
-    return deadline is not None and memory.started_at is not None and now - memory.started_at > deadline
+    return deadline is not None and memory.start.started_at is not None and now - memory.start.started_at > deadline

@@ -20,6 +20,7 @@ from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.memory.resumed import Resumed
+from heterotrain_operator.core.memory.start import Start
 from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.passages import PASSAGES, Passage
 from heterotrain_operator.core.pending import PENDING, Pending
@@ -46,9 +47,8 @@ class Memory:
     does. `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is
     final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had
     come so far by then (-1: it has not, or training has got past it since). `judged` are the intervals after which
-    workers were judged (`stragglers/watch.py`), and `start_seconds` is how long the present workers took from nothing
-    to their first plan. All members speak this `protocol`, by which they meet. `pending` are places whose workers are
-    lacking (`lifecycle/refill.py`).
+    workers were judged (`stragglers/watch.py`). All members speak this `protocol`, by which they meet. `pending` are
+    places whose workers are lacking (`lifecycle/refill.py`).
 
     `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
     began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
@@ -57,10 +57,6 @@ class Memory:
 
     plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
     generation: Annotated[int, Kept(most=MAX_WHOLE)] = 0
-    created_at: float | None = None
-    started_at: float | None = None
-    starting_at: float | None = None
-    pods_created_at: float | None = None
     published_at: float | None = None
     restarts: int = 0
     interruptions: int = 0
@@ -74,10 +70,10 @@ class Memory:
     reason: str = ""
     message: str = ""
     judged: Annotated[int, MEASURED] = 0
-    start_seconds: float = 0.0
     protocol: int = 1
     replacements: int = 0
     replaced_at: float | None = None
+    start: Start = field(default_factory=Start)
     placing: Placing = field(default_factory=Placing)
     resumed: Resumed = field(default_factory=Resumed)
     following: Following = field(default_factory=Following)

@@ -14,9 +14,9 @@ from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of, cut, cut_all
-from heterotrain_operator.core.fields import layout_of
 from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.start import Start
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
@@ -27,6 +27,7 @@ from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory, key_of, rounded_workers
 from hostile import spoilt_text
+from unit.core.layouts import plain_fields
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
 BYTES_PER_WORKER = 250
@@ -70,20 +71,13 @@ def test_memory_reads_back_as_it_was_written(
 ) -> None:
     memory = Memory(
         plan_version=number,
-        started_at=moment,
+        start=Start(started_at=moment),
         draining=flag,
         progress=Progress(between_steps=flag),
         message=text,
         workers=tuple(workers),
     )
     assert Memory.from_json(memory.to_json()) == memory
-
-
-def plain_fields(kind: type[Any]) -> list[tuple[str, Any]]:
-    """Names and defaults of what a value keeps in the one object, with those of the values within it."""
-    layout = layout_of(kind)
-    within = [each for _, part in layout.parts for each in plain_fields(part)]
-    return [(name, default) for name, default, _ in layout.plain] + within
 
 
 def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() -> None:

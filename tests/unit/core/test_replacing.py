@@ -660,7 +660,7 @@ def test_standstill_of_a_change_is_measured_and_is_what_a_replacement_costs() ->
 
 def test_replacement_costs_a_whole_start_where_workers_only_meet_at_their_start() -> None:
     made = world(protocol=1)
-    made.memory = replace(made.memory, start_seconds=33.0)
+    made.memory = replace(made.memory, start=replace(made.memory.start, start_seconds=33.0))
     slowed(made)
     [verdict] = made.run(15)[-1].stragglers
     assert verdict.outlooks is not None

@@ -68,7 +68,7 @@ def let_go(
         memory,
         placing=Placing(tries + 1),
         restart_at=now + pause,
-        pods_created_at=None,
+        start=replace(memory.start, pods_created_at=None),
         reason=memory.reason if lacking else LET_GO,
         message=memory.message if lacking else message,
     )

@@ -94,7 +94,7 @@ def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
         memory,
         plan_version=after.version,
         generation=after.generation,
-        started_at=now if memory.started_at is None else memory.started_at,
+        start=replace(memory.start, started_at=now if memory.start.started_at is None else memory.start.started_at),
         published_at=now,
         workers=tuple(worker.unmeasured() for worker in members_memory(memory, after)),
     )
@@ -165,7 +165,7 @@ def started_plan(
     """Memory once a new generation starts, with what is known of `after`'s members, by rank, all of which speak that
     `protocol`; measurements begin again."""
     passed = memory.progress.progress_step > memory.script_error_step
-    started = now - memory.starting_at if memory.starting_at is not None else 0.0
+    started = now - memory.start.starting_at if memory.start.starting_at is not None else 0.0
     return replace(
         memory,
         promises=Promises(),
@@ -173,12 +173,10 @@ def started_plan(
         generation=after.generation,
         published_at=now,
         generation_at=now,
-        start_seconds=max(started, 0.0),
+        start=replace(memory.start, start_seconds=max(started, 0.0), starting_at=None, pods_created_at=None),
         unexplained_at=None,
-        starting_at=None,
         restart_at=None,
         placing=Placing(),
-        pods_created_at=None,
         progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
         script_error_step=-1 if passed else memory.script_error_step,
         reason="",

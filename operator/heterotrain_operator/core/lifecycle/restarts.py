@@ -52,8 +52,7 @@ def restart_all(
         generation_at=None,
         draining=True,
         restart_at=now + delay,
-        starting_at=now + delay,
-        pods_created_at=None,
+        start=replace(memory.start, starting_at=now + delay, pods_created_at=None),
         reason=code,
         message=message,
     )
@@ -64,7 +63,8 @@ def restart_all(
 def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
     """Go on deleting, or wait for the moment to create workers again; None once that has come."""
     # A job that was suspended meanwhile begins to wait when it is resumed.
-    starting_at = max((since for since in (memory.starting_at, memory.started_at) if since is not None), default=now)
+    moments = (memory.start.starting_at, memory.start.started_at)
+    starting_at = max((since for since in moments if since is not None), default=now)
     if facts.names:
         if now - starting_at > job.startup_deadline_seconds:
             why = (

@@ -74,15 +74,15 @@ class _Gathering:
 def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """Bring the job from whatever is there to the first plan of its next generation."""
     workers = _gathered(job, facts)
-    if workers.gated or memory.starting_at is None:
+    if workers.gated or memory.start.starting_at is None:
         # Who has closed a gate, as a queue does, decides how long: the deadline begins when all are open.
-        memory = replace(memory, starting_at=None if workers.gated else now)
+        memory = replace(memory, start=replace(memory.start, starting_at=None if workers.gated else now))
     if not workers.infeasible and not workers.unready and not workers.unwanted:
         return _publish(job, facts, memory, now)
     wanted = sum(group.replicas for group in job.groups)
     memory = replace(memory, placing=memory.placing.watched(workers.holding(facts), wanted, now))
     warnings = tuple(_rejection(worker) for worker in workers.turned_away if worker.deleting_since is None)
-    if now - (memory.starting_at if memory.starting_at is not None else now) > job.startup_deadline_seconds:
+    if now - (memory.start.starting_at if memory.start.starting_at is not None else now) > job.startup_deadline_seconds:
         message = _deadline_passed(job, facts, workers, memory)
         lacking = workers.lacks_capacity
         may_wait = memory.generation > 0 and (lacking or memory.reason == INSUFFICIENT_CAPACITY)
@@ -125,12 +125,14 @@ def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: f
         reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
         return decision(job, phase, LET_GO, reason, health=health, delete=workers.unwanted), memory
     if workers.turned_away:
-        memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
+        # Their node is given time before it is asked again.
+        memory = replace(memory, start=replace(memory.start, pods_created_at=now))
     unready = listed(workers.unready)
-    if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
+    created_at = memory.start.pods_created_at
+    if not keys or (created_at is not None and now - created_at < SETTLE_SECONDS):
         reason = f"waiting for {unready}{blind(facts)}" if unready else f"{listed(workers.unwanted)} must go first"
         return decision(job, phase, "WaitingForWorkers", reason, health=health, delete=workers.unwanted), memory
-    memory = replace(memory, pods_created_at=now)
+    memory = replace(memory, start=replace(memory.start, pods_created_at=now))
     fresh = [key.name for key in keys if key.name not in facts.refused]
     reason = f"creating {listed(fresh)}" if fresh else f"waiting for {unready}"
     code = "CreatingWorkers" if fresh else "WaitingForWorkers"
@@ -165,7 +167,12 @@ def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
     """A job that has trained waits for as long as capacity is lacking, which `message` describes, and once it is not
     (no message), its workers have as long to start as any.
     """
-    return replace(memory, starting_at=now, reason=INSUFFICIENT_CAPACITY if message else "", message=message)
+    return replace(
+        memory,
+        start=replace(memory.start, starting_at=now),
+        reason=INSUFFICIENT_CAPACITY if message else "",
+        message=message,
+    )
 
 
 def _infeasible(job: Job) -> str | None:

@@ -38,7 +38,7 @@ def vacancies(
     coming = [worker for worker in newcomers(facts, memory) if worker.name not in without]
     # Places that are given up go first where fewer are wanted.
     waiting = sorted(_waiting(facts, memory), key=lambda place: is_given_up(job, place))
-    grows = memory.pods_created_at is None or now - memory.pods_created_at >= SETTLE_SECONDS
+    grows = memory.start.pods_created_at is None or now - memory.start.pods_created_at >= SETTLE_SECONDS
     # Else nobody could say how often the next ones have been tried.
     grows = grows and sum(place.failures > 0 for place in memory.pending) < MOST_PENDING
     grown: list[WorkerKey] = []
@@ -60,7 +60,8 @@ def vacancies(
         for place in memory.pending
         if place not in dropped and all((place.group, place.index) != (each.group, each.index) for each in surplus)
     ]
-    memory = replace(memory, pending=tuple(pending), pods_created_at=now if grown else memory.pods_created_at)
+    start = replace(memory.start, pods_created_at=now) if grown else memory.start
+    memory = replace(memory, pending=tuple(pending), start=start)
     keys = [WorkerKey(each.group, each.index, worker_name(job.name, each.group, each.index)) for each in due]
     return Vacancies((*keys, *grown), tuple(surplus), _announced(job, facts, due, grown)), memory
 

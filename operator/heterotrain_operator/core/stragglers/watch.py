@@ -170,8 +170,8 @@ def replacement_seconds(memory: Memory) -> float:
     """
     if memory.protocol >= MEMBERS_CHANGE:
         return memory.transitions.transition_seconds or ASSUMED_TRANSITION_SECONDS
-    if 0 < memory.start_seconds <= GREATEST_RESTART_SECONDS:
-        return memory.start_seconds
+    if 0 < memory.start.start_seconds <= GREATEST_RESTART_SECONDS:
+        return memory.start.start_seconds
     return ASSUMED_RESTART_SECONDS
 
 

@@ -73,7 +73,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "resumedFrom": _resumed_from(memory),
         "restarts": _within(memory.restarts, MAX_COUNT),
         "reason": decision.reason[:MAX_TEXT],
-        "startTime": _moment(memory.started_at),
+        "startTime": _moment(memory.start.started_at),
         "completionTime": (completed or timestamp(memory.ended_at or now)) if over else None,
         "conditions": conditions.rendered(previous.get("conditions") or (), wanted, job.metadata.generation, now),
         "departures": [_departure(each) for each in memory.departures[-MAX_DEPARTURES:]] or None,
