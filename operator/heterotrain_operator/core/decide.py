@@ -46,6 +46,7 @@ from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.returning import returning
 from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.lifecycle.vacancies import awaited_keys
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Event, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import batch_limit
@@ -75,7 +76,7 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if memory.draining and (memory.replacing or memory.removed or memory.transitions.switching):
         # All places begin again.
         memory = replace(memory, replacing=(), removed=(), transitions=memory.transitions.settled())
-    if memory.replacing and (memory.outcome or (facts.plan is not None and not is_elastic(job))):
+    if memory.replacing and (memory.outcome.is_final or (facts.plan is not None and not is_elastic(job))):
         decided, memory = replacing.ended_all(job, facts, decided, memory, now)
     if news is not None or arrived:
         decided = replace(decided, events=(*filter(None, [news]), *arrived, *decided.events))
@@ -109,7 +110,7 @@ def _worker_states(job: Job, facts: Facts, memory: Memory, plan: Plan | None) ->
         keys: Sequence[WorkerKey] = awaited_keys(job, memory)
     else:
         keys = missing(job, facts)
-    if job.suspend or memory.outcome:
+    if job.suspend or memory.outcome.is_final:
         keys = ()
     over = leavers(facts, memory, plan)
     there = ((name, WorkerState.LEAVING if name in over else state) for name, state in facts.states.items())
@@ -155,7 +156,7 @@ def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], .
 
 
 def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
-    if memory.outcome:
+    if memory.outcome.is_final:
         return over(job, facts, memory, now)
     if not memory.draining and _all_finished(job, facts, memory):
         message = f"all {len(facts.finished)} workers finished the job's last step"
@@ -378,7 +379,7 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
     remembered, because every change would be written, and every write causes another look.
     """
     reason = f"suspended; deleting {listed(facts.names)}" if facts.names else "suspended"
-    if memory.draining and memory.reason == "Suspended":
+    if memory.draining and memory.outcome.reason == "Suspended":
         return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names), memory
     memory = replace(
         memory,
@@ -386,8 +387,7 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
         restart_at=now,
         start=replace(memory.start, started_at=None, starting_at=now, pods_created_at=None),
         unexplained_at=None,
-        reason="Suspended",
-        message="the job was suspended",
+        outcome=Outcome(reason="Suspended", message="the job was suspended"),
     )
     event = Event("Normal", "JobSuspended", reason)
     return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names, events=(event,)), memory

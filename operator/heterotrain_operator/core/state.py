@@ -16,6 +16,7 @@ from heterotrain_operator.core import fields
 from heterotrain_operator.core.fields import MEASURED, Kept
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.memory.following import Following
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
@@ -44,11 +45,10 @@ class Memory:
     `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. `interruptions` are the
     restarts that did not count, one soon after the other, and `generation_at` is when the present workers got their
     first plan; `unexplained_at`: since then workers have ended who say that they were asked to stop, and nobody else
-    does. `draining`: all pods are being deleted, and none is created before `restart_at`. `outcome`, once set, is
-    final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script raised, and training had
-    come so far by then (-1: it has not, or training has got past it since). `judged` are the intervals after which
-    workers were judged (`stragglers/watch.py`). All members speak this `protocol`, by which they meet. `pending` are
-    places whose workers are lacking (`lifecycle/refill.py`).
+    does. `draining`: all pods are being deleted, and none is created before `restart_at`. `script_error_step`: the
+    script raised, and training had come so far by then (-1: it has not, or training has got past it since). `judged`
+    are the intervals after which workers were judged (`stragglers/watch.py`). All members speak this `protocol`, by
+    which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
 
     `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
     began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
@@ -65,14 +65,11 @@ class Memory:
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1
-    outcome: str = ""
-    ended_at: float | None = None
-    reason: str = ""
-    message: str = ""
     judged: Annotated[int, MEASURED] = 0
     protocol: int = 1
     replacements: int = 0
     replaced_at: float | None = None
+    outcome: Outcome = field(default_factory=Outcome)
     start: Start = field(default_factory=Start)
     placing: Placing = field(default_factory=Placing)
     resumed: Resumed = field(default_factory=Resumed)

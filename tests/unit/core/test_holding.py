@@ -205,7 +205,7 @@ def test_job_to_which_nobody_comes_any_more_fails() -> None:
             break
     assert decisions[-1].phase == "Failed"
     assert "group a has 2 of at least 3 workers" in decisions[-1].reason
-    assert made.memory.reason == "BackoffLimitExceeded"
+    assert made.memory.outcome.reason == "BackoffLimitExceeded"
 
 
 def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.chance import fraction
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision
@@ -63,14 +64,13 @@ def let_go(
     message = f"after {now - since:.0f} s only {memory.placing.most_placed} workers had places: {listed(list(unready))}"
     message = message[:LONGEST_MESSAGE]
     reason = f"{message}; all let theirs go, and try again in {pause:.0f} s"
-    lacking = memory.reason == INSUFFICIENT_CAPACITY
+    lacking = memory.outcome.reason == INSUFFICIENT_CAPACITY
     memory = replace(
         memory,
         placing=Placing(tries + 1),
         restart_at=now + pause,
         start=replace(memory.start, pods_created_at=None),
-        reason=memory.reason if lacking else LET_GO,
-        message=memory.message if lacking else message,
+        outcome=memory.outcome if lacking else Outcome(reason=LET_GO, message=message),
     )
     event = Event("Warning", LET_GO, reason)
     return decision(job, phase, LET_GO, reason, health=health, delete=facts.names, events=(event,)), memory

@@ -13,6 +13,7 @@ from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.memory.following import Following
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
@@ -179,8 +180,7 @@ def started_plan(
         placing=Placing(),
         progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
         script_error_step=-1 if passed else memory.script_error_step,
-        reason="",
-        message="",
+        outcome=Outcome(),
         protocol=protocol,
         following=Following(changing=True, changed_at=now if protocol > 1 else None),
         arrivals=(),

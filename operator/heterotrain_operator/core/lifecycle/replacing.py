@@ -140,7 +140,7 @@ def ended_all(job: Job, facts: Facts, decided: Decision, memory: Memory, now: fl
     """A decision after which nothing can be replaced any more, since the job is over or its members can no longer
     change: newcomers that are no members go, but for pods that a job leaves behind.
     """
-    plan, over, events, delete = decided.plan or facts.plan, bool(memory.outcome), [], list(decided.delete)
+    plan, over, events, delete = decided.plan or facts.plan, memory.outcome.is_final, [], list(decided.delete)
     members = {member.name for member in plan.members} if plan is not None else set[str]()
     for entry in memory.replacing:
         name = newcomer_name(job, entry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
 from heterotrain_operator.core.state import Memory
@@ -53,8 +54,7 @@ def restart_all(
         draining=True,
         restart_at=now + delay,
         start=replace(memory.start, starting_at=now + delay, pods_created_at=None),
-        reason=code,
-        message=message,
+        outcome=Outcome(reason=code, message=message),
     )
     restarting = Event("Normal", "RestartingWorkers", reason)
     return decision(job, "Restarting", code, reason, delete=facts.names, events=(cause, restarting)), memory
@@ -69,14 +69,14 @@ def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
         if now - starting_at > job.startup_deadline_seconds:
             why = (
                 f"{listed(facts.names)} did not go away within {job.startup_deadline_seconds:g} s of being "
-                f"deleted ({memory.message})"
+                f"deleted ({memory.outcome.message})"
             )
             return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=why)
-        reason = f"{memory.message}; waiting for {listed(facts.names)} to go away"
-        return decision(job, "Restarting", memory.reason, reason, delete=facts.names), memory
+        reason = f"{memory.outcome.message}; waiting for {listed(facts.names)} to go away"
+        return decision(job, "Restarting", memory.outcome.reason, reason, delete=facts.names), memory
     if memory.restart_at is not None and now < memory.restart_at:
-        reason = f"{memory.message}; workers start again in {memory.restart_at - now:.1f} s"
-        return decision(job, "Restarting", memory.reason, reason), memory
+        reason = f"{memory.outcome.message}; workers start again in {memory.restart_at - now:.1f} s"
+        return decision(job, "Restarting", memory.outcome.reason, reason), memory
     return None
 
 

@@ -31,6 +31,7 @@ from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inheri
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.readiness import blind, unready
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction import predictor_of
@@ -85,7 +86,7 @@ def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision,
     if now - (memory.start.starting_at if memory.start.starting_at is not None else now) > job.startup_deadline_seconds:
         message = _deadline_passed(job, facts, workers, memory)
         lacking = workers.lacks_capacity
-        may_wait = memory.generation > 0 and (lacking or memory.reason == INSUFFICIENT_CAPACITY)
+        may_wait = memory.generation > 0 and (lacking or memory.outcome.reason == INSUFFICIENT_CAPACITY)
         if workers.infeasible or not may_wait:
             return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
         memory = _waiting_on(memory, now, message if lacking else "")
@@ -122,7 +123,7 @@ def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: f
     """Create what is missing, or wait for a pause to end, for pods to go, or for workers to be ready."""
     phase, health, keys = _phase(memory), _health(facts, memory), workers.keys
     if keys and memory.restart_at is not None and now < memory.restart_at:
-        reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
+        reason = f"{memory.outcome.message}; all are created again in {memory.restart_at - now:.0f} s"
         return decision(job, phase, LET_GO, reason, health=health, delete=workers.unwanted), memory
     if workers.turned_away:
         # Their node is given time before it is asked again.
@@ -146,14 +147,14 @@ def _phase(memory: Memory) -> JobPhase:
 
 
 def _health(facts: Facts, memory: Memory) -> Health:
-    if memory.reason == INSUFFICIENT_CAPACITY:
-        return Health(degraded=memory.message, degraded_code=INSUFFICIENT_CAPACITY)
+    if memory.outcome.reason == INSUFFICIENT_CAPACITY:
+        return Health(degraded=memory.outcome.message, degraded_code=INSUFFICIENT_CAPACITY)
     return Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
 
 
 def _deadline_passed(job: Job, facts: Facts, workers: _Gathering, memory: Memory) -> str:
     """Why the job did not start in time, in words."""
-    before = f"; {memory.message}" if memory.reason == LET_GO else ""
+    before = f"; {memory.outcome.message}" if memory.outcome.reason == LET_GO else ""
     unready = listed(workers.unready or workers.unwanted)
     what = workers.infeasible or f"not ready: {unready}{before}{blind(facts)}"
     return f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
@@ -170,8 +171,7 @@ def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
     return replace(
         memory,
         start=replace(memory.start, starting_at=now),
-        reason=INSUFFICIENT_CAPACITY if message else "",
-        message=message,
+        outcome=Outcome(reason=INSUFFICIENT_CAPACITY if message else "", message=message),
     )
 
 

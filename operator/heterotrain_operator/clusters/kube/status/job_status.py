@@ -74,7 +74,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "restarts": _within(memory.restarts, MAX_COUNT),
         "reason": decision.reason[:MAX_TEXT],
         "startTime": _moment(memory.start.started_at),
-        "completionTime": (completed or timestamp(memory.ended_at or now)) if over else None,
+        "completionTime": (completed or timestamp(memory.outcome.ended_at or now)) if over else None,
         "conditions": conditions.rendered(previous.get("conditions") or (), wanted, job.metadata.generation, now),
         "departures": [_departure(each) for each in memory.departures[-MAX_DEPARTURES:]] or None,
         "workers": workers[:MAX_WORKERS_SHOWN],
