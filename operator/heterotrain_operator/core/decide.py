@@ -73,10 +73,14 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if job.failure_policy == "RestartAll" and can_change(job, facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
-    if memory.draining and (memory.replacing or memory.removed or memory.transitions.switching):
+    if memory.draining and (memory.remedies.replacing or memory.remedies.removed or memory.transitions.switching):
         # All places begin again.
-        memory = replace(memory, replacing=(), removed=(), transitions=memory.transitions.settled())
-    if memory.replacing and (memory.outcome.is_final or (facts.plan is not None and not is_elastic(job))):
+        memory = replace(
+            memory,
+            remedies=replace(memory.remedies, replacing=(), removed=()),
+            transitions=memory.transitions.settled(),
+        )
+    if memory.remedies.replacing and (memory.outcome.is_final or (facts.plan is not None and not is_elastic(job))):
         decided, memory = replacing.ended_all(job, facts, decided, memory, now)
     if news is not None or arrived:
         decided = replace(decided, events=(*filter(None, [news]), *arrived, *decided.events))
@@ -96,8 +100,8 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
         slowed_by=slowed,
         worker_states=states,
         stragglers=standing,
-        replacing=tuple((each.replaces, replacing.newcomer_name(job, each)) for each in memory.replacing),
-        removed=tuple((each.group, each.count) for each in memory.removed),
+        replacing=tuple((each.replaces, replacing.newcomer_name(job, each)) for each in memory.remedies.replacing),
+        removed=tuple((each.group, each.count) for each in memory.remedies.removed),
     )
     return decided, memory.rounded(stored)
 
@@ -237,7 +241,7 @@ def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Dec
         events=(*swaps.events, *filter(None, [removed.event]), *look.events),
     )
     decided, memory = look.decided, look.memory
-    if decided is not None and decided.plan is not None and memory.replacing:
+    if decided is not None and decided.plan is not None and memory.remedies.replacing:
         back = returning(job, facts, swaps.memory, now)
         memory = replacing.swapped(job, facts, memory, swaps.memory, decided.plan)
         memory, events = replacing.returned(job, everybody, memory, now, back)
@@ -277,7 +281,7 @@ def _leaves_out(decided: Decision | None, name: str) -> bool:
 def _acts(job: Job, memory: Memory) -> bool:
     """Whether something beyond the batches may be done about stragglers now."""
     acts = job.stragglers.action in ("Replace", "Remove") and not job.dry_run
-    return acts and (bool(memory.replacing) or any(known.evidence.advised for known in memory.workers))
+    return acts and (bool(memory.remedies.replacing) or any(known.evidence.advised for known in memory.workers))
 
 
 def _running(

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
-from heterotrain_operator.core.fields import MEASURED, Kept
+from heterotrain_operator.core.fields import Kept
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.memory.following import Following
 from heterotrain_operator.core.memory.outcome import Outcome
@@ -26,7 +26,7 @@ from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.passages import PASSAGES, Passage
 from heterotrain_operator.core.pending import PENDING, Pending
 from heterotrain_operator.core.prediction.roughness import Roughness
-from heterotrain_operator.core.replacements import REMOVALS, REPLACEMENTS, Removal, Replacement
+from heterotrain_operator.core.replacements import Remedies
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers
 
 SCHEMA = 1
@@ -46,13 +46,10 @@ class Memory:
     restarts that did not count, one soon after the other, and `generation_at` is when the present workers got their
     first plan; `unexplained_at`: since then workers have ended who say that they were asked to stop, and nobody else
     does. `draining`: all pods are being deleted, and none is created before `restart_at`. `script_error_step`: the
-    script raised, and training had come so far by then (-1: it has not, or training has got past it since). `judged`
-    are the intervals after which workers were judged (`stragglers/watch.py`). All members speak this `protocol`, by
-    which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
+    script raised, and training had come so far by then (-1: it has not, or training has got past it since). All members
+    speak this `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
 
-    `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
-    began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
-    (`lifecycle/removing.py`). The newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
+    The newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
     """
 
     plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
@@ -65,10 +62,7 @@ class Memory:
     draining: bool = False
     restart_at: float | None = None
     script_error_step: int = -1
-    judged: Annotated[int, MEASURED] = 0
     protocol: int = 1
-    replacements: int = 0
-    replaced_at: float | None = None
     outcome: Outcome = field(default_factory=Outcome)
     start: Start = field(default_factory=Start)
     placing: Placing = field(default_factory=Placing)
@@ -79,9 +73,8 @@ class Memory:
     batching: Batching = field(default_factory=Batching)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
+    remedies: Remedies = field(default_factory=Remedies)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()
-    replacing: Annotated[tuple[Replacement, ...], REPLACEMENTS] = ()
-    removed: Annotated[tuple[Removal, ...], REMOVALS] = ()
     arrivals: Annotated[tuple[Passage, ...], PASSAGES] = ()
     departures: Annotated[tuple[Passage, ...], PASSAGES] = ()
     workers: tuple[WorkerMemory, ...] = ()

@@ -248,7 +248,7 @@ def test_nobody_holds_once_a_member_has_finished(ends_first: bool) -> None:
 
 def test_place_of_a_removed_straggler_comes_back_where_the_group_is_to_have_more_workers() -> None:
     made = world(least=2, replicas=4, stragglers=Stragglers(action="Remove"))
-    made.memory = replace(made.memory, removed=(Removal("a", 4, 1),))
+    made.memory = replace(made.memory, remedies=replace(made.memory.remedies, removed=(Removal("a", 4, 1),)))
     made.job = replace(made.job, groups=(Group("a", 4, min_replicas=2),))
     made.workers["job-a-3"].end(0)
     wait(made, 6)
@@ -256,7 +256,7 @@ def test_place_of_a_removed_straggler_comes_back_where_the_group_is_to_have_more
     made.job = replace(made.job, groups=(Group("a", 4, min_replicas=4),))
     decisions = wait(made, 10)
     assert {each.phase for each in decisions} == {"Running"}
-    assert made.memory.removed == ()
+    assert made.memory.remedies.removed == ()
     assert made.plan is not None
     assert len(made.plan.members) == 4
     assert not made.plan.holds

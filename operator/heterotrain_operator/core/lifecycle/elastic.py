@@ -253,7 +253,7 @@ def _known(
     """
     assert facts.plan is not None
     known = carried_on(job, memory, facts.plan, after)
-    known.update((each.replaces, each.known) for each in memory.replacing if each.replaces in change.returned)
+    known.update((each.replaces, each.known) for each in memory.remedies.replacing if each.replaces in change.returned)
     waiting = {(place.group, place.index): place for place in memory.pending}
     places = {name: waiting[key] for name, key in _identities(change) if key in waiting}
     taken_over = {name: place.known for name, place in places.items() if place.known != NOBODY}

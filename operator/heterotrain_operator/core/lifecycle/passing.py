@@ -62,7 +62,7 @@ def left(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> 
 
 def _places(job: Job, memory: Memory) -> dict[str, tuple[str, str]]:
     """Why newcomers are there, and in whose place, by name."""
-    waiting: tuple[Pending | Replacement, ...] = (*memory.pending, *memory.replacing)
+    waiting: tuple[Pending | Replacement, ...] = (*memory.pending, *memory.remedies.replacing)
     return {
         worker_name(job.name, each.group, each.index): (
             as_text(f"in place of {each.replaces}: {each.why}", LONGEST_WHY),
@@ -85,7 +85,7 @@ def _why_left(job: Job, facts: Facts, memory: Memory, change: Change, name: str)
         return "it was asked to stop, and left in order", ""
     if ended(worker) or worker.node_lost or worker.deleting_since is not None:
         return as_text(described_end(worker), LONGEST_WHY), ""
-    for entry in memory.replacing:
+    for entry in memory.remedies.replacing:
         newcomer = worker_name(job.name, entry.group, entry.index)
         if entry.replaces == name and newcomer in change.joined:
             return as_text(f"{newcomer} takes its place: {entry.why}", LONGEST_WHY), newcomer

@@ -76,7 +76,7 @@ def _waiting(facts: Facts, memory: Memory) -> list[Pending]:
 
 def awaited_keys(job: Job, memory: Memory) -> tuple[WorkerKey, ...]:
     """The workers for which a place waits, and those that are to replace stragglers."""
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.replacing)
+    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
     each = ((place.group, place.index) for place in waiting)
     return tuple(WorkerKey(group, index, worker_name(job.name, group, index)) for group, index in each)
 
@@ -86,7 +86,7 @@ def names_in_use(job: Job, facts: Facts, memory: Memory) -> set[str]:
     replace a straggler.
     """
     members = facts.plan.members if facts.plan is not None else ()
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.replacing)
+    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
     places = (worker_name(job.name, place.group, place.index) for place in waiting)
     return {*facts.names, *(member.name for member in members), *places}
 
@@ -98,7 +98,7 @@ def free_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
 
 def new_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
     """An index of the group beyond all that are there, so that a newcomer is told from those before it by its name."""
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.replacing)
+    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
     last = max((each.index for each in (*facts.workers, *waiting) if each.group == group), default=-1)
     return next(_free(job, facts, memory, group, first=last + 1)).index
 
