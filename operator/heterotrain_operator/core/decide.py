@@ -73,8 +73,8 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if job.failure_policy == "RestartAll" and can_change(job, facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
-    if memory.draining and (memory.remedies.replacing or memory.remedies.removed or memory.transitions.switching):
-        # All places begin again.
+    remedied = memory.remedies.replacing or memory.remedies.removed
+    if memory.budget.draining and (remedied or memory.transitions.switching):  # all places begin again
         memory = replace(
             memory,
             remedies=replace(memory.remedies, replacing=(), removed=()),
@@ -162,7 +162,7 @@ def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], .
 def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     if memory.outcome.is_final:
         return over(job, facts, memory, now)
-    if not memory.draining and _all_finished(job, facts, memory):
+    if not memory.budget.draining and _all_finished(job, facts, memory):
         message = f"all {len(facts.finished)} workers finished the job's last step"
         return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
     # What becomes of a worker that is to replace a straggler concerns nobody else before it is a member.
@@ -176,11 +176,15 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
     if _outlived(job, memory, now):
         message = f"the job ran longer than its active deadline of {job.active_deadline_seconds:g} s"
         return ending(job, facts, memory, now, outcome="Failed", code="ActiveDeadlineExceeded", message=message)
-    if memory.draining:
+    if memory.budget.draining:
         draining = still_draining(job, facts, memory, now)
         if draining is not None:
             return draining
-        memory = replace(memory, draining=False, restart_at=None, start=replace(memory.start, starting_at=now))
+        memory = replace(
+            memory,
+            budget=replace(memory.budget, draining=False, restart_at=None),
+            start=replace(memory.start, starting_at=now),
+        )
     changes = is_elastic(job)
     counting = of_members(facts, memory)
     if not changes and (counting.lost or (counting.failed and not are_replaced(job, counting))):
@@ -220,8 +224,9 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
 def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """The same of a job whose members change while they train, and beside that what is done about the members."""
     everybody, memory = facts, transitions.ended(facts, memory, now)
-    if 0 <= memory.script_error_step < memory.progress.progress_step:
-        memory = replace(memory, script_error_step=-1)  # the others have got past it, and need no restart for that
+    if 0 <= memory.budget.script_error_step < memory.progress.progress_step:
+        # The others have got past it, and need no restart for that.
+        memory = replace(memory, budget=memory.budget.raised_at(-1))
     settled = not awaited(job, facts, memory, now)
     standing = stragglers.verdicts(job, facts.plan, facts.members, memory) if _acts(job, memory) else ()
     swaps = replacing.look(job, facts, memory, now, standing, settled=settled)
@@ -383,14 +388,12 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
     remembered, because every change would be written, and every write causes another look.
     """
     reason = f"suspended; deleting {listed(facts.names)}" if facts.names else "suspended"
-    if memory.draining and memory.outcome.reason == "Suspended":
+    if memory.budget.draining and memory.outcome.reason == "Suspended":
         return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names), memory
     memory = replace(
         memory,
-        draining=True,
-        restart_at=now,
+        budget=replace(memory.budget, draining=True, restart_at=now, unexplained_at=None),
         start=replace(memory.start, started_at=None, starting_at=now, pods_created_at=None),
-        unexplained_at=None,
         outcome=Outcome(reason="Suspended", message="the job was suspended"),
     )
     event = Event("Normal", "JobSuspended", reason)

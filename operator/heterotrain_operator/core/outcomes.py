@@ -107,7 +107,11 @@ def ending(
 ) -> tuple[Decision, Memory]:
     """The job is over, for good."""
     message = message[:LONGEST_MESSAGE]
-    memory = replace(memory, outcome=Outcome(outcome, now, code, message), draining=False)
+    memory = replace(
+        memory,
+        outcome=Outcome(outcome, now, code, message),
+        budget=replace(memory.budget, draining=False),
+    )
     kind: Literal["Normal", "Warning"] = "Normal" if outcome == "Succeeded" else "Warning"
     final, memory = over(job, facts, memory, now)
     return replace(final, events=(Event(kind, code, message),)), memory

@@ -15,6 +15,7 @@ from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, show
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.fields import Kept
 from heterotrain_operator.core.memory.batching import Batching
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.memory.following import Following
 from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.memory.placing import Placing
@@ -42,12 +43,8 @@ _KEYS = "worker_keys"
 class Memory:
     """What is remembered of one job. Moments are Unix seconds; None: has not happened.
 
-    `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. `interruptions` are the
-    restarts that did not count, one soon after the other, and `generation_at` is when the present workers got their
-    first plan; `unexplained_at`: since then workers have ended who say that they were asked to stop, and nobody else
-    does. `draining`: all pods are being deleted, and none is created before `restart_at`. `script_error_step`: the
-    script raised, and training had come so far by then (-1: it has not, or training has got past it since). All members
-    speak this `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
+    `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. All members speak this
+    `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
 
     The newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
     """
@@ -55,14 +52,8 @@ class Memory:
     plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
     generation: Annotated[int, Kept(most=MAX_WHOLE)] = 0
     published_at: float | None = None
-    restarts: int = 0
-    interruptions: int = 0
-    unexplained_at: float | None = None
-    generation_at: float | None = None
-    draining: bool = False
-    restart_at: float | None = None
-    script_error_step: int = -1
     protocol: int = 1
+    budget: RestartBudget = field(default_factory=RestartBudget)
     outcome: Outcome = field(default_factory=Outcome)
     start: Start = field(default_factory=Start)
     placing: Placing = field(default_factory=Placing)

@@ -49,7 +49,7 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         table.JOB_STRAGGLER_SLOWDOWN: {(each.worker, each.group): each.slowdown for each in decision.stragglers},
         table.JOB_STEP: max(steps, default=None),
         table.JOB_ADJUSTMENTS: memory.batching.adjustments,
-        table.JOB_RESTARTS: memory.restarts,
+        table.JOB_RESTARTS: memory.budget.restarts,
         table.JOB_TRANSITIONS: {
             ("swap",): memory.transitions.swaps,
             ("join",): memory.transitions.joins,

@@ -64,7 +64,7 @@ def test_fewer_members_than_the_least_take_no_step_and_more_go_on() -> None:
     made.train(20)
     assert made.cluster.training.step > step
     assert len(made.plan.members) == 3
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 def test_as_many_members_as_the_least_train_on() -> None:
@@ -157,7 +157,7 @@ def test_workers_that_hold_for_long_do_not_count_as_hanging() -> None:
     decisions = wait(made, 60, 30.0, ready=False)
     assert {each.phase for each in decisions} == {"Running"}
     assert [degraded(each).reason for each in decisions] == [BELOW_MIN_REPLICAS] * 60
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
     wait(made, 8)
     assert not degraded(made.tick()).status
 
@@ -214,7 +214,7 @@ def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None
         made.plan = None
         made.tick()
         made.train(2)
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 @pytest.mark.parametrize("count", [1, 2])

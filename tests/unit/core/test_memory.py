@@ -14,6 +14,7 @@ from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of, cut, cut_all
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
@@ -65,7 +66,7 @@ SOUND = Memory(
     plan_version=3,
     generation=1,
     published_at=5.0,
-    restarts=2,
+    budget=RestartBudget(restarts=2),
     outcome=Outcome(reason="a"),
     workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),),
 )
@@ -80,7 +81,7 @@ def test_memory_reads_back_as_it_was_written(
     memory = Memory(
         plan_version=number,
         start=Start(started_at=moment),
-        draining=flag,
+        budget=RestartBudget(draining=flag),
         progress=Progress(between_steps=flag),
         outcome=Outcome(message=text),
         workers=tuple(workers),
@@ -129,7 +130,7 @@ def test_foreign_memory_is_refused_with_the_reason(text: str, said: str) -> None
 def test_worker_of_whom_nonsense_is_told_is_one_of_whom_nothing_is_known(row: object) -> None:
     text = json.dumps({"schema": 1, "restarts": 3, "workers": [row, [5.0]]})
     assert Memory.from_json(text) == Memory(
-        restarts=3, workers=(WorkerMemory(), WorkerMemory(StepTime(counted_steps=5.0)))
+        budget=RestartBudget(restarts=3), workers=(WorkerMemory(), WorkerMemory(StepTime(counted_steps=5.0)))
     )
 
 
@@ -147,14 +148,15 @@ def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
 def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
     text = json.dumps({"schema": 2, "restarts": 2, "colour": {"red": 1}, "workers": [[*[1.0] * COLUMNS, 3, "x"]]})
     memory = Memory.from_json(text.replace("1.0", "1"))
-    assert memory.restarts == 2
+    assert memory.budget.restarts == 2
     assert memory.workers[0].least_batch == 1
 
 
 def test_memory_of_an_operator_that_knew_less_is_read() -> None:
-    known = json.loads(Memory(restarts=2, script_error_step=7, progress=Progress(stepped=True)).to_json())
+    memory = Memory(budget=RestartBudget(restarts=2, script_error_step=7), progress=Progress(stepped=True))
+    known = json.loads(memory.to_json())
     del known["script_error_step"], known["stepped"]
-    assert Memory.from_json(json.dumps(known)) == Memory(restarts=2)
+    assert Memory.from_json(json.dumps(known)) == Memory(budget=RestartBudget(restarts=2))
 
 
 def test_worker_of_an_operator_that_did_not_know_least_batches_is_read() -> None:

@@ -95,7 +95,7 @@ def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_sho
     while not any(map(let_go, world.decisions)):
         before = dict(world.workers)
         run(world, nodes, 1)
-    begun, resumes = world.memory.start.starting_at, world.memory.restart_at
+    begun, resumes = world.memory.start.starting_at, world.memory.budget.restart_at
     placed = [worker.seen() for worker in before.values() if worker.node]
     assert len(placed) == 2
     ending = tuple(
@@ -104,8 +104,8 @@ def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_sho
     decision, memory = decide(world.job, replace(world.seen(), workers=ending), world.memory, world.now + 1)
     assert decision.phase == "Created"
     assert not decision.create
-    assert (memory.start.starting_at, memory.restart_at, memory.restarts) == (begun, resumes, 0)
-    assert not memory.draining
+    assert (memory.start.starting_at, memory.budget.restart_at, memory.budget.restarts) == (begun, resumes, 0)
+    assert not memory.budget.draining
 
 
 def test_each_worker_that_finds_a_place_begins_the_patience_again() -> None:

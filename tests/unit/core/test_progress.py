@@ -45,7 +45,7 @@ def test_worker_in_no_collective_is_the_one_that_hangs() -> None:
     assert "no step was committed for 61 s" in decision.reason
     assert "job-g1-0 (training, step 10) hangs" in decision.reason
     assert "job-g0-0" not in decision.reason
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_worker_that_hangs_gets_a_short_grace_and_those_that_wait_for_it_their_usual_one() -> None:

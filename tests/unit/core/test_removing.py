@@ -49,7 +49,7 @@ def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_no
     assert made.plan.global_batch_size == 128
     assert max(made.true_seconds()) < 6 * (0.002 + 0.016) / 2
     assert made.created == 4
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
     assert SLOW not in made.workers
     assert decisions[-1].removed == (("a", 1),)
 

@@ -84,7 +84,7 @@ def test_straggler_by_fault_is_replaced_by_one_plan_and_nobody_starts_again() ->
     assert {name: pod.uid for name, pod in made.workers.items() if name != NEWCOMER} == {
         name: uid for name, uid in before.items() if name != SLOW
     }
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
     assert made.memory.remedies.replacing == ()
     assert made.decisions[-1].stragglers == ()
 
@@ -156,7 +156,7 @@ def test_workers_that_meet_only_at_their_start_keep_their_straggler_and_are_bala
     assert "cannot change while it trains" in verdict.hindrance
     assert made.plan is not None
     assert made.plan.batch_sizes[2] < min(batch for rank, batch in enumerate(made.plan.batch_sizes) if rank != 2)
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 def test_first_member_that_has_to_stay_is_not_replaced() -> None:
@@ -189,7 +189,7 @@ def test_restart_is_counted_as_no_change_of_members() -> None:
     for _ in range(8):
         made.train(2)
         made.tick(5)
-    assert made.memory.restarts == 1
+    assert made.memory.budget.restarts == 1
     assert (made.memory.transitions.joins, made.memory.transitions.switching) == (0, "")
 
 
@@ -207,7 +207,7 @@ def test_straggler_of_a_group_that_changes_by_plan_alone_is_replaced() -> None:
     slowed(made)
     made.run(20)
     assert members(made.plan) == ["job-a-0", "job-a-1", "job-a-3", "job-a-4", "job-a-5", NEWCOMER]
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 # --- until the newcomer is warm -----------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_replacement_that_dies_while_it_warms_leaves_all_as_it_was() -> None:
     assert all(each.phase == "Running" for each in decisions)
     assert members(made.plan) == before
     assert NEWCOMER not in made.workers
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
     assert made.memory.pending == ()
 
 
@@ -420,7 +420,7 @@ def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(
     assert len(members(made.plan)) == 6
     assert SLOW not in members(made.plan)
     assert made.workers.keys() - set(members(made.plan)) <= {NEWCOMER if how == "delete" else ""}
-    assert (made.created, made.memory.restarts, made.memory.pending) == (before + 1, 0, ())
+    assert (made.created, made.memory.budget.restarts, made.memory.pending) == (before + 1, 0, ())
     assert uid not in {pod.uid for pod in made.workers.values()}
 
 
@@ -463,7 +463,7 @@ def test_straggler_stays_where_no_newcomer_is_ever_followed() -> None:
         assert decisions[-1].phase == "Running"
     assert reasons(decisions) == ["ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp"]
     assert made.workers.keys() == set(members(made.plan)) == there
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 def test_place_of_straggler_and_newcomer_that_both_fail_is_filled_once() -> None:

@@ -266,7 +266,9 @@ def test_what_an_earlier_job_has_trained_is_told() -> None:
 
 def test_figures_that_no_schema_admits_are_left_out() -> None:
     huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
-    memory = replace(MEMORY, restarts=10**12, start=replace(MEMORY.start, started_at=1e300))
+    memory = replace(
+        MEMORY, budget=replace(MEMORY.budget, restarts=10**12), start=replace(MEMORY.start, started_at=1e300)
+    )
     found = status(seen=Seen(training().workers, huge), memory=memory)
     assert not {"planVersion", "globalBatchSize", "restarts", "startTime"} & found.keys()
 

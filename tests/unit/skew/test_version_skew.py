@@ -70,7 +70,7 @@ def test_plan_of_the_previous_operator_is_followed() -> None:
 
 def test_memory_of_the_previous_operator_keeps_budgets_and_measurements() -> None:
     memory = Memory.from_json(previous("memory"))
-    assert (memory.restarts, memory.plan_version, memory.batching.adjustments) == (2, 3, 2)
+    assert (memory.budget.restarts, memory.plan_version, memory.batching.adjustments) == (2, 3, 2)
     assert [round(worker.step_time.mean_seconds, 3) for worker in memory.workers] == [0.138, 0.138, 0.144]
     assert [worker.least_batch for worker in memory.workers] == [8, 8, 8]
 

@@ -68,7 +68,7 @@ def let_go(
     memory = replace(
         memory,
         placing=Placing(tries + 1),
-        restart_at=now + pause,
+        budget=replace(memory.budget, restart_at=now + pause),
         start=replace(memory.start, pods_created_at=None),
         outcome=memory.outcome if lacking else Outcome(reason=LET_GO, message=message),
     )

@@ -165,7 +165,7 @@ def started_plan(
 ) -> Memory:
     """Memory once a new generation starts, with what is known of `after`'s members, by rank, all of which speak that
     `protocol`; measurements begin again."""
-    passed = memory.progress.progress_step > memory.script_error_step
+    passed = memory.progress.progress_step > memory.budget.script_error_step
     started = now - memory.start.starting_at if memory.start.starting_at is not None else 0.0
     return replace(
         memory,
@@ -173,13 +173,16 @@ def started_plan(
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
-        generation_at=now,
+        budget=replace(
+            memory.budget,
+            generation_at=now,
+            unexplained_at=None,
+            restart_at=None,
+            script_error_step=-1 if passed else memory.budget.script_error_step,
+        ),
         start=replace(memory.start, start_seconds=max(started, 0.0), starting_at=None, pods_created_at=None),
-        unexplained_at=None,
-        restart_at=None,
         placing=Placing(),
         progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
-        script_error_step=-1 if passed else memory.script_error_step,
         outcome=Outcome(),
         protocol=protocol,
         following=Following(changing=True, changed_at=now if protocol > 1 else None),

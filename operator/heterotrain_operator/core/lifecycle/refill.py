@@ -70,7 +70,7 @@ def after_ends(
     given_up: list[Event] = []
     late = overdue(job, facts, memory, now)
     for end in (*ends, *newcomers_that_ended(facts, memory, late)):
-        if end.raised_at is not None and end.raised_at <= memory.script_error_step:
+        if end.raised_at is not None and end.raised_at <= memory.budget.script_error_step:
             why = f"the script raised at step {end.raised_at} again, in another worker: {end.described}"
             return _answered(job, facts, memory, now, incident=Incident.SCRIPT_FAILED, message=why)
         rule = rule_of(job, end.incident)
@@ -93,7 +93,7 @@ def after_ends(
             everybody = replace(job, failure_policy="RestartAll")
             return _answered(everybody, facts, memory, now, incident=Incident.WORKER_FAILED, message=message)
         if end.raised_at is not None:
-            memory = replace(memory, script_error_step=end.raised_at)
+            memory = replace(memory, budget=memory.budget.raised_at(end.raised_at))
         said.setdefault(end.incident, []).append(end.described)
     events = []
     for incident, each in said.items():

@@ -122,8 +122,9 @@ def _gathered(job: Job, facts: Facts) -> _Gathering:
 def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """Create what is missing, or wait for a pause to end, for pods to go, or for workers to be ready."""
     phase, health, keys = _phase(memory), _health(facts, memory), workers.keys
-    if keys and memory.restart_at is not None and now < memory.restart_at:
-        reason = f"{memory.outcome.message}; all are created again in {memory.restart_at - now:.0f} s"
+    restart_at = memory.budget.restart_at
+    if keys and restart_at is not None and now < restart_at:
+        reason = f"{memory.outcome.message}; all are created again in {restart_at - now:.0f} s"
         return decision(job, phase, LET_GO, reason, health=health, delete=workers.unwanted), memory
     if workers.turned_away:
         # Their node is given time before it is asked again.
@@ -143,7 +144,7 @@ def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: f
 
 
 def _phase(memory: Memory) -> JobPhase:
-    return "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
+    return "Restarting" if memory.generation > 0 or memory.budget.restarts > 0 else "Created"
 
 
 def _health(facts: Facts, memory: Memory) -> Health:

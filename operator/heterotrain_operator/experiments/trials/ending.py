@@ -70,4 +70,4 @@ def counted_in(job: Job, cluster: LocalCluster) -> Counted:
         return Counted()
     known = known_workers(job, memory, seen.plan)
     leasts = {name: worker.least_batch for name, worker in known.items()}
-    return Counted(memory.batching.adjustments, memory.restarts, leasts)
+    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts)

@@ -71,7 +71,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "imbalancePercent": _percent(decision.imbalance),
         **_plan(plan),
         "resumedFrom": _resumed_from(memory),
-        "restarts": _within(memory.restarts, MAX_COUNT),
+        "restarts": _within(memory.budget.restarts, MAX_COUNT),
         "reason": decision.reason[:MAX_TEXT],
         "startTime": _moment(memory.start.started_at),
         "completionTime": (completed or timestamp(memory.outcome.ended_at or now)) if over else None,
