@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
@@ -70,3 +70,13 @@ def _from_row(row: Any) -> Passage | None:
 
 
 PASSAGES = Rows(rows_of, from_rows, Passage.moved, measured=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """The newest `arrivals` and `departures`, which are reported (`lifecycle/passing.py`). Both may be lost, so that
+    they are written only together with something else.
+    """
+
+    arrivals: Annotated[tuple[Passage, ...], PASSAGES] = ()
+    departures: Annotated[tuple[Passage, ...], PASSAGES] = ()

@@ -24,7 +24,7 @@ from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.memory.start import Start
 from heterotrain_operator.core.memory.transitions import Transitions
-from heterotrain_operator.core.passages import PASSAGES, Passage
+from heterotrain_operator.core.passages import Passages
 from heterotrain_operator.core.pending import PENDING, Pending
 from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.replacements import Remedies
@@ -45,8 +45,6 @@ class Memory:
 
     `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. All members speak this
     `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
-
-    The newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
     """
 
     plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
@@ -65,9 +63,8 @@ class Memory:
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
     remedies: Remedies = field(default_factory=Remedies)
+    passages: Passages = field(default_factory=Passages)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()
-    arrivals: Annotated[tuple[Passage, ...], PASSAGES] = ()
-    departures: Annotated[tuple[Passage, ...], PASSAGES] = ()
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod

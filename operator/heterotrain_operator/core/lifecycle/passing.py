@@ -11,7 +11,7 @@ from heterotrain_operator.core.lifecycle.ends import described_departure, descri
 from heterotrain_operator.core.lifecycle.following import keys_in, outsiders
 from heterotrain_operator.core.lifecycle.membership import Change
 from heterotrain_operator.core.model import Event, Job
-from heterotrain_operator.core.passages import LONGEST_WHY, Passage, with_newest
+from heterotrain_operator.core.passages import LONGEST_WHY, Passage, Passages, with_newest
 from heterotrain_operator.core.pending import Pending
 from heterotrain_operator.core.replacements import Replacement
 from heterotrain_operator.core.state import Memory
@@ -39,10 +39,10 @@ def joined(job: Job, facts: Facts, stored: Memory, memory: Memory, now: float) -
     took = {each.other: each.name for each in new if each.other}
     departures = tuple(
         replace(each, other=took[each.name]) if each.name in took and not each.other else each
-        for each in memory.departures
+        for each in memory.passages.departures
     )
-    memory = replace(memory, arrivals=with_newest(memory.arrivals, new), departures=departures)
-    return memory, _told("WorkerJoined", "trains since step", new)
+    passages = Passages(with_newest(memory.passages.arrivals, new), departures)
+    return replace(memory, passages=passages), _told("WorkerJoined", "trains since step", new)
 
 
 def left(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> tuple[Memory, tuple[Event, ...]]:
@@ -52,12 +52,9 @@ def left(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> 
     coming, step = outsiders(facts, memory), step_of(facts)
     names = [name for name in change.left if name not in coming]
     new = [Passage(name, step, now, *_why_left(job, facts, memory, change, name)) for name in names]
-    if change.returned:
-        kept = tuple(each for each in memory.departures if each.name not in change.returned)
-        memory = replace(memory, departures=kept)
-    if not new:
-        return memory, ()
-    return replace(memory, departures=with_newest(memory.departures, new)), _told("WorkerLeft", "left at step", new)
+    departures = tuple(each for each in memory.passages.departures if each.name not in change.returned)
+    passages = replace(memory.passages, departures=with_newest(departures, new))
+    return replace(memory, passages=passages), _told("WorkerLeft", "left at step", new)
 
 
 def _places(job: Job, memory: Memory) -> dict[str, tuple[str, str]]:

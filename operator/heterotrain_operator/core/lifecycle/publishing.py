@@ -186,7 +186,7 @@ def started_plan(
         outcome=Outcome(),
         protocol=protocol,
         following=Following(changing=True, changed_at=now if protocol > 1 else None),
-        arrivals=(),
+        passages=replace(memory.passages, arrivals=()),
         pending=(),
         workers=tuple(knowledge),
     )

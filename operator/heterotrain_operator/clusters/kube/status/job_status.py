@@ -53,7 +53,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         slowed=dict(decision.slowed_by),
         stragglers={verdict.worker: verdict for verdict in decision.stragglers},
         replacing=decision.replacing,
-        arrivals=memory.arrivals,
+        arrivals=memory.passages.arrivals,
         over=over,
     )
     wanted_workers = _wanted(job, decision)
@@ -76,7 +76,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "startTime": _moment(memory.start.started_at),
         "completionTime": (completed or timestamp(memory.outcome.ended_at or now)) if over else None,
         "conditions": conditions.rendered(previous.get("conditions") or (), wanted, job.metadata.generation, now),
-        "departures": [_departure(each) for each in memory.departures[-MAX_DEPARTURES:]] or None,
+        "departures": [_departure(each) for each in memory.passages.departures[-MAX_DEPARTURES:]] or None,
         "workers": workers[:MAX_WORKERS_SHOWN],
     }
 
