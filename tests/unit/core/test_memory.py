@@ -89,16 +89,35 @@ def test_memory_reads_back_as_it_was_written(
     assert Memory.from_json(memory.to_json()) == memory
 
 
+OTHER_BY_KIND = {type(None): 7.5, bool: True, int: 3, float: 0.5, str: "x"}
+OTHER = {name: OTHER_BY_KIND[type(default)] for name, default in plain_fields(Memory)}
+"""A number, text or moment for each field of a job, other than its default."""
+
+
 def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() -> None:
     names = [name for name, _ in plain_fields(Memory)]
     assert len(set(names)) == len(names)
     assert not {"schema", "workers", "worker_keys"} & set(names)
 
 
+MEASURED = {
+    *("advanced_at", "between_steps", "changed_at", "doubt", "expected_steps", "gathered"),
+    *("half_placed_at", "idle_seconds", "joins", "judged", "kept_looks", "leaves", "most_placed"),
+    *("persistence", "progress_at", "progress_step", "promised_seconds", "replaced_seconds"),
+    *("rested_on", "retreated_seconds", "slow_step_seconds", "stepped", "swaps", "switching"),
+    *("switching_at", "switching_seconds", "switching_step", "transition_seconds", "windows"),
+}
+
+
+def test_memories_that_differ_only_in_what_can_be_measured_again_need_no_writing() -> None:
+    memory = Memory.initial()
+    for name, value in OTHER.items():
+        other = Memory.from_json(json.dumps({"schema": 1, name: value}))
+        assert memory.same_but_measurements(other) is (name in MEASURED), name
+
+
 def test_every_field_of_a_job_is_read_as_it_was_stored_by_its_name() -> None:
-    other = {type(None): 7.5, bool: True, int: 3, float: 0.5, str: "x"}
-    document = {name: other[type(default)] for name, default in plain_fields(Memory)}
-    text = json.dumps({"schema": 1, **document, "workers": []})
+    text = json.dumps({"schema": 1, **OTHER, "workers": []})
     assert json.loads(Memory.from_json(text).rounded().to_json()) == json.loads(text)
 
 

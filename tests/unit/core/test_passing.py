@@ -8,9 +8,9 @@ import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.facts import NAMED
+from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages, from_rows, rows_of
 from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.model import Decision
-from heterotrain_operator.core.passages import MOST_PASSAGES, Passage, Passages, from_rows, rows_of
 from heterotrain_operator.core.state import Memory
 from unit.core.test_membership import A, B, C, elastic_world, planned_world, resize, settled
 from unit.core.test_newcomers import D, nobody_reaches

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
+from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.replacements import Removal
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World
 

@@ -9,8 +9,15 @@ import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
 from heterotrain_operator.core.lifecycle.prior import place_of
+from heterotrain_operator.core.memory.replacements import (
+    MOST_REPLACEMENTS,
+    Remedies,
+    Removal,
+    Replacement,
+    from_rows,
+    rows_of,
+)
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.replacements import MOST_REPLACEMENTS, Remedies, Removal, Replacement, from_rows, rows_of
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.verdict import Remedy
 from unit.core.traces import World

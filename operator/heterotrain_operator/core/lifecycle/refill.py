@@ -23,9 +23,9 @@ from heterotrain_operator.core.lifecycle.restarts import delay_seconds
 from heterotrain_operator.core.lifecycle.returning import Returning
 from heterotrain_operator.core.lifecycle.vacancies import free_index
 from heterotrain_operator.core.lifecycle.vacated import End, members_that_ended, newcomers_that_ended
+from heterotrain_operator.core.memory.pending import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
 from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, ending
-from heterotrain_operator.core.pending import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory

@@ -16,8 +16,8 @@ from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts, group_of
 from heterotrain_operator.core.lifecycle.following import stayers
+from heterotrain_operator.core.memory.replacements import MOST_REMOVALS, Removal
 from heterotrain_operator.core.model import Event, Group, Job
-from heterotrain_operator.core.replacements import MOST_REMOVALS, Removal
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS, is_worth
 from heterotrain_operator.core.stragglers.verdict import Verdict

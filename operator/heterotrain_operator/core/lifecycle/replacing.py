@@ -20,8 +20,8 @@ from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.lifecycle.restarts import delay_seconds
 from heterotrain_operator.core.lifecycle.returning import Returning, returning
 from heterotrain_operator.core.lifecycle.vacancies import new_index
+from heterotrain_operator.core.memory.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState
-from heterotrain_operator.core.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS
 from heterotrain_operator.core.stragglers.evidence import Evidence

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from heterotrain_operator.core.facts import Facts, ended, worker_name
 from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.lifecycle.following import NOT_FOLLOWED, has_trained, is_carried_out, left_behind
+from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Job, WorkerSeen
-from heterotrain_operator.core.replacements import Replacement
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import key_of
 
