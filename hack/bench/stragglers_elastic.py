@@ -128,7 +128,7 @@ def play(setting: Setting) -> Run:
     if last.phase != "Succeeded" or memory is None:
         raise RuntimeError(f"{setting}: the job ended as {last.phase}: {last.reason}")
     ended = cluster.training.last_step_at
-    return Run(ended - began[0], counts["WorkerReplaced"], counts["WorkerRemoved"], memory.restarts)
+    return Run(ended - began[0], counts["WorkerReplaced"], counts["WorkerRemoved"], memory.budget.restarts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Loop(Generic[News]):
         seen, memory = self._cluster.observe(news)
         memory, leapt = self._corrected_for_leaps(memory or Memory.initial(), title)
         decision, memory = decide(job, seen, memory, self._clock())
-        self._corrected = (memory.created_at, leapt) if leapt else None
+        self._corrected = (memory.start.created_at, leapt) if leapt else None
         try:
             self._cluster.act(decision, memory)
         except PlanConflictError as error:
@@ -84,7 +84,7 @@ class Loop(Generic[News]):
         A round that failed may have stored its corrected memory all the same. The moment at which the job was first
         seen shows it, because that was moved with the others.
         """
-        if self._corrected is not None and self._corrected[0] == memory.created_at:
+        if self._corrected is not None and self._corrected[0] == memory.start.created_at:
             self._leaps.made_up(self._corrected[1])
             self._corrected = None
         leapt = self._leaps.seconds()

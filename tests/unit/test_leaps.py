@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from heterotrain_operator.leaps import Leaps
 from heterotrain_operator.loop import Loop, run_job
+from unit.core.layouts import plain_fields
 from unit.core.traces import World, hetero_world
 
 
@@ -50,15 +52,17 @@ def test_clock_that_is_turned_slowly_does_not_leap() -> None:
 
 
 def test_all_moments_move_and_nothing_else() -> None:
+    moments = [name for name, _ in plain_fields(Memory) if name.endswith("_at")]
+    assert {"created_at", "progress_at", "changed_at"} < set(moments)
+    others = {"restarts": 3, "slow_step_seconds": 2.0}
+    text = json.dumps({"schema": 1, **dict.fromkeys(moments, 100.0), **others})
     memory = replace(
-        Memory(),
-        **{f.name: 100.0 for f in fields(Memory) if f.name.endswith("_at")},
-        restarts=3,
-        slow_step_seconds=2.0,
+        Memory.from_json(text),
         workers=(WorkerMemory(silent_since=50.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory()),
     )
     moved = memory.moved(7)
-    assert {getattr(moved, f.name) for f in fields(Memory) if f.name.endswith("_at")} == {107.0}
+    stored = json.loads(replace(moved, workers=()).to_json())
+    assert stored == {"schema": 1, **dict.fromkeys(moments, 107.0), **others, "workers": []}
     assert moved.workers == (WorkerMemory(silent_since=57.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory())
     assert moved.moved(-7) == memory
     assert Memory.initial().moved(7) == Memory.initial()
@@ -119,7 +123,7 @@ def test_leap_is_made_up_for_once_whichever_rounds_fail_after_it(monkeypatch: py
     backend = FailingWorld(world)
     loop = Loop(backend, clock=lambda: clocks.wall, monotonic=lambda: clocks.running)
     loop.round(world.job, None)
-    created = world.memory.created_at
+    created = world.memory.start.created_at
     assert created is not None
     clocks.run(1, drift=3600.0)
     monkeypatch.setattr(backend, "fails", "after storing")
@@ -133,7 +137,7 @@ def test_leap_is_made_up_for_once_whichever_rounds_fail_after_it(monkeypatch: py
                 loop.round(world.job, None)
     for _ in range(2):
         loop.round(world.job, None)
-        assert world.memory.created_at == pytest.approx(created + 3600)
+        assert world.memory.start.created_at == pytest.approx(created + 3600)
 
 
 def failing_decision(*_: object) -> None:

@@ -185,9 +185,9 @@ class JobRounds:
 
     def _delay(self, job: Job, seen: Seen, decision: Decision, memory: Memory) -> float:
         if decision.phase in (*FINAL_PHASES, "Suspended") and not (decision.delete or decision.force_delete):
-            if job.ttl_seconds is None or memory.ended_at is None:
+            if job.ttl_seconds is None or memory.outcome.ended_at is None:
                 return STILL_SECONDS
-            until_removal = memory.ended_at + job.ttl_seconds - self._clock()
+            until_removal = memory.outcome.ended_at + job.ttl_seconds - self._clock()
             return min(max(until_removal, BUSY_SECONDS), STILL_SECONDS)
         since = None if self._written is None else self._monotonic() - self._written[1]
         following = since is not None and since < FOLLOWING_SECONDS

@@ -46,6 +46,7 @@ from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.returning import returning
 from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.lifecycle.vacancies import awaited_keys
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Event, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.prediction.memory_limit import batch_limit
@@ -62,8 +63,8 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     observation publishes no second plan and creates nothing twice.
     """
     facts, stored = survey(job, seen), memory
-    if memory.created_at is None:
-        memory = replace(memory, created_at=now)
+    if memory.start.created_at is None:
+        memory = replace(memory, start=replace(memory.start, created_at=now))
     memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
     memory = noticed(facts, with_protocol(facts, memory), now)
     memory, arrived = passing.joined(job, facts, stored, memory, now)
@@ -72,9 +73,14 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     if job.failure_policy == "RestartAll" and can_change(job, facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
-    if memory.draining and (memory.replacing or memory.removed or memory.switching):
-        memory = replace(memory, replacing=(), removed=(), switching="", switching_at=None)  # all places begin again
-    if memory.replacing and (memory.outcome or (facts.plan is not None and not is_elastic(job))):
+    remedied = memory.remedies.replacing or memory.remedies.removed
+    if memory.budget.draining and (remedied or memory.transitions.switching):  # all places begin again
+        memory = replace(
+            memory,
+            remedies=replace(memory.remedies, replacing=(), removed=()),
+            transitions=memory.transitions.settled(),
+        )
+    if memory.remedies.replacing and (memory.outcome.is_final or (facts.plan is not None and not is_elastic(job))):
         decided, memory = replacing.ended_all(job, facts, decided, memory, now)
     if news is not None or arrived:
         decided = replace(decided, events=(*filter(None, [news]), *arrived, *decided.events))
@@ -94,8 +100,8 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
         slowed_by=slowed,
         worker_states=states,
         stragglers=standing,
-        replacing=tuple((each.replaces, replacing.newcomer_name(job, each)) for each in memory.replacing),
-        removed=tuple((each.group, each.count) for each in memory.removed),
+        replacing=tuple((each.replaces, replacing.newcomer_name(job, each)) for each in memory.remedies.replacing),
+        removed=tuple((each.group, each.count) for each in memory.remedies.removed),
     )
     return decided, memory.rounded(stored)
 
@@ -108,7 +114,7 @@ def _worker_states(job: Job, facts: Facts, memory: Memory, plan: Plan | None) ->
         keys: Sequence[WorkerKey] = awaited_keys(job, memory)
     else:
         keys = missing(job, facts)
-    if job.suspend or memory.outcome:
+    if job.suspend or memory.outcome.is_final:
         keys = ()
     over = leavers(facts, memory, plan)
     there = ((name, WorkerState.LEAVING if name in over else state) for name, state in facts.states.items())
@@ -154,9 +160,9 @@ def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], .
 
 
 def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
-    if memory.outcome:
+    if memory.outcome.is_final:
         return over(job, facts, memory, now)
-    if not memory.draining and _all_finished(job, facts, memory):
+    if not memory.budget.draining and _all_finished(job, facts, memory):
         message = f"all {len(facts.finished)} workers finished the job's last step"
         return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
     # What becomes of a worker that is to replace a straggler concerns nobody else before it is a member.
@@ -165,16 +171,20 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
         return hopeless
     if job.suspend:
         return _suspended(job, facts, memory, now)
-    if memory.started_at is None:
-        memory = replace(memory, started_at=now)
+    if memory.start.started_at is None:
+        memory = replace(memory, start=replace(memory.start, started_at=now))
     if _outlived(job, memory, now):
         message = f"the job ran longer than its active deadline of {job.active_deadline_seconds:g} s"
         return ending(job, facts, memory, now, outcome="Failed", code="ActiveDeadlineExceeded", message=message)
-    if memory.draining:
+    if memory.budget.draining:
         draining = still_draining(job, facts, memory, now)
         if draining is not None:
             return draining
-        memory = replace(memory, draining=False, restart_at=None, starting_at=now)
+        memory = replace(
+            memory,
+            budget=replace(memory.budget, draining=False, restart_at=None),
+            start=replace(memory.start, starting_at=now),
+        )
     changes = is_elastic(job)
     counting = of_members(facts, memory)
     if not changes and (counting.lost or (counting.failed and not are_replaced(job, counting))):
@@ -214,8 +224,9 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
 def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """The same of a job whose members change while they train, and beside that what is done about the members."""
     everybody, memory = facts, transitions.ended(facts, memory, now)
-    if 0 <= memory.script_error_step < memory.progress_step:
-        memory = replace(memory, script_error_step=-1)  # the others have got past it, and need no restart for that
+    if 0 <= memory.budget.script_error_step < memory.progress.progress_step:
+        # The others have got past it, and need no restart for that.
+        memory = replace(memory, budget=memory.budget.raised_at(-1))
     settled = not awaited(job, facts, memory, now)
     standing = stragglers.verdicts(job, facts.plan, facts.members, memory) if _acts(job, memory) else ()
     swaps = replacing.look(job, facts, memory, now, standing, settled=settled)
@@ -235,7 +246,7 @@ def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Dec
         events=(*swaps.events, *filter(None, [removed.event]), *look.events),
     )
     decided, memory = look.decided, look.memory
-    if decided is not None and decided.plan is not None and memory.replacing:
+    if decided is not None and decided.plan is not None and memory.remedies.replacing:
         back = returning(job, facts, swaps.memory, now)
         memory = replacing.swapped(job, facts, memory, swaps.memory, decided.plan)
         memory, events = replacing.returned(job, everybody, memory, now, back)
@@ -275,7 +286,7 @@ def _leaves_out(decided: Decision | None, name: str) -> bool:
 def _acts(job: Job, memory: Memory) -> bool:
     """Whether something beyond the batches may be done about stragglers now."""
     acts = job.stragglers.action in ("Replace", "Remove") and not job.dry_run
-    return acts and (bool(memory.replacing) or any(known.evidence.advised for known in memory.workers))
+    return acts and (bool(memory.remedies.replacing) or any(known.evidence.advised for known in memory.workers))
 
 
 def _running(
@@ -377,18 +388,13 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
     remembered, because every change would be written, and every write causes another look.
     """
     reason = f"suspended; deleting {listed(facts.names)}" if facts.names else "suspended"
-    if memory.draining and memory.reason == "Suspended":
+    if memory.budget.draining and memory.outcome.reason == "Suspended":
         return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names), memory
     memory = replace(
         memory,
-        draining=True,
-        restart_at=now,
-        started_at=None,
-        starting_at=now,
-        pods_created_at=None,
-        unexplained_at=None,
-        reason="Suspended",
-        message="the job was suspended",
+        budget=replace(memory.budget, draining=True, restart_at=now, unexplained_at=None),
+        start=replace(memory.start, started_at=None, starting_at=now, pods_created_at=None),
+        outcome=Outcome(reason="Suspended", message="the job was suspended"),
     )
     event = Event("Normal", "JobSuspended", reason)
     return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names, events=(event,)), memory
@@ -396,4 +402,4 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
 
 def _outlived(job: Job, memory: Memory, now: float) -> bool:
     deadline = job.active_deadline_seconds
-    return deadline is not None and memory.started_at is not None and now - memory.started_at > deadline
+    return deadline is not None and memory.start.started_at is not None and now - memory.start.started_at > deadline

@@ -10,6 +10,7 @@ from typing import Literal
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.balance import balance
 from heterotrain_operator.core.facts import Facts, ended
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import Condition, Decision, Event, Job, JobPhase, WorkerKey
 from heterotrain_operator.core.state import Memory
 
@@ -106,7 +107,11 @@ def ending(
 ) -> tuple[Decision, Memory]:
     """The job is over, for good."""
     message = message[:LONGEST_MESSAGE]
-    memory = replace(memory, outcome=outcome, ended_at=now, reason=code, message=message, draining=False)
+    memory = replace(
+        memory,
+        outcome=Outcome(outcome, now, code, message),
+        budget=replace(memory.budget, draining=False),
+    )
     kind: Literal["Normal", "Warning"] = "Normal" if outcome == "Succeeded" else "Warning"
     final, memory = over(job, facts, memory, now)
     return replace(final, events=(Event(kind, code, message),)), memory
@@ -114,7 +119,8 @@ def ending(
 
 def over(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """The job ended before: pods remain as its clean-up policy says, and it itself until its time is over."""
-    phase: JobPhase = "Succeeded" if memory.outcome == "Succeeded" else "Failed"
+    known = memory.outcome
+    phase: JobPhase = "Succeeded" if known.outcome == "Succeeded" else "Failed"
     leftovers = {
         "All": facts.names,
         "Running": (
@@ -124,6 +130,6 @@ def over(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
         "None": (),
     }[job.clean_pod_policy]
     health = Health() if facts.plan is None else Health(*balance(facts.plan, memory))
-    final = decision(job, phase, memory.reason or phase, memory.message, health=health, delete=leftovers)
-    since = now - (memory.ended_at if memory.ended_at is not None else now)
+    final = decision(job, phase, known.reason or phase, known.message, health=health, delete=leftovers)
+    since = now - (known.ended_at if known.ended_at is not None else now)
     return replace(final, remove_job=job.ttl_seconds is not None and since >= job.ttl_seconds), memory

@@ -87,7 +87,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     windows = [None] * len(workers)
     seats = seats_of(job, plan, workers, windows)
     repair = repaired(job, plan, memory.workers)
-    proposal = Proposal(*repair) if repair is not None else ask_policy(job, seats, memory.stage)
+    proposal = Proposal(*repair) if repair is not None else ask_policy(job, seats, memory.batching.stage)
     predictions = [seat.prediction for seat in seats]
     lines = [None if prediction is None else prediction.line for prediction in predictions]
     best, ceiling, why_not = _ceiling(plan, seats, lines)

@@ -7,135 +7,64 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
-from heterotrain_operator.core import passages
-from heterotrain_operator.core import replacements as replacement_rows
-from heterotrain_operator.core.columns import BASELINE_DIGITS, COARSE_DIGITS, checked, cut
-from heterotrain_operator.core.passages import Passage
-from heterotrain_operator.core.pending import Pending, from_rows, rows_of
-from heterotrain_operator.core.replacements import Removal, Replacement
+from heterotrain_operator.core import fields
+from heterotrain_operator.core.fields import Kept
+from heterotrain_operator.core.memory.batching import Batching
+from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.following import Following
+from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.passages import Passages
+from heterotrain_operator.core.memory.pending import PENDING, Pending
+from heterotrain_operator.core.memory.placing import Placing
+from heterotrain_operator.core.memory.progress import Progress
+from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.replacements import Remedies
+from heterotrain_operator.core.memory.resumed import Resumed
+from heterotrain_operator.core.memory.start import Start
+from heterotrain_operator.core.memory.transitions import Transitions
+from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers
 
 SCHEMA = 1
 """Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
 
-MAX_COUNT = MAX_WHOLE // 2
-"""The greatest number that a counter is read as, so that it can still count."""
-
 MAX_BYTES = 2**23
 """The longest value that is read: far above what any job's workers take."""
+
+_KEYS = "worker_keys"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What is remembered of one job. Moments are Unix seconds; None: has not happened.
 
-    `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. `interruptions` are the
-    restarts that did not count, one soon after the other, and `generation_at` is when the present workers got their
-    first plan; `unexplained_at`: since then workers have ended who say that they were asked to stop, and nobody else
-    does. `placements` are the tries to place all workers that were given up; since `half_placed_at` only some have
-    places, at most `most_placed`. `draining`: all pods are being deleted, and none is created before `restart_at`.
-    `outcome`, once set, is final; `reason` and `message` say why (or why it restarts). `script_error_step`: the script
-    raised, and training had come so far by then (-1: it has not, or training has got past it since). `stepped`: this
-    generation of workers has committed a step. `stage` counts the plans of the Profile policy, `adjustments` the plans
-    that changed batches only. Training went on from an earlier job's checkpoint, of step `resumed_step` (-1: it did
-    not), whose UID was `resumed_from`. What the active plan promised, what the one before it took, and what one took
-    that was taken back by half (own seconds of a step; `expected_steps`: with noise), at how many looks the promise was
-    kept, and the `doubt` about such promises (a share of the step) after `missed_promises` of them are those of
-    `rollback.py`. `gathered`: windows were closed for a decision that waits for workers which were not read
-    (`quorum.py`). `judged` are the intervals after which workers were judged (`stragglers/watch.py`), and
-    `start_seconds` is how long the present workers took from nothing to their first plan. So many `windows` were
-    compared with those before them, up to a bound, with this `persistence` (`prediction/roughness.py`). The estimates
-    that chose the batches `rested_on` so many steps, counted as independent ones (`patience.py`). All members speak
-    this `protocol`, by which they meet. `changing`: nobody was seen yet who follows the members of the active plan, of
-    which the last so many (`joining`) have not trained; `changed_at` is since when that is due, or was seen
-    (`lifecycle/following.py`). `entering` are the keys of members that were to join, and have not said yet that they
-    train, one after the other. `leaving` are the keys of workers that an earlier plan named and that still live, one
-    after the other; since `unfit_at` members that are not wanted any more stay, for the others cannot do without them
-    (`lifecycle/elastic.py`); and `pending` are places whose workers are lacking (`lifecycle/refill.py`).
-
-    `ending`: the first member that was left has finished, so that the job is over once the others have ended.
-
-    `replacing` are the stragglers that are being replaced, `replacements` those that were begun, the last of which
-    began or ended at `replaced_at` (`lifecycle/replacing.py`), and `removed` the places that were given up
-    (`lifecycle/removing.py`). A change of the members was published at `switching_at`, when `switching_step` steps were
-    committed that took `switching_seconds` each; such changes have stood still for `transition_seconds` in the mean,
-    `idle_seconds` in all, and so many of them were `swaps`, `joins` and `leaves` (`lifecycle/transitions.py`). The
-    newest `arrivals` and `departures` are reported (`lifecycle/passing.py`).
+    `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. All members speak this
+    `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
     """
 
-    plan_version: int = 0
-    generation: int = 0
-    created_at: float | None = None
-    started_at: float | None = None
-    starting_at: float | None = None
-    pods_created_at: float | None = None
+    plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
+    generation: Annotated[int, Kept(most=MAX_WHOLE)] = 0
     published_at: float | None = None
-    restarts: int = 0
-    interruptions: int = 0
-    unexplained_at: float | None = None
-    generation_at: float | None = None
-    placements: int = 0
-    half_placed_at: float | None = None
-    most_placed: int = 0
-    draining: bool = False
-    restart_at: float | None = None
-    script_error_step: int = -1
-    progress_step: int = -1
-    progress_at: float | None = None
-    advanced_at: float | None = None
-    between_steps: bool = False
-    stepped: bool = False
-    slow_step_seconds: float = 0.0
-    outcome: str = ""
-    ended_at: float | None = None
-    reason: str = ""
-    message: str = ""
-    stage: int = 0
-    adjustments: int = 0
-    resumed_step: int = -1
-    resumed_from: str = ""
-    promised_seconds: float = 0.0
-    replaced_seconds: float = 0.0
-    retreated_seconds: float = 0.0
-    doubt: float = 0.0
-    missed_promises: int = 0
-    gathered: bool = False
-    kept_looks: int = 0
-    rested_on: float = 0.0
-    expected_steps: bool = False
-    judged: int = 0
-    start_seconds: float = 0.0
-    windows: int = 0
-    persistence: float = 0.0
     protocol: int = 1
-    changing: bool = False
-    joining: int = 0
-    entering: str = ""
-    leaving: str = ""
-    unfit_at: float | None = None
-    changed_at: float | None = None
-    replacements: int = 0
-    replaced_at: float | None = None
-    switching_at: float | None = None
-    switching: str = ""
-    switching_step: int = -1
-    switching_seconds: float = 0.0
-    transition_seconds: float = 0.0
-    idle_seconds: float = 0.0
-    ending: bool = False
-    swaps: int = 0
-    joins: int = 0
-    leaves: int = 0
-    pending: tuple[Pending, ...] = ()
-    replacing: tuple[Replacement, ...] = ()
-    removed: tuple[Removal, ...] = ()
-    arrivals: tuple[Passage, ...] = ()
-    departures: tuple[Passage, ...] = ()
+    budget: RestartBudget = field(default_factory=RestartBudget)
+    outcome: Outcome = field(default_factory=Outcome)
+    start: Start = field(default_factory=Start)
+    placing: Placing = field(default_factory=Placing)
+    resumed: Resumed = field(default_factory=Resumed)
+    following: Following = field(default_factory=Following)
+    transitions: Transitions = field(default_factory=Transitions)
+    progress: Progress = field(default_factory=Progress)
+    batching: Batching = field(default_factory=Batching)
+    promises: Promises = field(default_factory=Promises)
+    roughness: Roughness = field(default_factory=Roughness)
+    remedies: Remedies = field(default_factory=Remedies)
+    passages: Passages = field(default_factory=Passages)
+    pending: Annotated[tuple[Pending, ...], PENDING] = ()
     workers: tuple[WorkerMemory, ...] = ()
 
     @classmethod
@@ -145,29 +74,18 @@ class Memory:
 
     def moved(self, seconds: float) -> Memory:
         """With all moments so much later, as after the clock has leapt."""
-        moments = {name: getattr(self, name) for name in _MOMENTS}
-        return replace(
-            self,
-            workers=tuple(
-                worker._replace(silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
-                for worker in self.workers
-            ),
-            pending=tuple(each.moved(seconds) for each in self.pending),
-            replacing=tuple(each.moved(seconds) for each in self.replacing),
-            arrivals=tuple(each.moved(seconds) for each in self.arrivals),
-            departures=tuple(each.moved(seconds) for each in self.departures),
-            **{name: moment + seconds for name, moment in moments.items() if moment is not None},
+        workers = tuple(
+            worker._replace(silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
+            for worker in self.workers
         )
+        return fields.moved(self, seconds, workers=workers)
 
     def same_but_measurements(self, other: Memory) -> bool:
         """Whether losing the difference would cost only measurements, which can be taken again.
 
         Memory at another batch than the present one cannot: that batch may not come again.
         """
-        tables = (self._learned, self.pending, self.replacing, self.removed)
-        return tables == (other._learned, other.pending, other.replacing, other.removed) and all(
-            getattr(self, each.name) == getattr(other, each.name) for each in _JOB_FIELDS if each.name not in _MEASURED
-        )
+        return self._learned == other._learned and fields.same_but_measurements(self, other)
 
     @property
     def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[int], list[int]]:
@@ -186,41 +104,14 @@ class Memory:
     def rounded(self, before: Memory | None = None) -> Memory:
         """With every worker's numbers cut to the digits that are kept; `before` is the memory that this one follows."""
         known = before.workers if before is not None and len(before.workers) == len(self.workers) else ()
-        return replace(
-            self,
-            promised_seconds=cut(self.promised_seconds),
-            replaced_seconds=cut(self.replaced_seconds),
-            retreated_seconds=cut(self.retreated_seconds),
-            doubt=cut(self.doubt),
-            rested_on=cut(self.rested_on),
-            start_seconds=cut(self.start_seconds),
-            persistence=cut(self.persistence, COARSE_DIGITS),
-            switching_seconds=cut(self.switching_seconds),
-            transition_seconds=cut(self.transition_seconds),
-            idle_seconds=cut(self.idle_seconds, BASELINE_DIGITS),
-            pending=tuple(each.rounded() for each in self.pending),
-            replacing=tuple(each.rounded() for each in self.replacing),
-            workers=rounded_workers(self.workers, known or (NOBODY,) * len(self.workers)),
-        )
+        workers = rounded_workers(self.workers, known or (NOBODY,) * len(self.workers))
+        return fields.rounded(self, workers=workers)
 
     def to_json(self) -> str:
         """The value as it is stored; what equals its default is left out."""
-        document: dict[str, Any] = {"schema": SCHEMA}
-        for each in _JOB_FIELDS:
-            value = getattr(self, each.name)
-            if value != each.default:
-                document[each.name] = value
+        document: dict[str, Any] = {"schema": SCHEMA, **fields.stored(self)}
         if any(worker.key for worker in self.workers):
             document[_KEYS] = "".join(worker.key or NO_KEY for worker in self.workers)
-        if self.pending:
-            document["pending"] = rows_of(self.pending)
-        if self.replacing:
-            document["replacing"] = replacement_rows.rows_of(self.replacing)
-        if self.removed:
-            document["removed"] = replacement_rows.removal_rows(self.removed)
-        for name in _PASSAGES:
-            if getattr(self, name):
-                document[name] = passages.rows_of(getattr(self, name))
         document["workers"] = [worker.row() for worker in self.workers]
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
@@ -242,89 +133,8 @@ class Memory:
         rows = document.get("workers", [])
         if not isinstance(rows, list):
             raise ValueError(f"memory.workers: expected a list, found {shown(rows)}")
-        values = {
-            each.name: checked(document[each.name], each.default, f"memory.{each.name}")
-            for each in _JOB_FIELDS
-            if each.name in document
-        }
-        _bound(values)
         workers = map(WorkerMemory.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
-        return cls(
-            workers=tuple(workers),
-            pending=from_rows(document.get("pending", [])),
-            replacing=replacement_rows.from_rows(document.get("replacing", [])),
-            removed=replacement_rows.removals_from(document.get("removed", [])),
-            arrivals=passages.from_rows(document.get("arrivals", [])),
-            departures=passages.from_rows(document.get("departures", [])),
-            **values,
-        )
-
-
-_MEASURED = frozenset(
-    {
-        "progress_step",
-        "progress_at",
-        "advanced_at",
-        "between_steps",
-        "stepped",
-        "slow_step_seconds",
-        "changed_at",
-        "half_placed_at",
-        "most_placed",
-        "promised_seconds",
-        "replaced_seconds",
-        "retreated_seconds",
-        "kept_looks",
-        "rested_on",
-        "expected_steps",
-        "doubt",
-        "gathered",
-        "judged",
-        "windows",
-        "persistence",
-        "switching_at",
-        "switching",
-        "switching_step",
-        "switching_seconds",
-        "transition_seconds",
-        "idle_seconds",
-        "swaps",
-        "joins",
-        "leaves",
-    }
-)
-_PROMISES = (
-    "rested_on",
-    "promised_seconds",
-    "replaced_seconds",
-    "retreated_seconds",
-    "slow_step_seconds",
-    "start_seconds",
-    "switching_seconds",
-    "transition_seconds",
-    "idle_seconds",
-)
-_MOMENTS = tuple(each.name for each in fields(Memory) if each.name.endswith("_at"))
-_TABLES = ("workers", "pending", "replacing", "removed", "arrivals", "departures")
-_PASSAGES = ("arrivals", "departures")
-_VERSIONS = ("plan_version", "generation")
-_KEYS = "worker_keys"
-_JOB_FIELDS = tuple(each for each in fields(Memory) if each.name not in _TABLES)
-
-
-def _bound(values: dict[str, Any]) -> None:
-    """Bring numbers that nothing can have left within what decisions can do arithmetic with."""
-    for each in _JOB_FIELDS:
-        if isinstance(each.default, int) and each.name in values:
-            greatest = MAX_WHOLE if each.name in _VERSIONS else MAX_COUNT
-            values[each.name] = min(max(values[each.name], min(each.default, 0)), greatest)
-    for name in _PROMISES:
-        if name in values:
-            values[name] = max(values[name], 0.0)
-    if "doubt" in values:
-        values["doubt"] = min(max(values["doubt"], 0.0), 1.0)
-    if "persistence" in values:
-        values["persistence"] = min(max(values["persistence"], -1.0), 1.0)
+        return fields.read(cls, document, "memory", workers=tuple(workers))
 
 
 def _keys_in(text: Any, workers: int) -> Iterable[str]:

@@ -48,10 +48,14 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         table.JOB_STRAGGLERS: len(decision.stragglers),
         table.JOB_STRAGGLER_SLOWDOWN: {(each.worker, each.group): each.slowdown for each in decision.stragglers},
         table.JOB_STEP: max(steps, default=None),
-        table.JOB_ADJUSTMENTS: memory.adjustments,
-        table.JOB_RESTARTS: memory.restarts,
-        table.JOB_TRANSITIONS: {("swap",): memory.swaps, ("join",): memory.joins, ("leave",): memory.leaves},
-        table.JOB_TRANSITION_SECONDS: memory.idle_seconds,
+        table.JOB_ADJUSTMENTS: memory.batching.adjustments,
+        table.JOB_RESTARTS: memory.budget.restarts,
+        table.JOB_TRANSITIONS: {
+            ("swap",): memory.transitions.swaps,
+            ("join",): memory.transitions.joins,
+            ("leave",): memory.transitions.leaves,
+        },
+        table.JOB_TRANSITION_SECONDS: memory.transitions.idle_seconds,
     }
     return JobFigures(namespace, job.name, figures)
 

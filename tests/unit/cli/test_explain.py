@@ -11,8 +11,8 @@ import pytest
 from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
+from heterotrain_operator.core.memory.passages import Passage, Passages
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.core.passages import Passage
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.words import summary
@@ -211,10 +211,12 @@ def test_workers_that_came_and_went_are_told_of_in_order(api: ApiServer, explain
     job = trained()
     memory = replace(
         Memory.from_json(job.plan_map[MEMORY_KEY]),
-        departures=(Passage("digits-g1-7", 20, 5.0, "it was killed by SIGKILL", "digits-g1-8"),),
-        arrivals=(
-            Passage("digits-g1-7", 10, 2.0, "more workers are wanted"),
-            Passage("digits-g1-8", 22, 9.0, "in place of digits-g1-7"),
+        passages=Passages(
+            departures=(Passage("digits-g1-7", 20, 5.0, "it was killed by SIGKILL", "digits-g1-8"),),
+            arrivals=(
+                Passage("digits-g1-7", 10, 2.0, "more workers are wanted"),
+                Passage("digits-g1-8", 22, 9.0, "in place of digits-g1-7"),
+            ),
         ),
     )
     job.plan_map[MEMORY_KEY] = memory.to_json()

@@ -9,6 +9,7 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.model import Decision, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from unit.clusters.backends import BACKENDS, Harness
@@ -135,14 +136,14 @@ def test_without_a_plan_the_stored_one_stays(backend: Harness) -> None:
     plan = plan_of(1, *workers(backend).values())
     backend.act(Decision("Running", "", plan=plan), Memory(plan_version=1))
     backend.observe()
-    backend.act(Decision("Running", ""), Memory(plan_version=1, restarts=3))
+    backend.act(Decision("Running", ""), Memory(plan_version=1, budget=RestartBudget(restarts=3)))
     seen, remembered = backend.observe()
-    assert (seen.plan, remembered) == (plan, Memory(plan_version=1, restarts=3))
+    assert (seen.plan, remembered) == (plan, Memory(plan_version=1, budget=RestartBudget(restarts=3)))
 
 
 def test_operator_that_starts_later_observes_the_same_record(backend: Harness) -> None:
     create(backend, *backend.keys)
-    plan, memory = plan_of(1, *workers(backend).values()), Memory(plan_version=1, restarts=2)
+    plan, memory = plan_of(1, *workers(backend).values()), Memory(plan_version=1, budget=RestartBudget(restarts=2))
     backend.act(Decision("Running", "", plan=plan), memory)
     seen, remembered = backend.observe_as_another()
     assert (seen.plan, remembered) == (plan, memory)
@@ -160,7 +161,7 @@ def test_decision_upon_a_record_that_somebody_else_has_replaced_leaves_no_trace(
     create(backend, first)
     before = workers(backend)
     theirs = plan_of(7, *before.values())
-    backend.write_as_another(theirs, Memory(plan_version=7, restarts=1))
+    backend.write_as_another(theirs, Memory(plan_version=7, budget=RestartBudget(restarts=1)))
     ours = Decision("Running", "", plan=plan_of(2, *before.values()), create=(other,), delete=(first.name,))
     with pytest.raises(PlanConflictError):
         backend.act(ours, Memory(plan_version=2))

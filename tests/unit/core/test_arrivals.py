@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_PREPARING
+from heterotrain_operator.core.memory.pending import MOST_PENDING
 from heterotrain_operator.core.model import Condition, Decision, Group, Job
-from heterotrain_operator.core.pending import MOST_PENDING
 from heterotrain_operator.core.state import Memory
 from unit.core.test_membership import A, B, C, elastic_world, names, planned_world, resize, settled
 from unit.core.test_newcomers import D, E
@@ -106,7 +106,7 @@ def test_newcomer_that_cannot_start_is_tried_so_often_and_given_up_while_the_oth
     assert degraded(decisions[-1]).reason == "WorkersMissing"
     assert "given up after 3 tries" in degraded(decisions[-1]).message
     assert "not found" in degraded(decisions[-1]).message
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
     [event] = [event for each in decisions for event in each.events if event.reason == "WorkerGivenUp"]
     assert (event.kind, "2 replacements" in event.message) == ("Warning", True)
 
@@ -287,7 +287,7 @@ def test_worker_that_the_others_cannot_do_without_stays_until_its_successor_is_r
     settled(world, 4)
     assert names(world.plan) == ["job-a-0", "job-c-0"]
     assert set(world.workers) == {"job-a-0", "job-c-0"}
-    assert (world.memory.restarts, world.cluster.training.step) == (0, step + 28)
+    assert (world.memory.budget.restarts, world.cluster.training.step) == (0, step + 28)
 
 
 def test_successor_that_never_comes_starts_all_again_for_the_true_reason() -> None:
@@ -304,7 +304,7 @@ def test_successor_that_never_comes_starts_all_again_for_the_true_reason() -> No
     assert (decisions[-1].phase, decisions[-1].events[0].reason) == ("Restarting", "WorkersResized")
     assert "group b wants 0 workers" in decisions[-1].reason
     assert "192" in decisions[-1].reason
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_all_members_that_are_not_wanted_stay_until_others_have_their_state() -> None:
@@ -314,5 +314,5 @@ def test_all_members_that_are_not_wanted_stay_until_others_have_their_state() ->
     world.job = replace(world.job, groups=(Group("a", 0), Group("b", 2)))
     settled(world, 8)
     assert names(world.plan) == ["job-b-0", "job-b-1"]
-    assert (world.cluster.training.step, world.memory.restarts) == (step + 16, 0)
+    assert (world.cluster.training.step, world.memory.budget.restarts) == (step + 16, 0)
     assert E not in world.workers

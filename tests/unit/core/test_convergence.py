@@ -174,25 +174,25 @@ def test_drift_that_all_workers_share_makes_no_kept_promise_a_missed_one(
             worker.scale *= 1.003
         decision = world.run(1)[0]
         assert "taken back" not in decision.reason
-        assert world.memory.doubt == 0.0
+        assert world.memory.promises.doubt == 0.0
     assert imbalance(world) <= TOLERANCE
 
 
 def test_doubt_ends_where_a_speed_changes() -> None:
     world = throttled_world(0.0, 0)
     world.run(6)
-    assert world.memory.doubt > 0.2
+    assert world.memory.promises.doubt > 0.2
     slower = world.workers["job-g1-0"]
     slower.scale *= 3
     assert world.run(1)[0].plan is not None
-    assert world.memory.doubt == 0.0
+    assert world.memory.promises.doubt == 0.0
 
 
 def test_speed_that_changes_just_with_the_batches_is_followed_two_decisions_later() -> None:
     """It looks like a promise that was missed, until the way back makes the step no faster."""
     world = hetero_world("Optimal")
     world.run(1)
-    assert world.memory.promised_seconds == 0.0, "the first split is a probe and promises nothing"
+    assert world.memory.promises.promised_seconds == 0.0, "the first split is a probe and promises nothing"
     world.workers["job-g0-0"].scale = 1.5
     world.run(1)
     world.workers["job-g0-0"].scale = 4.0

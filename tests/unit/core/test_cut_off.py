@@ -43,7 +43,7 @@ def test_a_silent_member_without_which_the_others_train_is_replaced() -> None:
         made.train(2)
         made.tick(5.0)
     assert names(made.plan) == [A, C, "job-a-3"]
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 def test_its_pod_is_deleted_once_the_others_have_gone_over() -> None:

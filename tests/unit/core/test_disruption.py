@@ -30,7 +30,7 @@ def test_lost_node_starts_all_again_without_counting() -> None:
     decision, memory = decided(world, changed(world.seen(), "job-g1-0", node_lost=True, metrics=None))
     assert decision.phase == "Restarting"
     assert "job-g1-0 is on a node that does not answer" in decision.reason
-    assert memory.restarts == 0
+    assert memory.budget.restarts == 0
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_who_leaves_with_a_worker_that_is_taken_away_does_not_count(changes: dic
     decision, memory = decided(world, changed(world.seen(), "job-g2-0", **changes))
     assert decision.phase == "Restarting"
     assert said in decision.reason
-    assert memory.restarts == 0
+    assert memory.budget.restarts == 0
 
 
 def test_who_ends_beside_a_worker_that_vanished_does_not_count() -> None:
@@ -185,7 +185,7 @@ def test_who_ends_beside_a_worker_that_vanished_does_not_count() -> None:
     decision = world.tick()
     assert decision.phase == "Restarting"
     assert decision.reason.startswith("job-g2-0 vanished; job-g0-0 exited with code 1")
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_worker_that_fails_at_every_start_counts_every_time() -> None:
@@ -194,7 +194,7 @@ def test_worker_that_fails_at_every_start_counts_every_time() -> None:
     for restarts in (1, 2):
         world.workers["job-g0-0"].end(1, message="no module named torch")
         world.tick()
-        assert world.memory.restarts == restarts
+        assert world.memory.budget.restarts == restarts
         world.tick(61)
     world.workers["job-g0-0"].end(1, message="no module named torch")
     assert world.tick().phase == "Failed"

@@ -9,6 +9,7 @@ import pytest
 from heterotrain_operator.clusters.simulated.laws import Power, TimeLaw
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.rollback import reviewed
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import split_min_max
@@ -37,11 +38,11 @@ class PowerWorld(World):
 @pytest.mark.parametrize(("replaced", "doubted"), [(0.3, False), (0.15, True)])
 def test_split_that_helped_less_than_it_promised_raises_no_doubt(replaced: float, doubted: bool) -> None:
     """A step of 0.1 s was promised, and 0.2 s came: after one of 0.3 s that helped, after one of 0.15 s it did not."""
-    memory = Memory(promised_seconds=0.1, replaced_seconds=replaced)
+    memory = Memory(promises=Promises(promised_seconds=0.1, replaced_seconds=replaced))
     seat = Seat("w", Group("g", 1), 64, (1, 128), Estimate(0.2, 1e-6, 10))
     memory, _ = reviewed(memory, [seat], Proposal(None, "kept"))
-    assert (memory.doubt > 0) is doubted
-    assert memory.promised_seconds == 0.0
+    assert (memory.promises.doubt > 0) is doubted
+    assert memory.promises.promised_seconds == 0.0
 
 
 def steps_over_best(policy: str, power: float, noise: float, seed: int, intervals: int = 100) -> list[float]:

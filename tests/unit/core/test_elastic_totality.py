@@ -23,8 +23,8 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.facts import SETTLE_SECONDS, bounds_of, group_of
+from heterotrain_operator.core.memory.pending import MOST_PENDING
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
-from heterotrain_operator.core.pending import MOST_PENDING
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World
 
@@ -295,11 +295,11 @@ def test_stragglers_that_are_acted_upon_meanwhile_leave_a_job_that_has_its_worke
         assert last.phase in ("Failed", "Succeeded") or not any(wanted.values())
         return
     assert world.plan is not None
-    removed = {each.group: each.count for each in world.memory.removed}
+    removed = {each.group: each.count for each in world.memory.remedies.removed}
     members = [member.group for member in world.plan.members]
     members += [place.group for place in world.memory.pending if place.failures > backoff_limit]  # given up
     assert {name: members.count(name) + removed.get(name, 0) for name in wanted} == wanted
     coming = {newcomer for _, newcomer in last.replacing}
     assert {member.name for member in world.plan.members} == set(world.workers) - coming
-    assert world.memory.replacements <= acting.max_replacements
+    assert world.memory.remedies.replacements <= acting.max_replacements
     assert world.created <= 4 + 8 * (1 + world.ends) + 5 * (backoff_limit + 1)

@@ -32,7 +32,7 @@ def test_member_that_ends_just_before_the_first_one_finishes_starts_nobody_again
         world.workers[B].end_asked()
     finished(world, A, C)
     decision = world.tick()
-    assert (decision.phase, world.memory.restarts) == ("Succeeded", 0)
+    assert (decision.phase, world.memory.budget.restarts) == ("Succeeded", 0)
 
 
 def looked(world: World, *, lost: str = "") -> Decision:
@@ -86,7 +86,7 @@ def test_job_whose_first_member_has_finished_is_done_whatever_becomes_of_the_oth
         world.workers[C].end_asked()
     else:
         finished(world, C)
-    assert (world.tick().phase, world.memory.restarts) == ("Succeeded", 0)
+    assert (world.tick().phase, world.memory.budget.restarts) == ("Succeeded", 0)
 
 
 def test_job_of_which_a_later_member_has_finished_starts_again_if_the_rest_end() -> None:
@@ -96,7 +96,7 @@ def test_job_of_which_a_later_member_has_finished_starts_again_if_the_rest_end()
     assert world.tick().phase == "Running"
     world.workers[B].end(137)
     assert world.tick().phase == "Restarting"
-    assert not world.memory.ending
+    assert not world.memory.following.ending
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
@@ -118,7 +118,7 @@ def test_member_that_leaves_since_the_job_is_done_keeps_nobody_from_success() ->
     world = elastic_world()
     world.workers[C].end_in_order(12)
     finished(world, A, B)
-    assert (world.tick().phase, world.memory.restarts) == ("Succeeded", 0)
+    assert (world.tick().phase, world.memory.budget.restarts) == ("Succeeded", 0)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -129,7 +129,7 @@ def test_member_that_leaves_while_others_have_yet_to_finish_is_no_failure(protoc
     for _ in range(3):
         decision = world.tick()
         assert (decision.phase, decision.plan, decision.create) == ("Running", None, ())
-    assert (world.memory.restarts, world.memory.pending) == (0, ())
+    assert (world.memory.budget.restarts, world.memory.pending) == (0, ())
     finished(world, B)
     assert world.tick().phase == "Succeeded"
 

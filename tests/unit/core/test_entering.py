@@ -61,7 +61,7 @@ def test_newcomers_of_which_every_one_ends_while_it_enters_are_given_up_and_the_
     assert said.count("WorkerGivenUp") == 1
     settled(world, 12)
     assert names(world.plan) == [A, B, C]
-    assert (world.memory.restarts, world.created) == (0, 6)
+    assert (world.memory.budget.restarts, world.created) == (0, 6)
 
 
 def test_newcomer_that_raises_while_it_enters_fails_no_job_in_which_a_member_raised() -> None:
@@ -133,7 +133,7 @@ def test_worker_that_has_told_that_it_trains_is_a_member_whatever_is_read_of_it_
     pod = world.workers[newcomer]
     pod.metrics = replace(world.workers[A].metrics, in_collective=False)
     world.tick()
-    assert Memory.from_json(world.memory.to_json()).entering == ""
+    assert Memory.from_json(world.memory.to_json()).following.entering == ""
     assert ended(world, newcomer, "exit").phase == "Failed"
 
 
@@ -157,4 +157,4 @@ def test_job_that_ends_while_a_newcomer_enters_has_succeeded(how: str) -> None:
     else:
         world.workers[newcomer].end(1 if how == "exit" else 137)
     assert world.tick().phase == "Succeeded"
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0

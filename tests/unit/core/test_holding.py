@@ -10,8 +10,8 @@ from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING
 from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
+from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Condition, Decision, Group, Job, Stragglers
-from heterotrain_operator.core.replacements import Removal
 from unit.core.test_membership import A, B, C, names, reasons
 from unit.core.traces import World
 
@@ -64,7 +64,7 @@ def test_fewer_members_than_the_least_take_no_step_and_more_go_on() -> None:
     made.train(20)
     assert made.cluster.training.step > step
     assert len(made.plan.members) == 3
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 def test_as_many_members_as_the_least_train_on() -> None:
@@ -157,7 +157,7 @@ def test_workers_that_hold_for_long_do_not_count_as_hanging() -> None:
     decisions = wait(made, 60, 30.0, ready=False)
     assert {each.phase for each in decisions} == {"Running"}
     assert [degraded(each).reason for each in decisions] == [BELOW_MIN_REPLICAS] * 60
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
     wait(made, 8)
     assert not degraded(made.tick()).status
 
@@ -205,7 +205,7 @@ def test_job_to_which_nobody_comes_any_more_fails() -> None:
             break
     assert decisions[-1].phase == "Failed"
     assert "group a has 2 of at least 3 workers" in decisions[-1].reason
-    assert made.memory.reason == "BackoffLimitExceeded"
+    assert made.memory.outcome.reason == "BackoffLimitExceeded"
 
 
 def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None:
@@ -214,7 +214,7 @@ def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None
         made.plan = None
         made.tick()
         made.train(2)
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -248,7 +248,7 @@ def test_nobody_holds_once_a_member_has_finished(ends_first: bool) -> None:
 
 def test_place_of_a_removed_straggler_comes_back_where_the_group_is_to_have_more_workers() -> None:
     made = world(least=2, replicas=4, stragglers=Stragglers(action="Remove"))
-    made.memory = replace(made.memory, removed=(Removal("a", 4, 1),))
+    made.memory = replace(made.memory, remedies=replace(made.memory.remedies, removed=(Removal("a", 4, 1),)))
     made.job = replace(made.job, groups=(Group("a", 4, min_replicas=2),))
     made.workers["job-a-3"].end(0)
     wait(made, 6)
@@ -256,7 +256,7 @@ def test_place_of_a_removed_straggler_comes_back_where_the_group_is_to_have_more
     made.job = replace(made.job, groups=(Group("a", 4, min_replicas=4),))
     decisions = wait(made, 10)
     assert {each.phase for each in decisions} == {"Running"}
-    assert made.memory.removed == ()
+    assert made.memory.remedies.removed == ()
     assert made.plan is not None
     assert len(made.plan.members) == 4
     assert not made.plan.holds

@@ -134,7 +134,7 @@ def test_worker_turned_away_by_its_node_is_created_again_and_the_others_wait_for
     plan = world.tick().plan
     assert plan is not None
     assert {member.name for member in plan.members if member.uid == uids[member.name]} == {"job-gpu-0", "job-cpu-0"}
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_nodes_that_turn_a_new_job_away_for_good_let_it_fail() -> None:
@@ -273,7 +273,7 @@ def test_suspended_job_loses_its_pods_and_resumes_in_the_next_generation() -> No
     assert plan is not None
     assert plan.generation == 2
     assert plan.batch_sizes == batches, "what was learned is not forgotten"
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_a_resumed_job_waits_again_for_pods_that_still_end() -> None:
@@ -299,7 +299,7 @@ def test_workers_that_still_end_do_not_resume() -> None:
     world.workers = dict(leaving)
     decision = world.tick()
     assert set(decision.delete) == set(leaving)
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_job_beyond_its_active_deadline_fails() -> None:
@@ -322,7 +322,7 @@ def test_changed_replicas_start_all_workers_again_without_counting() -> None:
     plan = world.tick().plan
     assert plan is not None
     assert (len(plan.members), plan.generation, plan.global_batch_size) == (4, 2, 192)
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_pods_of_no_group_are_deleted() -> None:

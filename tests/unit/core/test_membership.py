@@ -65,7 +65,7 @@ def test_worker_that_dies_leaves_the_others_training() -> None:
     assert decision.delete == (B,)
     world.train(4)
     assert world.cluster.training.step == step + 4
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_only_workers_that_are_created_beside_training_warm_up() -> None:
@@ -173,7 +173,7 @@ def test_job_of_which_nobody_is_left_starts_again_from_the_checkpoint() -> None:
     for pod in world.workers.values():
         pod.end(137)
     decision = world.tick()
-    assert (decision.phase, world.memory.restarts) == ("Restarting", 1)
+    assert (decision.phase, world.memory.budget.restarts) == ("Restarting", 1)
     plans = [world.tick(5).plan for _ in range(4)]
     [plan] = [plan for plan in plans if plan is not None]
     assert plan.continues == 0
@@ -238,7 +238,7 @@ def test_more_replicas_join_while_the_others_train() -> None:
     settled(world)
     assert names(world.plan) == [A, B, C, "job-a-3"]
     assert world.cluster.training.step == step + 12
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_fewer_replicas_let_the_greatest_indices_go() -> None:
@@ -410,7 +410,7 @@ def test_replicas_change_without_a_restart_while_all_live(replicas: int) -> None
     assert names(world.plan) == [f"job-a-{index}" for index in range(replicas)]
     assert world.plan is not None
     assert world.plan.continues > 0
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
     assert all(world.workers[name].uid == uid for name, uid in uids.items() if name in names(world.plan))
 
 
@@ -423,7 +423,7 @@ def test_member_that_ends_still_starts_all_again(resized: bool) -> None:
     world.workers[B].end(137)
     world.tick()
     settled(world, 10)
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
     assert world.plan is not None
     assert world.plan.continues == 0
     assert len(world.plan.members) == (4 if resized else 3)
@@ -436,7 +436,7 @@ def test_newcomer_that_dies_restarts_nobody() -> None:
     world.workers["job-a-3"].end(1)
     settled(world, 12)
     assert names(world.plan) == [A, B, C, "job-a-4"]
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_first_member_stays_though_it_is_a_straggler() -> None:

@@ -14,6 +14,11 @@ from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of, cut, cut_all
+from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.progress import Progress
+from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.start import Start
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
@@ -24,6 +29,7 @@ from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory, key_of, rounded_workers
 from hostile import spoilt_text
+from unit.core.layouts import plain_fields
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
 BYTES_PER_WORKER = 250
@@ -56,7 +62,14 @@ WORKER = any_of(
     key=KEY,
 )
 COLUMNS = 55
-SOUND = Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),))
+SOUND = Memory(
+    plan_version=3,
+    generation=1,
+    published_at=5.0,
+    budget=RestartBudget(restarts=2),
+    outcome=Outcome(reason="a"),
+    workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),),
+)
 FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
 
 
@@ -66,9 +79,46 @@ def test_memory_reads_back_as_it_was_written(
     workers: list[WorkerMemory], moment: float | None, number: int, flag: bool, text: str
 ) -> None:
     memory = Memory(
-        plan_version=number, started_at=moment, draining=flag, between_steps=flag, message=text, workers=tuple(workers)
+        plan_version=number,
+        start=Start(started_at=moment),
+        budget=RestartBudget(draining=flag),
+        progress=Progress(between_steps=flag),
+        outcome=Outcome(message=text),
+        workers=tuple(workers),
     )
     assert Memory.from_json(memory.to_json()) == memory
+
+
+OTHER_BY_KIND = {type(None): 7.5, bool: True, int: 3, float: 0.5, str: "x"}
+OTHER = {name: OTHER_BY_KIND[type(default)] for name, default in plain_fields(Memory)}
+"""A number, text or moment for each field of a job, other than its default."""
+
+
+def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() -> None:
+    names = [name for name, _ in plain_fields(Memory)]
+    assert len(set(names)) == len(names)
+    assert not {"schema", "workers", "worker_keys"} & set(names)
+
+
+MEASURED = {
+    *("advanced_at", "between_steps", "changed_at", "doubt", "expected_steps", "gathered"),
+    *("half_placed_at", "idle_seconds", "joins", "judged", "kept_looks", "leaves", "most_placed"),
+    *("persistence", "progress_at", "progress_step", "promised_seconds", "replaced_seconds"),
+    *("rested_on", "retreated_seconds", "slow_step_seconds", "stepped", "swaps", "switching"),
+    *("switching_at", "switching_seconds", "switching_step", "transition_seconds", "windows"),
+}
+
+
+def test_memories_that_differ_only_in_what_can_be_measured_again_need_no_writing() -> None:
+    memory = Memory.initial()
+    for name, value in OTHER.items():
+        other = Memory.from_json(json.dumps({"schema": 1, name: value}))
+        assert memory.same_but_measurements(other) is (name in MEASURED), name
+
+
+def test_every_field_of_a_job_is_read_as_it_was_stored_by_its_name() -> None:
+    text = json.dumps({"schema": 1, **OTHER, "workers": []})
+    assert json.loads(Memory.from_json(text).rounded().to_json()) == json.loads(text)
 
 
 @pytest.mark.parametrize(
@@ -99,16 +149,12 @@ def test_foreign_memory_is_refused_with_the_reason(text: str, said: str) -> None
 def test_worker_of_whom_nonsense_is_told_is_one_of_whom_nothing_is_known(row: object) -> None:
     text = json.dumps({"schema": 1, "restarts": 3, "workers": [row, [5.0]]})
     assert Memory.from_json(text) == Memory(
-        restarts=3, workers=(WorkerMemory(), WorkerMemory(StepTime(counted_steps=5.0)))
+        budget=RestartBudget(restarts=3), workers=(WorkerMemory(), WorkerMemory(StepTime(counted_steps=5.0)))
     )
 
 
 @settings(max_examples=200)
-@given(
-    spoilt_text(
-        json.loads(Memory(3, 1, 5.0, restarts=2, reason="a", workers=(WorkerMemory(StepTime(1, 2)),)).to_json())
-    )
-)
+@given(spoilt_text(json.loads(replace(SOUND, workers=(WorkerMemory(StepTime(1, 2)),)).to_json())))
 def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
     try:
         memory = Memory.from_json(text)
@@ -121,14 +167,15 @@ def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
 def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
     text = json.dumps({"schema": 2, "restarts": 2, "colour": {"red": 1}, "workers": [[*[1.0] * COLUMNS, 3, "x"]]})
     memory = Memory.from_json(text.replace("1.0", "1"))
-    assert memory.restarts == 2
+    assert memory.budget.restarts == 2
     assert memory.workers[0].least_batch == 1
 
 
 def test_memory_of_an_operator_that_knew_less_is_read() -> None:
-    known = json.loads(Memory(restarts=2, script_error_step=7, stepped=True).to_json())
+    memory = Memory(budget=RestartBudget(restarts=2, script_error_step=7), progress=Progress(stepped=True))
+    known = json.loads(memory.to_json())
     del known["script_error_step"], known["stepped"]
-    assert Memory.from_json(json.dumps(known)) == Memory(restarts=2)
+    assert Memory.from_json(json.dumps(known)) == Memory(budget=RestartBudget(restarts=2))
 
 
 def test_worker_of_an_operator_that_did_not_know_least_batches_is_read() -> None:
@@ -328,7 +375,7 @@ def test_keys_cost_few_bytes_and_none_where_they_are_not_known() -> None:
 
 @pytest.mark.parametrize("doubt", [0.0, 0.5, 0.99999999, 1.0])
 def test_doubt_reads_back_as_it_was_however_many_promises_were_missed(doubt: float) -> None:
-    memory = Memory(doubt=doubt, missed_promises=20)
+    memory = Memory(promises=Promises(doubt=doubt, missed_promises=20))
     assert Memory.from_json(memory.to_json()) == memory
 
 

@@ -51,7 +51,7 @@ def test_batch_grows_to_what_memory_holds_and_never_beyond(policy: str, seed: in
         if world.decisions[-1].phase == "Restarting":  # Proportional made its leap when one batch had been seen
             for _ in range(4):
                 world.tick()
-    assert world.memory.restarts <= (policy == "Proportional")
+    assert world.memory.budget.restarts <= (policy == "Proportional")
     assert batch_of_fast(world) >= 0.8 * 168
 
 
@@ -153,7 +153,7 @@ def test_job_goes_on_after_running_out_of_memory_with_what_is_known_to_fit() -> 
         world.tick()
     assert 100 <= batch_of_fast(world) < batch, "its smaller batches ran, so half of the failed one is too little"
     world.run(8)
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
     assert batch_of_fast(world) < batch
 
 
@@ -173,7 +173,7 @@ def test_first_batch_that_does_not_fit_is_halved_and_then_grows_to_what_does() -
         batches.append(batch_of_fast(world))
     assert batches == sorted(batches)
     assert 0.85 * 168 <= batches[-1] <= 181
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_worker_that_runs_out_of_memory_in_passes_gets_smaller_passes() -> None:
@@ -186,7 +186,7 @@ def test_worker_that_runs_out_of_memory_in_passes_gets_smaller_passes() -> None:
                 world.tick(10)
         assert world.plan is not None
         batches.append([at_once(member) for member in world.plan.members])
-    assert world.memory.restarts == 2
+    assert world.memory.budget.restarts == 2
     assert batches[:2] == [[50] * 3, [25] * 3]
     assert world.plan is not None
     assert world.plan.batch_sizes == (100, 100, 100)
@@ -205,5 +205,5 @@ def test_batch_that_only_a_guess_allowed_is_not_tried_twice() -> None:
             for _ in range(4):
                 world.tick(10)
     too_large = [batch for batch in tried if world.peak_mib(batch) > world.limit_mib]
-    assert len(too_large) == world.memory.restarts <= 2
+    assert len(too_large) == world.memory.budget.restarts <= 2
     assert world.decisions[-1].phase == "Running"

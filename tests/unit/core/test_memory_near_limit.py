@@ -44,7 +44,7 @@ def test_full_memory_does_not_lock_equal_batches(mib_per_sample: float, used: fl
     world = full_world(mib_per_sample=mib_per_sample, used=used, seed=seed)
     before = excess(world)
     world.run(60)
-    assert world.memory.restarts == 0, "nobody runs out of memory"
+    assert world.memory.budget.restarts == 0, "nobody runs out of memory"
     assert excess(world) < 1 + 0.85 * (before - 1), "the noise of peaks hides what little room there is"
     assert mib_per_sample > 0.2 or excess(world) < 1.08
     assert all(member.micro_batch_size == 0 for member in world.plan.members)  # type: ignore[union-attr]
@@ -74,7 +74,7 @@ def test_memory_that_is_full_is_named_as_what_holds_batches_back(used: float) ->
     assert "memory holds the batches of job-g0-0 back" in reason
     assert "of 1024 MiB" in reason
     assert "the best split saves 0.0 %" not in reason
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_what_was_timed_in_two_passes_is_no_point_of_the_cost_of_a_batch() -> None:

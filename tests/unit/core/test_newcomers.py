@@ -64,7 +64,7 @@ def test_newcomer_that_ends_in_the_same_look_as_a_member_fails_no_job(how: str) 
     world.workers[B].end(143, disrupted=True)
     decision = world.tick()
     assert decision.phase == "Restarting"
-    assert world.memory.restarts == 0, "a disruption is nobody's fault"
+    assert world.memory.budget.restarts == 0, "a disruption is nobody's fault"
     assert D not in decision.reason
 
 
@@ -73,7 +73,7 @@ def test_newcomer_that_is_taken_away_does_not_excuse_a_member_that_fails() -> No
     world.workers[D].end(143, disrupted=True)
     world.workers[B].end(1)
     assert world.tick().phase == "Restarting"
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_worker_that_left_by_plan_and_ends_badly_fails_no_job() -> None:
@@ -85,7 +85,7 @@ def test_worker_that_left_by_plan_and_ends_badly_fails_no_job() -> None:
     world.workers[C].end_for_good("cut off while it left")
     world.workers[B].end(143, disrupted=True)
     decision = world.tick()
-    assert (decision.phase, world.memory.restarts) == ("Restarting", 0)
+    assert (decision.phase, world.memory.budget.restarts) == ("Restarting", 0)
     assert C not in decision.reason
 
 
@@ -134,7 +134,7 @@ def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(protocol:
     assert names(decision.plan) == [A, B, C, E]
     settled(world, 12)
     assert names(world.plan) == [A, B, C, E, "job-a-5"]
-    assert (world.memory.restarts, world.created) == (0, 6)
+    assert (world.memory.budget.restarts, world.created) == (0, 6)
 
 
 @pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
@@ -147,7 +147,7 @@ def test_newcomers_of_which_every_one_raises_at_its_start_fail_no_job(protocol: 
                 pod.end_by_script(0)
         world.train(1)
         assert world.tick(5).phase == "Running"
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_newcomer_that_is_seen_to_have_gone_over_is_a_member_as_any_other() -> None:
@@ -364,7 +364,7 @@ def test_pause_of_those_that_stay_is_written_once_in_a_while_at_most() -> None:
     for _ in range(30):
         before = world.memory
         world.tick(1)
-        assert world.memory.changed_at == world.now
+        assert world.memory.following.changed_at == world.now
         writes += not world.memory.same_but_measurements(before)
     assert writes <= 6
 
@@ -380,7 +380,7 @@ def test_members_that_cannot_go_on_without_one_that_was_to_leave_start_again_at_
         del world.workers[C]
     world.train(1)
     decision = world.tick()
-    assert (decision.phase, world.memory.restarts) == ("Restarting", 0)
+    assert (decision.phase, world.memory.budget.restarts) == ("Restarting", 0)
     assert "was to leave" in decision.reason
 
 

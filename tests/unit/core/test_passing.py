@@ -8,8 +8,9 @@ import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.facts import NAMED
+from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages, from_rows, rows_of
+from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.model import Decision
-from heterotrain_operator.core.passages import MOST_PASSAGES, Passage, from_rows, rows_of
 from heterotrain_operator.core.state import Memory
 from unit.core.test_membership import A, B, C, elastic_world, planned_world, resize, settled
 from unit.core.test_newcomers import D, nobody_reaches
@@ -39,7 +40,7 @@ def test_worker_that_joins_and_one_that_leaves_are_each_told_of_once(protocol: i
     [joined] = told(world.decisions[first:])
     assert joined.startswith(f"{D} trains since step ")
     assert joined.endswith("more workers are wanted")
-    [arrival] = world.memory.arrivals
+    [arrival] = world.memory.passages.arrivals
     assert (arrival.name, arrival.other) == (D, "")
     assert 0 < arrival.step <= world.cluster.training.step
     first = len(world.decisions)
@@ -48,7 +49,7 @@ def test_worker_that_joins_and_one_that_leaves_are_each_told_of_once(protocol: i
     [left] = told(world.decisions[first:])
     assert left.startswith(f"{D} left at step ")
     assert left.endswith("fewer workers are wanted")
-    assert [each.name for each in world.memory.departures] == [D]
+    assert [each.name for each in world.memory.passages.departures] == [D]
 
 
 def test_worker_that_dies_says_how_and_who_has_come_in_its_place() -> None:
@@ -59,7 +60,7 @@ def test_worker_that_dies_says_how_and_who_has_come_in_its_place() -> None:
     left, joined = told(world.decisions[first:])
     assert f"{B} was killed by SIGKILL" in left
     assert f"in place of {B}: {B} was killed by SIGKILL" in joined
-    [departure], [arrival] = world.memory.departures, world.memory.arrivals
+    [departure], [arrival] = world.memory.passages.departures, world.memory.passages.arrivals
     assert (departure.name, departure.other, arrival.other) == (B, D, B)
     assert departure.step <= arrival.step
 
@@ -89,15 +90,15 @@ def test_straggler_that_is_replaced_is_told_of_as_a_story() -> None:
     assert f"in place of {SLOW}: it takes" in joined
     assert f"{NEWCOMER} trains in place of {SLOW} since step " in replaced
     assert "of that" in replaced, "and how fast the newcomer is"
-    assert [(each.name, each.other) for each in made.memory.departures] == [(SLOW, NEWCOMER)]
-    assert [(each.name, each.other) for each in made.memory.arrivals] == [(NEWCOMER, SLOW)]
+    assert [(each.name, each.other) for each in made.memory.passages.departures] == [(SLOW, NEWCOMER)]
+    assert [(each.name, each.other) for each in made.memory.passages.arrivals] == [(NEWCOMER, SLOW)]
 
 
 def test_straggler_that_stays_after_all_has_not_left() -> None:
     made = swapping()
     fails(made, "kill")
     made.tick()
-    assert made.memory.departures == ()
+    assert made.memory.passages.departures == ()
 
 
 def test_newcomer_that_never_trained_has_neither_joined_nor_left() -> None:
@@ -109,7 +110,7 @@ def test_newcomer_that_never_trained_has_neither_joined_nor_left() -> None:
         world.train(1)
         world.tick(5)
     assert told(world.decisions[first:]) == []
-    assert (world.memory.arrivals, world.memory.departures) == ((), ())
+    assert (world.memory.passages.arrivals, world.memory.passages.departures) == ((), ())
 
 
 def test_of_many_that_leave_at_once_only_the_first_have_events_of_their_own() -> None:
@@ -117,27 +118,28 @@ def test_of_many_that_leave_at_once_only_the_first_have_events_of_their_own() ->
     resize(world, 2)
     events = told([world.tick()])
     assert len(events) == NAMED + 1
-    assert len(world.memory.departures) == MOST_PASSAGES
+    assert len(world.memory.passages.departures) == MOST_PASSAGES
 
 
 def test_standstill_of_all_changes_is_counted() -> None:
     world = elastic_world()
     resize(world, 4)
     settled(world)
-    once = world.memory.idle_seconds
+    once = world.memory.transitions.idle_seconds
     assert once > 0
     resize(world, 3)
     settled(world)
-    assert world.memory.idle_seconds > once
+    assert world.memory.transitions.idle_seconds > once
 
 
 def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered() -> None:
     each = Passage("job-a-3", 12, 5.0, "more workers are wanted")
     assert from_rows(rows_of([each])) == (each,)
     assert len(from_rows(rows_of([each] * 40))) == MOST_PASSAGES
-    memory = Memory(arrivals=(each,), departures=(each, each), idle_seconds=1.25)
+    passages = Passages(arrivals=(each,), departures=(each, each))
+    memory = Memory(passages=passages, transitions=Transitions(idle_seconds=1.25))
     assert Memory.from_json(memory.to_json()) == memory
-    assert memory.moved(10).arrivals[0].at == 15.0
+    assert memory.moved(10).passages.arrivals[0].at == 15.0
 
 
 @pytest.mark.parametrize("rows", [None, 5, [5], [["a"]], [["a", -1, 0, "", ""]], [["a", 1, "soon", "", ""]]])

@@ -10,7 +10,6 @@ from heterotrain_operator.core.batching.patience import with_patience
 from heterotrain_operator.core.batching.policy import Proposal, Seat
 from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.state import Memory
 from unit.core.traces import hetero_world
 
 BETTER = Proposal((60, 68), "moving 4 samples", saving=0.05)
@@ -28,16 +27,16 @@ def test_gain_that_noise_might_explain_is_taken_once_the_evidence_has_grown(
     steps: float, rested_on: float, taken: bool
 ) -> None:
     """5 % are 3 standard errors of 150 steps, and 0.97 of 15."""
-    proposal = with_patience(Memory(rested_on=rested_on), seats(steps), KEPT)
+    proposal = with_patience(rested_on, seats(steps), KEPT)
     assert proposal is (BETTER if taken else KEPT)
 
 
 def test_batches_that_no_estimates_chose_leave_only_for_what_is_sure() -> None:
-    assert with_patience(Memory(), seats(1000), KEPT) is KEPT
+    assert with_patience(0.0, seats(1000), KEPT) is KEPT
 
 
 def test_steps_that_are_alike_count_as_fewer() -> None:
-    assert with_patience(Memory(rested_on=100), seats(150, inflation=1.1), KEPT) is KEPT
+    assert with_patience(100, seats(150, inflation=1.1), KEPT) is KEPT
 
 
 @pytest.mark.parametrize(("steps", "urgent", "taken"), [(90, True, True), (90, False, False), (100, True, False)])
@@ -45,16 +44,15 @@ def test_straggler_is_rebalanced_once_its_jump_has_cut_the_evidence_down_if_that
     steps: float, urgent: bool, taken: bool
 ) -> None:
     """And not again before the evidence has grown, since the split rests on what there was."""
-    proposal = with_patience(Memory(rested_on=100), seats(steps), KEPT, urgent=urgent)
+    proposal = with_patience(100, seats(steps), KEPT, urgent=urgent)
     assert proposal is (BETTER if taken else KEPT)
 
 
 def test_nothing_likely_and_what_is_decided_stay_as_they_are() -> None:
-    memory = Memory(rested_on=1)
     decided = Proposal((1, 127), "moved")
-    assert with_patience(memory, seats(100), decided) is decided
+    assert with_patience(1, seats(100), decided) is decided
     nothing = Proposal(None, "batches stay")
-    assert with_patience(memory, seats(100), nothing) is nothing
+    assert with_patience(1, seats(100), nothing) is nothing
 
 
 def test_noise_of_forty_per_cent_keeps_no_wrong_split_and_causes_few_plans() -> None:

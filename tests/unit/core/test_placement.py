@@ -11,7 +11,6 @@ from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.lifecycle.chance import fraction
 from heterotrain_operator.core.lifecycle.placement import LET_GO, patience_seconds
 from heterotrain_operator.core.model import Decision, Group, Job
-from heterotrain_operator.core.state import Memory
 from unit.core.traces import World
 
 
@@ -96,7 +95,7 @@ def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_sho
     while not any(map(let_go, world.decisions)):
         before = dict(world.workers)
         run(world, nodes, 1)
-    begun, resumes = world.memory.starting_at, world.memory.restart_at
+    begun, resumes = world.memory.start.starting_at, world.memory.budget.restart_at
     placed = [worker.seen() for worker in before.values() if worker.node]
     assert len(placed) == 2
     ending = tuple(
@@ -105,8 +104,8 @@ def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_sho
     decision, memory = decide(world.job, replace(world.seen(), workers=ending), world.memory, world.now + 1)
     assert decision.phase == "Created"
     assert not decision.create
-    assert (memory.starting_at, memory.restart_at, memory.restarts) == (begun, resumes, 0)
-    assert not memory.draining
+    assert (memory.start.starting_at, memory.budget.restart_at, memory.budget.restarts) == (begun, resumes, 0)
+    assert not memory.budget.draining
 
 
 def test_each_worker_that_finds_a_place_begins_the_patience_again() -> None:
@@ -146,8 +145,7 @@ def test_short_deadline_is_waited_for_without_letting_go() -> None:
 
 
 def test_patience_differs_from_job_to_job_and_from_try_to_try() -> None:
-    tries = [replace(Memory(), placements=n) for n in range(5)]
-    found = {patience_seconds(four_workers(name), memory) for name in ("a", "b", "c") for memory in tries}
+    found = {patience_seconds(four_workers(name), tries) for name in ("a", "b", "c") for tries in range(5)}
     assert len(found) == 15
     assert all(150 <= seconds < 300 for seconds in found)
 

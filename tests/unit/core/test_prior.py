@@ -77,9 +77,9 @@ def test_workers_that_changed_places_begin_with_what_is_known_of_these() -> None
     world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
     assert restarted(world) == pytest.approx((slow, fast), abs=4)
     assert f"{FAST} as {SLOW} was" in world.decisions[-1].reason
-    before = world.memory.adjustments
+    before = world.memory.batching.adjustments
     learned(world)
-    assert world.memory.adjustments <= before + 1
+    assert world.memory.batching.adjustments <= before + 1
     assert worst(world) < 1.1
 
 

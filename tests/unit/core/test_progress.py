@@ -45,7 +45,7 @@ def test_worker_in_no_collective_is_the_one_that_hangs() -> None:
     assert "no step was committed for 61 s" in decision.reason
     assert "job-g1-0 (training, step 10) hangs" in decision.reason
     assert "job-g0-0" not in decision.reason
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_worker_that_hangs_gets_a_short_grace_and_those_that_wait_for_it_their_usual_one() -> None:
@@ -116,7 +116,7 @@ def test_all_are_named_if_none_can_be_told() -> None:
 
 def test_patience_follows_the_slow_steps() -> None:
     world = trained(100, 100, 100)
-    assert world.memory.slow_step_seconds == pytest.approx(6.6)
+    assert world.memory.progress.slow_step_seconds == pytest.approx(6.6)
     assert world.tick(130).phase == "Running"
     assert world.tick(3).phase == "Restarting"
 
@@ -314,7 +314,7 @@ def test_job_that_goes_on_from_an_earlier_ones_checkpoint_says_so_once(uid: str,
     first = world.tick()
     assert [event.reason for event in first.events] == ["ResumedFromEarlierJob"]
     assert f"at step 40, from a checkpoint of an earlier job {said}" in first.events[0].message
-    assert (world.memory.resumed_step, world.memory.resumed_from) == (40, uid)
+    assert (world.memory.resumed.resumed_step, world.memory.resumed.resumed_from) == (40, uid)
     for _ in range(3):
         world.train(1)
         take_over(world, uid=uid)
@@ -324,5 +324,5 @@ def test_job_that_goes_on_from_an_earlier_ones_checkpoint_says_so_once(uid: str,
 def test_job_that_begins_again_has_taken_nothing_over() -> None:
     world = hetero_world()
     world.run(3)
-    assert world.memory.resumed_step == -1
+    assert world.memory.resumed.resumed_step == -1
     assert all(event.reason != "ResumedFromEarlierJob" for decision in world.decisions for event in decision.events)

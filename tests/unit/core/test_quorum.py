@@ -138,7 +138,7 @@ def test_a_thousand_workers_of_whose_scrapes_some_are_lost_are_balanced(policy: 
         world.train(5)
         world.tick()
     assert excess(world) < 1.03
-    assert world.memory.adjustments <= 4
+    assert world.memory.batching.adjustments <= 4
 
 
 @pytest.mark.parametrize("forgetful", [False, True])

@@ -210,7 +210,7 @@ def test_worker_missing_beside_the_plan_starts_all_again(world: World) -> None:
     decision = world.tick()
     assert decision.phase == "Restarting"
     assert "2 of 3 workers are there" in decision.reason
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_newcomer_beside_the_lost_plan_starts_all_again(world: World) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain_operator.core.decide import decide
+from heterotrain_operator.core.memory.pending import MOST_PENDING, Pending, from_rows
 from heterotrain_operator.core.model import Decision, Group, Job, WorkerState
-from heterotrain_operator.core.pending import MOST_PENDING, Pending, from_rows
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.test_membership import A, B, C, elastic_world, names, reasons, settled

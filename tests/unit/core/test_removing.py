@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
+from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.replacements import Removal
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World
 
@@ -49,7 +49,7 @@ def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_no
     assert made.plan.global_batch_size == 128
     assert max(made.true_seconds()) < 6 * (0.002 + 0.016) / 2
     assert made.created == 4
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
     assert SLOW not in made.workers
     assert decisions[-1].removed == (("a", 1),)
 
@@ -90,7 +90,7 @@ def test_of_two_stragglers_both_are_removed_one_after_the_other_where_the_group_
     assert [each.split()[0] for each in removals(decisions)] == ["job-a-1", "job-a-3"]
     assert members(made) == ["job-a-0", "job-a-2"]
     assert made.created == 4
-    assert made.memory.removed == (Removal("a", 4, 2),)
+    assert made.memory.remedies.removed == (Removal("a", 4, 2),)
 
 
 def test_first_member_that_has_to_stay_is_not_removed() -> None:
@@ -122,7 +122,7 @@ def test_place_comes_back_when_the_group_is_edited() -> None:
     made.job = replace(made.job, groups=(replace(made.job.groups[0], replicas=5),))
     made.run(6)
     assert len(members(made)) == 5
-    assert made.memory.removed == ()
+    assert made.memory.remedies.removed == ()
 
 
 def test_decision_says_how_many_are_wanted_until_the_place_comes_back() -> None:
@@ -172,11 +172,11 @@ def test_removal_outlives_the_operator() -> None:
     made.run(20)
     made.memory = Memory.from_json(made.memory.to_json())
     made.run(5)
-    assert made.memory.removed == (Removal("a", 4, 1),)
+    assert made.memory.remedies.removed == (Removal("a", 4, 1),)
     assert len(members(made)) == 3
 
 
 @pytest.mark.parametrize("rows", [5, [5], [["a", 3]], [["a", -1, 1]], [[7, 3, 1]], [["a", 3, 2**60]]])
 def test_malformed_removals_are_none(rows: object) -> None:
     document = json.loads(Memory().to_json())
-    assert Memory.from_json(json.dumps({**document, "removed": rows})).removed == ()
+    assert Memory.from_json(json.dumps({**document, "removed": rows})).remedies.removed == ()

@@ -9,8 +9,15 @@ import pytest
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
 from heterotrain_operator.core.lifecycle.prior import place_of
+from heterotrain_operator.core.memory.replacements import (
+    MOST_REPLACEMENTS,
+    Remedies,
+    Removal,
+    Replacement,
+    from_rows,
+    rows_of,
+)
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.replacements import MOST_REPLACEMENTS, Removal, Replacement, from_rows, rows_of
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.verdict import Remedy
 from unit.core.traces import World
@@ -84,8 +91,8 @@ def test_straggler_by_fault_is_replaced_by_one_plan_and_nobody_starts_again() ->
     assert {name: pod.uid for name, pod in made.workers.items() if name != NEWCOMER} == {
         name: uid for name, uid in before.items() if name != SLOW
     }
-    assert made.memory.restarts == 0
-    assert made.memory.replacing == ()
+    assert made.memory.budget.restarts == 0
+    assert made.memory.remedies.replacing == ()
     assert made.decisions[-1].stragglers == ()
 
 
@@ -156,7 +163,7 @@ def test_workers_that_meet_only_at_their_start_keep_their_straggler_and_are_bala
     assert "cannot change while it trains" in verdict.hindrance
     assert made.plan is not None
     assert made.plan.batch_sizes[2] < min(batch for rank, batch in enumerate(made.plan.batch_sizes) if rank != 2)
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 def test_first_member_that_has_to_stay_is_not_replaced() -> None:
@@ -184,13 +191,13 @@ def test_restart_is_counted_as_no_change_of_members() -> None:
     made.job = replace(made.job, groups=(Group("a", 7),))
     made.tick()
     made.tick()
-    assert made.memory.switching == "join"
+    assert made.memory.transitions.switching == "join"
     made.workers["job-a-1"].end(137)
     for _ in range(8):
         made.train(2)
         made.tick(5)
-    assert made.memory.restarts == 1
-    assert (made.memory.joins, made.memory.switching) == (0, "")
+    assert made.memory.budget.restarts == 1
+    assert (made.memory.transitions.joins, made.memory.transitions.switching) == (0, "")
 
 
 def test_straggler_that_is_about_to_leave_is_not_deleted_while_the_job_ends() -> None:
@@ -207,7 +214,7 @@ def test_straggler_of_a_group_that_changes_by_plan_alone_is_replaced() -> None:
     slowed(made)
     made.run(20)
     assert members(made.plan) == ["job-a-0", "job-a-1", "job-a-3", "job-a-4", "job-a-5", NEWCOMER]
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 # --- until the newcomer is warm -----------------------------------------------------------------------------------
@@ -239,7 +246,7 @@ def test_replacement_that_dies_while_it_warms_leaves_all_as_it_was() -> None:
     assert all(each.phase == "Running" for each in decisions)
     assert members(made.plan) == before
     assert NEWCOMER not in made.workers
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
     assert made.memory.pending == ()
 
 
@@ -256,7 +263,7 @@ def test_another_newcomer_is_tried_as_often_as_places_are_then_the_straggler_sta
     assert reasons(decisions) == ["ReplacingStraggler", "ReplacementFailed", "ReplacementFailed", "ReplacementGivenUp"]
     assert len(created(decisions)) == 3
     assert SLOW in members(made.plan)
-    assert made.memory.replacements == 1
+    assert made.memory.remedies.replacements == 1
 
 
 def test_newcomer_that_never_starts_is_given_up_after_the_startup_deadline() -> None:
@@ -344,7 +351,7 @@ def test_newcomer_takes_the_place_of_a_straggler_that_dies_meanwhile() -> None:
     assert len(members(made.plan)) == 6
     assert SLOW not in members(made.plan)
     assert made.created == 7, "and no other one is created"
-    assert made.memory.replacing == ()
+    assert made.memory.remedies.replacing == ()
 
 
 def test_newcomer_whose_swap_no_split_allows_is_kept_and_swapped_once_one_does() -> None:
@@ -358,9 +365,9 @@ def test_newcomer_whose_swap_no_split_allows_is_kept_and_swapped_once_one_does()
     is_warm(made, seconds=0.034)
     decisions = made.run(3)
     assert f"{NEWCOMER} cannot take the place of {SLOW} yet" in decisions[-1].reason
-    stored = made.memory.replacing
+    stored = made.memory.remedies.replacing
     decisions += made.run(3)
-    assert made.memory.replacing == stored, "nothing is written again and again"
+    assert made.memory.remedies.replacing == stored, "nothing is written again and again"
     assert (reasons(decisions), created(decisions)) == ([], [])
     assert NEWCOMER in made.workers
     assert SLOW in members(made.plan)
@@ -420,7 +427,7 @@ def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(
     assert len(members(made.plan)) == 6
     assert SLOW not in members(made.plan)
     assert made.workers.keys() - set(members(made.plan)) <= {NEWCOMER if how == "delete" else ""}
-    assert (made.created, made.memory.restarts, made.memory.pending) == (before + 1, 0, ())
+    assert (made.created, made.memory.budget.restarts, made.memory.pending) == (before + 1, 0, ())
     assert uid not in {pod.uid for pod in made.workers.values()}
 
 
@@ -442,7 +449,7 @@ def test_two_stragglers_whose_newcomers_fail_together_get_one_each() -> None:
         fails(made, "kill", name)
     made.tick()
     assert stragglers <= set(members(made.plan))
-    assert len({entry.index for entry in made.memory.replacing}) == 2
+    assert len({entry.index for entry in made.memory.remedies.replacing}) == 2
     decisions = made.run(30)
     assert reasons(decisions, "WorkerReplaced") == ["WorkerReplaced"] * 2
     assert len(members(made.plan)) == 8
@@ -463,7 +470,7 @@ def test_straggler_stays_where_no_newcomer_is_ever_followed() -> None:
         assert decisions[-1].phase == "Running"
     assert reasons(decisions) == ["ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp"]
     assert made.workers.keys() == set(members(made.plan)) == there
-    assert made.memory.restarts == 0
+    assert made.memory.budget.restarts == 0
 
 
 def test_place_of_straggler_and_newcomer_that_both_fail_is_filled_once() -> None:
@@ -473,7 +480,7 @@ def test_place_of_straggler_and_newcomer_that_both_fail_is_filled_once() -> None
     made.run(8)
     assert len(members(made.plan)) == 6
     assert made.created == 8
-    assert made.memory.replacing == ()
+    assert made.memory.remedies.replacing == ()
 
 
 def test_swap_begins_with_what_is_known_of_the_place_and_not_with_equal_batches() -> None:
@@ -575,7 +582,7 @@ def test_suspended_job_keeps_no_newcomer() -> None:
     made.job = replace(made.job, suspend=True)
     assert NEWCOMER in made.tick().delete
     made.tick()
-    assert made.memory.replacing == ()
+    assert made.memory.remedies.replacing == ()
 
 
 def test_job_that_succeeds_gives_the_newcomer_up() -> None:
@@ -590,7 +597,7 @@ def test_job_that_succeeds_gives_the_newcomer_up() -> None:
     assert decided.phase == "Succeeded"
     assert NEWCOMER in decided.delete
     assert reasons([decided]) == ["ReplacementGivenUp"]
-    assert decided.replacing == made.memory.replacing == ()
+    assert decided.replacing == made.memory.remedies.replacing == ()
     assert reasons([made.tick()]) == []
 
 
@@ -607,7 +614,7 @@ def test_newcomer_goes_once_the_members_can_no_longer_change_while_they_train() 
     assert NEWCOMER in decided.delete
     [event] = [event for event in decided.events if event.reason == "ReplacementGivenUp"]
     assert event.message == "job-a-2 stays: the members can no longer change while they train"
-    assert decided.replacing == made.memory.replacing == ()
+    assert decided.replacing == made.memory.remedies.replacing == ()
     assert reasons(made.run(3)) == []
     assert SLOW in members(made.plan)
 
@@ -622,7 +629,7 @@ def test_newcomer_after_whose_joining_members_can_no_longer_change_has_replaced_
         pod.protocol = 1
     decisions += made.run(3)
     assert reasons(decisions) == ["ReplacingStraggler", "WorkerReplaced"]
-    assert made.memory.replacing == ()
+    assert made.memory.remedies.replacing == ()
     assert NEWCOMER in members(made.plan)
 
 
@@ -638,9 +645,10 @@ def test_replacements_read_back_as_they_were_written_and_no_more_than_are_allowe
     each = Replacement("a", 7, "job-a-1", "abcdef", "it is slow", 1, 5.0, 6.0, 0.25, 32.5)
     assert from_rows(rows_of([each])) == (each,)
     assert len(from_rows(rows_of([each] * 40))) == MOST_REPLACEMENTS
-    memory = Memory(replacing=(each,), removed=(Removal("a", 3, 1),), replacements=2, replaced_at=5.0)
+    remedies = Remedies(replacing=(each,), removed=(Removal("a", 3, 1),), replacements=2, replaced_at=5.0)
+    memory = Memory(remedies=remedies)
     assert Memory.from_json(memory.to_json()) == memory
-    assert memory.moved(10).replacing[0].created_at == 16.0
+    assert memory.moved(10).remedies.replacing[0].created_at == 16.0
 
 
 # --- what changes cost ----------------------------------------------------------------------------------------------
@@ -650,8 +658,8 @@ def test_standstill_of_a_change_is_measured_and_is_what_a_replacement_costs() ->
     made = world()
     slowed(made)
     made.run(20)
-    assert (made.memory.swaps, made.memory.joins, made.memory.leaves) == (1, 0, 0)
-    assert 0 < made.memory.transition_seconds < 5
+    assert (made.memory.transitions.swaps, made.memory.transitions.joins, made.memory.transitions.leaves) == (1, 0, 0)
+    assert 0 < made.memory.transitions.transition_seconds < 5
     slowed(made, "job-a-4", factor=1.5)
     last = made.run(20)
     ahead = next(v.outlooks for each in last for v in each.stragglers if v.outlooks is not None)
@@ -660,7 +668,7 @@ def test_standstill_of_a_change_is_measured_and_is_what_a_replacement_costs() ->
 
 def test_replacement_costs_a_whole_start_where_workers_only_meet_at_their_start() -> None:
     made = world(protocol=1)
-    made.memory = replace(made.memory, start_seconds=33.0)
+    made.memory = replace(made.memory, start=replace(made.memory.start, start_seconds=33.0))
     slowed(made)
     [verdict] = made.run(15)[-1].stragglers
     assert verdict.outlooks is not None

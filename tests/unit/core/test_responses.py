@@ -97,7 +97,7 @@ def test_policy_may_count_what_another_does_not(monkeypatch: pytest.MonkeyPatch)
     world.run(2)
     del world.workers["job-g1-0"]
     world.tick()
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_surplus_workers_stay_where_the_policy_ignores_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_failure_names_the_worker_its_exit_and_its_last_words(exit_code: int, me
     assert decision.phase == "Restarting"
     assert set(decision.delete) == {"job-g0-0", "job-g1-0", "job-g2-0"}
     assert events(world) == ["WorkerFailed", "RestartingWorkers"]
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_all_workers_are_created_again_and_the_next_generation_starts_with_the_batches_that_were() -> None:
@@ -65,12 +65,12 @@ def test_all_workers_are_created_again_and_the_next_generation_starts_with_the_b
 def test_shape_that_was_learned_survives_a_restart() -> None:
     world = hetero_world(fixed=0.016)
     world.run(5)
-    adjustments = world.memory.adjustments
+    adjustments = world.memory.batching.adjustments
     world.workers["job-g1-0"].end(1)
     world.tick()
     restart_fully(world)
     assert all(decision.plan is None for decision in world.run(5))
-    assert world.memory.adjustments == adjustments
+    assert world.memory.batching.adjustments == adjustments
 
 
 def test_failure_seen_twice_counts_once() -> None:
@@ -79,7 +79,7 @@ def test_failure_seen_twice_counts_once() -> None:
     seen = world.seen()
     _, memory = decide(world.job, seen, world.memory, world.now)
     again, memory = decide(world.job, seen, memory, world.now + 1)
-    assert memory.restarts == 1
+    assert memory.budget.restarts == 1
     assert not again.create
     assert len(again.delete) == 3
 
@@ -129,7 +129,7 @@ def test_disrupted_workers_do_not_count() -> None:
         assert decision.phase == "Restarting"
         assert "disrupted from outside" in decision.reason
         restart_fully(world)
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def leave_in_order(world: World) -> None:
@@ -145,9 +145,9 @@ def test_workers_that_alone_say_that_they_were_asked_to_stop_count() -> None:
     assert (waiting.phase, waiting.delete) == ("Running", ())
     assert "waiting 90 s for a sign of who asked" in waiting.reason
     world.tick(89)
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
     assert world.tick(1).phase == "Restarting"
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
     restart_fully(world)
     leave_in_order(world)
     world.tick()
@@ -182,7 +182,7 @@ def test_sign_of_who_asked_the_workers_to_stop_is_waited_for(sign: str) -> None:
     )
     assert decision.phase == "Restarting"
     assert [event.reason for event in decision.events] == ["WorkerDisrupted", "RestartingWorkers"]
-    assert memory.restarts == 0
+    assert memory.budget.restarts == 0
 
 
 def test_worker_that_was_killed_is_no_one_to_wait_for_a_sign_of() -> None:
@@ -193,7 +193,7 @@ def test_worker_that_was_killed_is_no_one_to_wait_for_a_sign_of() -> None:
     decision = world.tick()
     assert decision.phase == "Restarting"
     assert decision.reason.startswith("job-g1-0 was killed by SIGKILL; job-g0-0")
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_restarts_that_do_not_count_are_later_each_time_and_at_once_after_a_long_time() -> None:
@@ -203,11 +203,11 @@ def test_restarts_that_do_not_count_are_later_each_time_and_at_once_after_a_long
         world.tick(steady)
         world.workers["job-g0-0"].end(143, disrupted=True)
         world.tick()
-        assert world.memory.restart_at is not None
-        delays.append(world.memory.restart_at - world.now)
+        assert world.memory.budget.restart_at is not None
+        delays.append(world.memory.budget.restart_at - world.now)
         restart_fully(world)
     assert delays == [0, 1, 2, 4, 8, 16, 32, 60, 60, 0, 1]
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_vanished_worker_does_not_count() -> None:
@@ -239,7 +239,7 @@ def test_worker_that_is_gone_is_told_of_as_it_was_seen_last(last: dict[str, Any]
     assert decision.phase == "Restarting"
     assert decision.reason == f"{said}; all workers start again in 0 s (not counted as a restart)"
     assert [event.reason for event in decision.events] == ["WorkerDisrupted", "RestartingWorkers"]
-    assert memory.restarts == 0
+    assert memory.budget.restarts == 0
 
 
 def test_failure_after_others_finished_is_a_failure_too() -> None:
@@ -258,9 +258,9 @@ def test_worker_that_fails_before_the_first_plan_counts() -> None:
     world.tick()
     world.workers["job-g0-0"].end(1, message="no module named torch")
     assert "no module named torch; waiting whether the others end alike" in world.tick().reason
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
     assert "no module named torch" in world.tick(10).reason
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_killed_worker_is_named_before_those_that_fell_over_it() -> None:
@@ -360,7 +360,7 @@ def test_end_without_another_try_fails_the_job_whatever_restarts_are_left() -> N
     assert world.tick().phase == "Failed"
     assert failure(world) == ("WorkerFailedForGood", "job-g1-0 exited with code 1: weights differ between workers")
     assert events(world) == ["WorkerFailedForGood"]
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_end_without_another_try_is_obeyed_also_beside_a_disruption() -> None:
@@ -414,7 +414,7 @@ def test_script_that_gets_no_further_after_its_one_restart_fails_the_job(step: i
     world.run(1)
     world.workers["job-g1-0"].end_by_script(10)
     assert world.tick().phase == "Restarting"
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
     restart_fully(world)
     world.workers["job-g1-0"].end_by_script(step)
     assert world.tick().phase == "Failed"
@@ -476,8 +476,8 @@ def test_script_error_beside_another_cause_is_a_consequence(cause: dict[str, Any
     other.end(cause["exit_code"], disrupted=cause.get("disrupted", False))
     other.out_of_memory = cause.get("out_of_memory", False)
     assert world.tick().phase == "Restarting"
-    assert world.memory.restarts == counts
-    assert world.memory.script_error_step == -1
+    assert world.memory.budget.restarts == counts
+    assert world.memory.budget.script_error_step == -1
 
 
 def test_script_error_beside_a_worker_that_vanished_is_a_consequence() -> None:
@@ -486,7 +486,7 @@ def test_script_error_beside_a_worker_that_vanished_is_a_consequence() -> None:
     world.workers["job-g0-0"].end_by_script(10)
     del world.workers["job-g1-0"]
     assert world.tick().phase == "Restarting"
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_script_that_runs_out_of_memory_is_none_that_raised() -> None:
@@ -517,7 +517,7 @@ def test_workers_that_all_fail_alike_before_the_first_step_fail_the_job_at_once(
         f"all 3 workers ended in the same way before the first step: job-g0-0 exited with code 2: {NO_SCRIPT}"
     )
     assert events(world) == ["WorkersFailedAlike"]
-    assert world.memory.restarts == 0
+    assert world.memory.budget.restarts == 0
 
 
 def test_workers_that_fail_one_after_the_other_are_waited_for() -> None:
@@ -554,7 +554,7 @@ def test_ends_that_another_try_may_not_have_are_tried_again(ends: list[tuple[int
     world = World(hetero_world().job)
     start_and_end(world, *ends)
     assert world.tick().phase == "Restarting"
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_workers_that_ran_out_of_memory_alike_are_tried_again() -> None:

@@ -6,13 +6,19 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.kube.documents import JOB_UID, Document, job
 
 PLAN = Plan(7, 2, "step", (Member("digits-small-0", "u1", "10.0.0.7:29500", "small", 192),))
-MEMORY = Memory(plan_version=7, generation=2, restarts=1, workers=(WorkerMemory(batch_cost=BatchCost(speed=12.5)),))
+MEMORY = Memory(
+    plan_version=7,
+    generation=2,
+    budget=RestartBudget(restarts=1),
+    workers=(WorkerMemory(batch_cost=BatchCost(speed=12.5)),),
+)
 
 
 def as_shown(document: Document) -> Document:

@@ -9,6 +9,7 @@ import pytest
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
@@ -191,7 +192,8 @@ def test_deleted_plan_is_restored_with_the_same_batches(world: World, api: ApiSe
 def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api: ApiServer) -> None:
     plan = world.train()
     world.look()
-    after, memory = replace(plan, version=plan.version + 1), Memory(plan_version=plan.version + 1, restarts=1)
+    after = replace(plan, version=plan.version + 1)
+    memory = Memory(plan_version=after.version, budget=RestartBudget(restarts=1))
 
     def lose_the_answer(verb: str, plural: str, name: str) -> None:
         if plural == "configmaps" and verb == "patch":

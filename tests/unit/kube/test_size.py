@@ -19,6 +19,7 @@ from heterotrain_operator.clusters.kube.objects.plan_map import PLAIN_BYTES, bui
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.lifecycle.prior import PLACES
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.step_time import StepTime
@@ -81,7 +82,8 @@ def memory_of(workers: int, plan_version: int = 7) -> Memory:
             variation=Variation(draw.randrange(10, 500)),
         )
 
-    return Memory(plan_version=plan_version, restarts=3, workers=tuple(known() for _ in range(workers))).rounded()
+    rows = tuple(known() for _ in range(workers))
+    return Memory(plan_version=plan_version, budget=RestartBudget(restarts=3), workers=rows).rounded()
 
 
 @pytest.mark.parametrize(("name", "group"), NAMES)
@@ -128,8 +130,8 @@ def test_large_memory_is_packed_and_its_text_emptied() -> None:
 
 def test_text_that_an_older_operator_writes_beside_a_packed_memory_counts() -> None:
     body = build_plan_map(job(), JOB_UID, None, memory_of(1500).to_json())
-    body["data"][MEMORY_KEY] = Memory(restarts=9).to_json()
-    assert read_plan_map(body).memory == Memory(restarts=9)
+    body["data"][MEMORY_KEY] = Memory(budget=RestartBudget(restarts=9)).to_json()
+    assert read_plan_map(body).memory == Memory(budget=RestartBudget(restarts=9))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
+from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages
+from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
-from heterotrain_operator.core.passages import MOST_PASSAGES, Passage
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
@@ -259,13 +260,15 @@ def test_odd_measurement_is_left_out(odd: float) -> None:
 
 def test_what_an_earlier_job_has_trained_is_told() -> None:
     assert "resumedFrom" not in status()
-    found = status(memory=replace(MEMORY, resumed_step=40, resumed_from="the earlier UID"))
+    found = status(memory=replace(MEMORY, resumed=Resumed(40, "the earlier UID")))
     assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
 
 
 def test_figures_that_no_schema_admits_are_left_out() -> None:
     huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
-    memory = replace(MEMORY, restarts=10**12, started_at=1e300)
+    memory = replace(
+        MEMORY, budget=replace(MEMORY.budget, restarts=10**12), start=replace(MEMORY.start, started_at=1e300)
+    )
     found = status(seen=Seen(training().workers, huge), memory=memory)
     assert not {"planVersion", "globalBatchSize", "restarts", "startTime"} & found.keys()
 
@@ -302,7 +305,7 @@ def test_job_completes_once() -> None:
 
 
 def test_start_is_that_of_the_time_now_active() -> None:
-    suspended = replace(MEMORY, started_at=None)
+    suspended = replace(MEMORY, start=replace(MEMORY.start, started_at=None))
     assert "startTime" not in status(status(), decided=decision("Suspended"), memory=suspended)
 
 
@@ -415,7 +418,8 @@ def test_status_names_the_straggler_and_the_newcomer_that_takes_its_place() -> N
 
 
 def test_status_says_in_which_generation_a_worker_trains_and_when_and_why_it_joined() -> None:
-    memory = replace(MEMORY, arrivals=(Passage("digits-small-1", 90, NOW - 5, "more workers are wanted"),))
+    arrivals = (Passage("digits-small-1", 90, NOW - 5, "more workers are wanted"),)
+    memory = replace(MEMORY, passages=Passages(arrivals))
     written = status(memory=memory)
     entries = {entry["name"]: entry for entry in written["workers"]}
     assert {entry["generation"] for entry in entries.values()} == {2}
@@ -429,7 +433,7 @@ def test_status_says_in_which_generation_a_worker_trains_and_when_and_why_it_joi
 
 def test_status_lists_the_members_that_left_and_no_more_than_are_remembered() -> None:
     gone = Passage("digits-small-7", 40, NOW - 60, "fewer workers are wanted", "digits-small-1")
-    found = status(memory=replace(MEMORY, departures=(gone,)))["departures"]
+    found = status(memory=replace(MEMORY, passages=Passages(departures=(gone,))))["departures"]
     assert found == [
         {
             "name": "digits-small-7",
@@ -441,6 +445,6 @@ def test_status_lists_the_members_that_left_and_no_more_than_are_remembered() ->
     ]
     assert MAX_DEPARTURES == MOST_PASSAGES
     many = tuple(replace(gone, step=step, other="") for step in range(40))
-    listed = status(memory=replace(MEMORY, departures=many))["departures"]
+    listed = status(memory=replace(MEMORY, passages=Passages(departures=many)))["departures"]
     assert [entry["step"] for entry in listed] == list(range(24, 40))
     assert "replacedBy" not in listed[0]

@@ -62,7 +62,7 @@ def test_figures_are_written_now_and_then(after: Document) -> None:
         status(seen=Seen(training().workers[:2], plan())),
         status(seen=Seen(tuple(replace(w, cpu_limit=0.5) for w in training().workers), plan())),
         status(seen=Seen(tuple(replace(w, message="being deleted") for w in training().workers), plan())),
-        status(memory=replace(MEMORY, restarts=2)),
+        status(memory=replace(MEMORY, budget=replace(MEMORY.budget, restarts=2))),
         status(decided=replace(decision(), conditions=(Condition("Degraded", True, "x", "y"),))),
     ],
     ids=["phase", "plan", "followed", "worker-phase", "vanished", "resized", "message", "restarts", "condition"],

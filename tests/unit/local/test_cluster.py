@@ -21,6 +21,7 @@ from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
 from unit.local.small_jobs import (
@@ -257,15 +258,15 @@ def test_series_are_listed_by_worker_oldest_first(start: Start) -> None:
 
 def test_plan_and_memory_come_back_as_published(start: Start) -> None:
     cluster = start(make_job(SLEEP))
-    memory = Memory(plan_version=1, restarts=2)
+    memory = Memory(plan_version=1, budget=RestartBudget(restarts=2))
     cluster.act(Decision("Running", "", plan=PLAN), memory)
     seen, remembered = cluster.observe()
     assert seen.plan == PLAN
     assert remembered == memory
-    cluster.act(Decision("Running", ""), Memory(restarts=3))
+    cluster.act(Decision("Running", ""), Memory(budget=RestartBudget(restarts=3)))
     seen, remembered = cluster.observe()
     assert seen.plan == PLAN
-    assert remembered == Memory(restarts=3)
+    assert remembered == Memory(budget=RestartBudget(restarts=3))
 
 
 def test_nothing_is_done_upon_an_outdated_observation(start: Start, tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_an_interrupt_kills_the_deaf(start: Start) -> None:
 
 def test_damaged_memory_and_plan_count_as_none(start: Start) -> None:
     cluster = start(make_job(SLEEP))
-    cluster.act(Decision("Running", "", plan=PLAN), Memory(restarts=2))
+    cluster.act(Decision("Running", "", plan=PLAN), Memory(budget=RestartBudget(restarts=2)))
     folder = cluster.directory / "plan" / "..data"
     (folder / contract.PLAN_FILE).write_text('{"schema": 1')
     (folder / "state.json").write_text("[]")

@@ -16,6 +16,8 @@ from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import VersionCounters
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
+from heterotrain_operator.core.memory.batching import Batching
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.model import (
     Condition,
     Decision,
@@ -66,7 +68,7 @@ DECISION = Decision(
         ),
     ),
 )
-MEMORY = Memory(adjustments=3, restarts=1)
+MEMORY = Memory(batching=Batching(adjustments=3), budget=RestartBudget(restarts=1))
 
 
 def worker(index: int, own_seconds: float, *, version: int = 7, phase: str = contract.PHASE_TRAINING) -> WorkerSeen:

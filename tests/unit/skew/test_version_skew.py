@@ -34,6 +34,7 @@ from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
+from unit.core.layouts import stored_names
 from unit.kube.documents import job
 
 PREVIOUS = Path(__file__).parent / "previous"
@@ -70,7 +71,7 @@ def test_plan_of_the_previous_operator_is_followed() -> None:
 
 def test_memory_of_the_previous_operator_keeps_budgets_and_measurements() -> None:
     memory = Memory.from_json(previous("memory"))
-    assert (memory.restarts, memory.plan_version, memory.adjustments) == (2, 3, 2)
+    assert (memory.budget.restarts, memory.plan_version, memory.batching.adjustments) == (2, 3, 2)
     assert [round(worker.step_time.mean_seconds, 3) for worker in memory.workers] == [0.138, 0.138, 0.144]
     assert [worker.least_batch for worker in memory.workers] == [8, 8, 8]
 
@@ -208,3 +209,22 @@ def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
     kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap, ResourceUse, Variation, Evidence)
     columns = sorted((number, name) for kind in kinds for number, name, _ in columns_of(kind))
     assert columns == [(number, name) for number, name in enumerate(COLUMNS) if name != RETIRED]
+
+
+FIELDS = {
+    *("plan_version", "generation", "created_at", "started_at", "starting_at", "pods_created_at"),
+    *("published_at", "restarts", "interruptions", "unexplained_at", "generation_at", "placements"),
+    *("half_placed_at", "most_placed", "draining", "restart_at", "script_error_step", "progress_step"),
+    *("progress_at", "advanced_at", "between_steps", "stepped", "slow_step_seconds", "outcome", "ended_at"),
+    *("reason", "message", "stage", "adjustments", "resumed_step", "resumed_from", "promised_seconds"),
+    *("replaced_seconds", "retreated_seconds", "doubt", "missed_promises", "gathered", "kept_looks"),
+    *("rested_on", "expected_steps", "judged", "start_seconds", "windows", "persistence", "protocol"),
+    *("changing", "joining", "entering", "leaving", "unfit_at", "changed_at", "replacements", "replaced_at"),
+    *("switching_at", "switching", "switching_step", "switching_seconds", "transition_seconds"),
+    *("idle_seconds", "ending", "swaps", "joins", "leaves", "pending", "replacing", "removed", "arrivals"),
+    "departures",
+}
+
+
+def test_fields_of_a_jobs_memory_keep_their_names_in_one_object_whatever_values_they_belong_to() -> None:
+    assert stored_names(Memory) >= FIELDS

@@ -50,9 +50,10 @@ def passages(memory: Memory | None) -> list[str]:
     if memory is None:
         return []
     left = [
-        (each.at, f"step {each.step}: {each.name} left: {each.why}" + _taken(each.other)) for each in memory.departures
+        (each.at, f"step {each.step}: {each.name} left: {each.why}" + _taken(each.other))
+        for each in memory.passages.departures
     ]
-    joined = [(each.at, f"step {each.step}: {each.name} joined: {each.why}") for each in memory.arrivals]
+    joined = [(each.at, f"step {each.step}: {each.name} joined: {each.why}") for each in memory.passages.arrivals]
     return [text for _, text in sorted([*left, *joined], key=lambda each: each[0])]
 
 

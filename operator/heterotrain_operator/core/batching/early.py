@@ -38,7 +38,7 @@ def is_due(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory
     changed, and waiting would cost more than a plan does. `metrics` are by rank, None of those that were not read.
     """
     policy = POLICIES.get(job.policy)
-    if policy is None or policy.whole_intervals or memory.gathered:
+    if policy is None or policy.whole_intervals or memory.batching.gathered:
         return False
     fewest, largest, rates = float(job.interval), 0.0, 0.0
     seen: list[tuple[StepTime, float, float]] = []

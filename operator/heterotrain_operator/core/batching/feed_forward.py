@@ -11,8 +11,8 @@ from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import newly_bounded
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.retries import due_at_once
-from heterotrain_operator.core.batching.rollback import without_doubt
 from heterotrain_operator.core.facts import groups_on_cpu
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
@@ -38,7 +38,7 @@ def at_new_limits(
     memory = replace(memory, workers=workers)
     if not resized:
         return memory, None
-    memory = without_doubt(memory)
+    memory = replace(memory, promises=Promises())
     return memory, _by_prediction(job, plan, metrics, memory, remembered)
 
 
@@ -68,7 +68,7 @@ def _by_prediction(
         if estimate is None and member.batch_size > 0 and fed.left_out < LEFT_OUT:
             return None
         expected.append(fed if estimate is None else fed._replace(step_time=fed.step_time.with_estimate(estimate)))
-    proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.stage)
+    proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.batching.stage)
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
     found = tuple(newly_bounded(job, plan, remembered, workers))

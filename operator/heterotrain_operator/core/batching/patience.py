@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policy import Proposal, Seat
-from heterotrain_operator.core.state import Memory
 
 DEVIATIONS = 1.0
 """Standard errors of the slowest that such a gain must exceed. Tried: 0.7 to 1.5, on independent, autoregressive and
@@ -27,16 +26,17 @@ def evidence_of(seats: Sequence[Seat]) -> float:
     return min(known, default=0.0)
 
 
-def with_patience(memory: Memory, seats: Sequence[Seat], proposal: Proposal, *, urgent: bool = False) -> Proposal:
-    """The proposal, or in place of one that keeps the batches the split that is likely to be better. Where that is
-    `urgent`, evidence that a jump has cut down is enough: once, since the split rests on it then.
+def with_patience(rested_on: float, seats: Sequence[Seat], proposal: Proposal, *, urgent: bool = False) -> Proposal:
+    """The proposal, or in place of one that keeps the batches, which `rested_on` so many steps, the split that is
+    likely to be better. Where that is `urgent`, evidence that a jump has cut down is enough: once, since the split
+    rests on it then.
     """
     likely = proposal.likely
     if likely is None or proposal.batches is not None:
         return proposal
     evidence = evidence_of(seats)
-    afresh = urgent and 0 < evidence < memory.rested_on
-    if memory.rested_on <= 0 or (evidence < GROWTH * memory.rested_on and not afresh):
+    afresh = urgent and 0 < evidence < rested_on
+    if rested_on <= 0 or (evidence < GROWTH * rested_on and not afresh):
         return proposal  # batches that no estimates chose, such as equal ones, only leave for what is sure
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
     worst = max(estimates, key=lambda estimate: estimate.mean_seconds)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.batching.rollback import without_doubt
 from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.step_time import Estimate, steps_since, window_of
 from heterotrain_operator.core.state import Memory
@@ -107,7 +107,7 @@ def judged(
         return str(window_of(before[rank].step_time, counters)) if counters is not None else ""
 
     # What was promised without the ones that are back says nothing about the step that they are part of.
-    return _left_out(plan, without_doubt(memory) if returned else memory, found, why)
+    return _left_out(plan, replace(memory, promises=Promises()) if returned else memory, found, why)
 
 
 def why_left_out(known: WorkerMemory, batch: int) -> str:

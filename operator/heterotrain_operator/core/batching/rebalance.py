@@ -16,9 +16,10 @@ from heterotrain_operator.core.batching.patience import evidence_of, with_patien
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
 from heterotrain_operator.core.batching.retries import with_idle
-from heterotrain_operator.core.batching.rollback import reviewed, without_doubt
+from heterotrain_operator.core.batching.rollback import reviewed
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu, listed
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.elasticity import after_window
@@ -28,6 +29,7 @@ from heterotrain_operator.core.prediction.roughness import (
     DRIFT_HISTORY,
     TREND,
     WINDOWS,
+    Roughness,
     history_of,
     persistence_after,
     roughness_after,
@@ -58,7 +60,7 @@ def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], me
     """
     # Those that a decision waits for were measured already, but for the ones that were not read then.
     read = [
-        None if memory.gathered and known.step_time.is_measured else counters
+        None if memory.batching.gathered and known.step_time.is_measured else counters
         for counters, known in zip(metrics, memory.workers, strict=True)
     ]
     counts = steps_by_rank(plan, read, memory)
@@ -90,23 +92,23 @@ def _decided(
     unread = awaited(plan, metrics, memory)
     if unread:
         waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"
-        memory = replace(memory, gathered=True)
+        memory = replace(memory, batching=replace(memory.batching, gathered=True))
         seats = seats_of(job, plan, memory.workers, windows, metrics)
         return Adjustment(None, waiting, memory, events=found, seats=seats)
-    memory = with_idle(plan, metrics, replace(memory, gathered=False))
+    memory = with_idle(plan, metrics, replace(memory, batching=replace(memory.batching, gathered=False)))
     seats = seats_of(job, plan, memory.workers, windows, metrics)
     taking_part = [rank for rank, known in enumerate(memory.workers) if known.left_out < LEFT_OUT]
     if too_few := no_quorum(plan, taking_part):
         reason = "; ".join([f"batches stay: {too_few}", *remarks])
         return Adjustment(None, reason, memory, events=found, seats=seats)
-    proposal = ask_policy(job, seats, memory.stage)
+    proposal = ask_policy(job, seats, memory.batching.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     if not early:
-        proposal = with_patience(memory, seats, proposal, urgent=_is_urgent(job, seats))
+        proposal = with_patience(memory.batching.rested_on, seats, proposal, urgent=_is_urgent(job, seats))
     memory, proposal = reviewed(memory, seats, proposal)
     if proposal.batches is not None:
-        memory = replace(memory, rested_on=evidence_of(seats))
+        memory = replace(memory, batching=replace(memory.batching, rested_on=evidence_of(seats)))
     batches = proposal.batches if proposal.batches != plan.batch_sizes else None
     again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(
@@ -177,7 +179,7 @@ def _measured(
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
     """
-    known, history = memory.workers, history_of(memory.persistence)
+    known, history = memory.workers, history_of(memory.roughness.persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
     found = [
         window_of(worker.step_time, counters) if counters is not None and member.batch_size > 0 else None
@@ -207,7 +209,7 @@ def _measured(
         else:
             workers.append(worker)
     if any(each is not None and each.jumped for each in taken):
-        memory = without_doubt(memory)
+        memory = replace(memory, promises=Promises())
     # Of a window in which the speed jumped, the steps at the new one tell how slow a worker is.
     windows = [each and (each.estimate if each.jumped else each.window) for each in taken]
     return replace(memory, workers=tuple(workers)), windows, remarks
@@ -262,9 +264,10 @@ def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Mem
     if not surprises:
         return memory, {}
     newest = list(surprises.values())
-    persistence = persistence_after(memory.persistence, memory.windows, newest, [each.surprise / 10 for each in known])
-    rough = roughness_after([each.roughness / 100 for each in known], persistence, memory.windows, newest)
-    memory = replace(memory, windows=min(memory.windows + 1, WINDOWS), persistence=persistence)
+    windows, before = memory.roughness.windows, [each.surprise / 10 for each in known]
+    persistence = persistence_after(memory.roughness.persistence, windows, newest, before)
+    rough = roughness_after([each.roughness / 100 for each in known], persistence, windows, newest)
+    memory = replace(memory, roughness=Roughness(min(windows + 1, WINDOWS), persistence))
     return memory, {
         rank: (100 * roughness, 10 * surprise)
         for (rank, surprise), roughness in zip(surprises.items(), rough, strict=True)

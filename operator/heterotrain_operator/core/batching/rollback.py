@@ -18,6 +18,7 @@ from dataclasses import replace
 from heterotrain_operator.core.batching.expectation import measured_step
 from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import duration, percent, sizes
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.prediction.step_time import Estimate, Noise
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import infeasible
@@ -57,57 +58,47 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
     slower than the step before that plan, too, half of the move is taken back, and half of the rest: a line search
     between two splits of which the earlier is known to be better. Where that makes it no faster, nothing is held back.
     """
-    memory = _faded(memory)
+    promises = _faded(memory.promises)
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
     if estimates:
         worst = max(estimates, key=lambda estimate: estimate.mean_seconds)
-        if memory.expected_steps:
+        if promises.expected_steps:
             step = measured_step([seat.memory for seat in seats])
             worst = worst._replace(mean_seconds=step, variance=worst.variance * (step / worst.mean_seconds) ** 2)
-        if 0 < memory.retreated_seconds <= worst.mean_seconds:
-            return without_doubt(memory), proposal
-        memory = _judged(memory, worst, estimates)
-        back = _half_way_back(memory, seats, worst)
+        if 0 < promises.retreated_seconds <= worst.mean_seconds:
+            return replace(memory, promises=Promises()), proposal
+        promises = _judged(promises, worst, estimates)
+        back = _half_way_back(promises, seats, worst)
         if back is not None:
-            return memory, back
-    if proposal.batches is None or not 0 < proposal.saving <= CAUTION * memory.doubt:
+            return replace(memory, promises=promises), back
+    memory = replace(memory, promises=promises)
+    if proposal.batches is None or not 0 < proposal.saving <= CAUTION * promises.doubt:
         return memory, proposal
     reason = (
         f"the batches stay: a split that promises to save {percent(proposal.saving, 1)} of the step is not believed, "
-        f"since others missed their promises by {percent(memory.doubt, 1)}"
+        f"since others missed their promises by {percent(promises.doubt, 1)}"
     )
     return memory, replace(proposal, batches=None, reason=reason)
-
-
-def without_doubt(memory: Memory) -> Memory:
-    """Without doubt and without a promise to compare with: it was about other speeds, or other workers."""
-    return replace(unpromised(memory), doubt=0.0, missed_promises=0)
-
-
-def unpromised(memory: Memory) -> Memory:
-    """Without a promise to compare with."""
-    return replace(
-        memory, promised_seconds=0.0, replaced_seconds=0.0, retreated_seconds=0.0, kept_looks=0, expected_steps=False
-    )
 
 
 def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence[int]) -> Memory:
     """The memory at the publication of a plan that promises something, in place of batches whose step was measured."""
     if promise is None:
-        return unpromised(memory)
+        return replace(memory, promises=memory.promises.without_promise())
     if promise.expected:
         measured = measured_step(memory.workers)
     else:
         measured = max((worker.step_time.mean_seconds for worker in memory.workers), default=0.0)
     if promise.goes_back:
-        return replace(memory, retreated_seconds=measured)
+        return replace(memory, promises=replace(memory.promises, retreated_seconds=measured))
     return replace(
         memory,
-        promised_seconds=promise.seconds,
-        replaced_seconds=measured,
-        retreated_seconds=0.0,
-        kept_looks=0,
-        expected_steps=promise.expected,
+        promises=replace(
+            memory.promises.without_promise(),
+            promised_seconds=promise.seconds,
+            replaced_seconds=measured,
+            expected_steps=promise.expected,
+        ),
         workers=tuple(
             worker._replace(replaced_batch=batch)
             for worker, batch in zip(memory.workers, replaced_batches, strict=True)
@@ -115,39 +106,40 @@ def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence
     )
 
 
-def _faded(memory: Memory) -> Memory:
-    doubt = memory.doubt * 0.5 ** (1 / (HALF_LIFE * 2 ** min(max(memory.missed_promises - 1, 0), GREATEST_FAILURES)))
-    return replace(memory, doubt=doubt if doubt >= LEAST_DOUBT else 0.0)
+def _faded(promises: Promises) -> Promises:
+    half_life = HALF_LIFE * 2 ** min(max(promises.missed_promises - 1, 0), GREATEST_FAILURES)
+    doubt = promises.doubt * 0.5 ** (1 / half_life)
+    return replace(promises, doubt=doubt if doubt >= LEAST_DOUBT else 0.0)
 
 
-def _judged(memory: Memory, worst: Estimate, estimates: Sequence[Estimate]) -> Memory:
+def _judged(promises: Promises, worst: Estimate, estimates: Sequence[Estimate]) -> Promises:
     """With the doubt that a missed promise raises, unless the step got shorter all the same: then the fit was wrong by
     some measure, and has learned from it. One that is missed, or fulfilled after some decisions, is judged: 0 seconds
     stand for it.
     """
-    if memory.promised_seconds <= 0:
-        return memory
-    missed = 1 - memory.promised_seconds / worst.mean_seconds
+    if promises.promised_seconds <= 0:
+        return promises
+    missed = 1 - promises.promised_seconds / worst.mean_seconds
     if missed <= max(Noise(estimates).explains(worst), LEAST_FAILURE):
-        looks = memory.kept_looks + 1
-        return unpromised(memory) if looks >= KEPT_LOOKS else replace(memory, kept_looks=looks)
-    if worst.mean_seconds < memory.replaced_seconds:
-        return unpromised(memory)
+        looks = promises.kept_looks + 1
+        return promises.without_promise() if looks >= KEPT_LOOKS else replace(promises, kept_looks=looks)
+    if worst.mean_seconds < promises.replaced_seconds:
+        return promises.without_promise()
     return replace(
-        memory,
+        promises,
         promised_seconds=0.0,
-        doubt=1 - (1 - memory.doubt) * (1 - missed),
-        missed_promises=min(memory.missed_promises + 1, GREATEST_FAILURES),
+        doubt=1 - (1 - promises.doubt) * (1 - missed),
+        missed_promises=min(promises.missed_promises + 1, GREATEST_FAILURES),
     )
 
 
-def _half_way_back(memory: Memory, seats: Sequence[Seat], worst: Estimate) -> Proposal | None:
+def _half_way_back(promises: Promises, seats: Sequence[Seat], worst: Estimate) -> Proposal | None:
     """The split between the present one, which missed its promise, and the one before it, which was faster; None if
     it was not, or if there is none between within the bounds.
     """
-    if memory.promised_seconds > 0 or memory.replaced_seconds <= 0:
+    if promises.promised_seconds > 0 or promises.replaced_seconds <= 0:
         return None
-    lost = 1 - memory.replaced_seconds / worst.mean_seconds
+    lost = 1 - promises.replaced_seconds / worst.mean_seconds
     if lost <= LOSS_DEVIATIONS * math.sqrt(2) * worst.relative_error:
         return None
     present = tuple(seat.batch for seat in seats)
@@ -160,7 +152,7 @@ def _half_way_back(memory: Memory, seats: Sequence[Seat], worst: Estimate) -> Pr
     if back == present:
         return None
     reason = (
-        f"the step takes {duration(worst.mean_seconds)}, and took {duration(memory.replaced_seconds)} before the last "
-        f"split, half of which is taken back (batches {sizes(back)})"
+        f"the step takes {duration(worst.mean_seconds)}, and took {duration(promises.replaced_seconds)} before the "
+        f"last split, half of which is taken back (batches {sizes(back)})"
     )
-    return Proposal(back, reason, promise=Promise(memory.replaced_seconds, memory.expected_steps, goes_back=True))
+    return Proposal(back, reason, promise=Promise(promises.replaced_seconds, promises.expected_steps, goes_back=True))

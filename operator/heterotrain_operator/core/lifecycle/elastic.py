@@ -79,7 +79,7 @@ def look(job: Job, facts: Facts, memory: Memory, now: float, leaving: Collection
     )
     behind |= dict.fromkeys((each.name for each in following.cut_off(job, facts, memory, now)), following.CUT_OFF)
     finished = {worker.name for worker in facts.finished}
-    if memory.ending or any(worker is not None and worker.name in finished for worker in facts.members):
+    if memory.following.ending or any(worker is not None and worker.name in finished for worker in facts.members):
         return _ending(job, facts, memory, now, finished)
     back = returning(job, facts, memory, now)
     ends = after_ends(job, facts, memory, now, left_behind=behind, back=back)
@@ -131,10 +131,10 @@ def _ending(job: Job, facts: Facts, memory: Memory, now: float, finished: set[st
     if len(there) == len(facts.members) and all(w.name in over or not facts.is_gone(w) for w in there):
         return Look(memory)
     change = membership.change(facts, memory, (), joins=False)
-    memory = replace(memory, ending=membership.first_has_finished(facts, memory))
+    memory = replace(memory, following=replace(memory.following, ending=membership.first_has_finished(facts, memory)))
     if change is not None and not _infeasible(job, change, _known(job, facts, memory, change)[0]):
         decided, memory = _published(job, facts, memory, now, change)
-    elif memory.ending:
+    elif memory.following.ending:
         return Look(memory)
     else:
         decided, memory = _restarted(job, facts, memory, now, NOBODY_LEFT)
@@ -168,20 +168,27 @@ def _changed(job: Job, facts: Facts, memory: Memory, now: float, going: _Going) 
     why = NOBODY_LEFT
     kept = {worker.name for worker in following.stayers(facts)} - going.unwanted - going.useless
     if len(kept) == len(facts.members) and not membership.joiners(facts, memory):
-        return None, memory if memory.unfit_at is None else replace(memory, unfit_at=None), ""
+        return None, _fit(memory), ""
     for unwanted, joins in ((going.unwanted, True), (going.unwanted, False), (frozenset[str](), True)):
         change = membership.change(facts, memory, going.useless | unwanted, joins=joins, back=going.back)
         if change is None or (not unwanted and going.unwanted and not change.joined):
             continue
         why_not = _infeasible(job, change, _known(job, facts, memory, change)[0])
         if not why_not:
-            return *_published(job, facts, replace(memory, unfit_at=None), now, change), ""
+            return *_published(job, facts, _fit(memory), now, change), ""
         why = why_not if why == NOBODY_LEFT else why
     if _has_lost(job, facts, memory):
         return *_restarted(job, facts, memory, now, why), ""
     if len(kept) == len(facts.members):
-        return None, memory if memory.unfit_at is None else replace(memory, unfit_at=None), ""
+        return None, _fit(memory), ""
     return _held(job, facts, memory, now, why)
+
+
+def _fit(memory: Memory) -> Memory:
+    """The memory once no member stays only since the others cannot do without it."""
+    if memory.following.unfit_at is None:
+        return memory
+    return replace(memory, following=replace(memory.following, unfit_at=None))
 
 
 def _has_lost(job: Job, facts: Facts, memory: Memory) -> bool:
@@ -199,14 +206,14 @@ def _held(job: Job, facts: Facts, memory: Memory, now: float, why: str) -> tuple
     """Members that are not wanted any more stay for a time, since the others cannot do without them: the rest of what
     is wanted may come.
     """
-    since = now if memory.unfit_at is None else memory.unfit_at
+    since = now if memory.following.unfit_at is None else memory.following.unfit_at
     message = f"{resized(job, facts) or 'the members are to change'}; without those that are to come {why}"
     wants_none = not any(group.replicas for group in job.groups)
     if wants_none or now - since > job.startup_deadline_seconds:
         everybody = replace(job, failure_policy="RestartAll")
         resize = Incident.WORKERS_RESIZED
         return *respond_to_lasting(everybody, facts, memory, now, incident=resize, message=message), ""
-    memory = replace(memory, unfit_at=since)
+    memory = replace(memory, following=replace(memory.following, unfit_at=since))
     if all(worker is not None for worker in facts.members):
         return None, memory, message
     # Of groups that the job does not have any more nobody knows what batches are allowed.
@@ -246,7 +253,7 @@ def _known(
     """
     assert facts.plan is not None
     known = carried_on(job, memory, facts.plan, after)
-    known.update((each.replaces, each.known) for each in memory.replacing if each.replaces in change.returned)
+    known.update((each.replaces, each.known) for each in memory.remedies.replacing if each.replaces in change.returned)
     waiting = {(place.group, place.index): place for place in memory.pending}
     places = {name: waiting[key] for name, key in _identities(change) if key in waiting}
     taken_over = {name: place.known for name, place in places.items() if place.known != NOBODY}

@@ -109,7 +109,8 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
         if waiting is not None:
             return waiting
     if raised is not None:
-        memory = replace(memory, script_error_step=max(raised, memory.progress_step))
+        raised = max(raised, memory.progress.progress_step)
+        memory = replace(memory, budget=memory.budget.raised_at(raised))
     return respond(job, facts, memory, now, incident=Incident.WORKER_FAILED, message=message)
 
 
@@ -181,10 +182,10 @@ def _script_failed(job: Job, memory: Memory, step: int | None, message: str) -> 
         return None
     if not job.resumable:
         why = f"the script raised at step {step}, and without spec.checkpoint.path a restart begins at step 0"
-    elif step == memory.script_error_step:
+    elif step == memory.budget.script_error_step:
         why = f"the script raised the same at step {step} after a restart"
-    elif step < memory.script_error_step:
-        before = f"no further than before (step {memory.script_error_step})"
+    elif step < memory.budget.script_error_step:
+        before = f"no further than before (step {memory.budget.script_error_step})"
         why = f"the script raised at step {step} after a restart, {before}"
     else:
         return None

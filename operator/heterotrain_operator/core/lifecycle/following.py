@@ -61,7 +61,7 @@ def was_carried_out(facts: Facts, memory: Memory) -> bool:
     """Whether members follow the active plan's generation, or were seen to at an earlier look, whoever is read now; of
     the memory that `noticed` has given.
     """
-    seen = facts.plan is not None and memory.generation == facts.plan.generation and not memory.changing
+    seen = facts.plan is not None and memory.generation == facts.plan.generation and not memory.following.changing
     return seen or is_carried_out(facts)
 
 
@@ -69,18 +69,19 @@ def entrants(facts: Facts, memory: Memory) -> frozenset[str]:
     """Members of the active plan, by name, that are to join by a change which nobody is known to have carried out; of
     the memory that `noticed` has given.
     """
-    if facts.plan is None or memory.joining <= 0 or memory.generation > facts.plan.generation or is_carried_out(facts):
+    plan, joining = facts.plan, memory.following.joining
+    if plan is None or joining <= 0 or memory.generation > plan.generation or is_carried_out(facts):
         return frozenset()
-    return frozenset(member.name for member in facts.plan.members[-memory.joining :])
+    return frozenset(member.name for member in plan.members[-joining:])
 
 
 def outsiders(facts: Facts, memory: Memory) -> frozenset[str]:
     """Members of the active plan, by name, that were to join and have not said yet that they train: the entrants, and
     those that take the state over from others, which have gone over already.
     """
-    if facts.plan is None or not memory.entering:
+    if facts.plan is None or not memory.following.entering:
         return entrants(facts, memory)
-    keys = keys_in(memory.entering)
+    keys = keys_in(memory.following.entering)
     named = frozenset(member.name for member in facts.plan.members if key_of(member.uid) in keys)
     return named | entrants(facts, memory)
 
@@ -92,7 +93,7 @@ def keys_in(keys: str) -> set[str]:
 
 def leaving_keys(memory: Memory) -> set[str]:
     """The keys of workers that were members of an earlier plan, and are to leave."""
-    return keys_in(memory.leaving)
+    return keys_in(memory.following.leaving)
 
 
 def leavers(facts: Facts, memory: Memory, plan: Plan | None) -> set[str]:
@@ -145,23 +146,25 @@ def noticed(facts: Facts, memory: Memory, now: float) -> Memory:
         return memory  # a newer one is not visible yet
     if memory.generation == plan.generation:
         memory = _entered(facts, memory)
-        if not memory.changing or not is_carried_out(facts):
+        if not memory.following.changing or not is_carried_out(facts):
             return memory
-        return replace(memory, changing=False, joining=0, changed_at=now)
+        return replace(memory, following=replace(memory.following, changing=False, joining=0, changed_at=now))
     entering = _untrained_last(facts) if plan.continues else 0
     keys = "".join(key_of(member.uid) for member in plan.members[len(plan.members) - entering :])
-    new = 0 if is_carried_out(facts) else entering
-    return replace(memory, changing=not is_carried_out(facts), joining=new, entering=keys)
+    changing = not is_carried_out(facts)
+    new = entering if changing else 0
+    return replace(memory, following=replace(memory.following, changing=changing, joining=new, entering=keys))
 
 
 def _entered(facts: Facts, memory: Memory) -> Memory:
     """The memory without those that were to join and say now that they train."""
-    if not memory.entering:
+    before = memory.following.entering
+    if not before:
         return memory
     inside = {key_of(worker.uid) for worker in facts.members if worker is not None and has_trained(worker)}
-    keys = (memory.entering[start : start + KEY_LENGTH] for start in range(0, len(memory.entering), KEY_LENGTH))
+    keys = (before[start : start + KEY_LENGTH] for start in range(0, len(before), KEY_LENGTH))
     entering = "".join(key for key in keys if key not in inside)
-    return memory if entering == memory.entering else replace(memory, entering=entering)
+    return memory if entering == before else replace(memory, following=replace(memory.following, entering=entering))
 
 
 def _untrained_last(facts: Facts) -> int:
@@ -179,8 +182,10 @@ def timed(job: Job, facts: Facts, memory: Memory, now: float) -> Memory:
     """The memory in which a pause that members have declared counts against no change, for as long as workers may take
     to start.
     """
-    if memory.changed_at is None:
-        return memory if memory.published_at is None else replace(memory, changed_at=memory.published_at)
+    if memory.following.changed_at is None and memory.published_at is None:
+        return memory
+    if memory.following.changed_at is None:
+        return replace(memory, following=replace(memory.following, changed_at=memory.published_at))
     since = now - (memory.published_at if memory.published_at is not None else now)
     pausing = any(
         worker.metrics is not None and worker.metrics.phase in LONG_WORK and has_trained(worker)
@@ -188,7 +193,7 @@ def timed(job: Job, facts: Facts, memory: Memory, now: float) -> Memory:
     )
     if not pausing or since > job.startup_deadline_seconds or not _behind(facts):
         return memory
-    return replace(memory, changed_at=now)
+    return replace(memory, following=replace(memory.following, changed_at=now))
 
 
 def awaited(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSeen]:
@@ -259,7 +264,8 @@ def _behind(facts: Facts) -> list[WorkerSeen]:
 
 
 def _waited(memory: Memory, now: float) -> float:
-    return now - (memory.changed_at if memory.changed_at is not None else now)
+    changed_at = memory.following.changed_at
+    return now - (changed_at if changed_at is not None else now)
 
 
 def _is_entering(job: Job, facts: Facts, worker: WorkerSeen, memory: Memory, now: float) -> bool:
@@ -277,6 +283,6 @@ def _is_overdue(job: Job, facts: Facts, memory: Memory, now: float) -> bool:
     switch together; what others report is then likely old, as where a server scrapes workers twice a minute, and those
     that were to join and are not there will not come.
     """
-    slow = min(SWITCH_STEPS * memory.slow_step_seconds, job.startup_deadline_seconds)
+    slow = min(SWITCH_STEPS * memory.progress.slow_step_seconds, job.startup_deadline_seconds)
     usual = job.progress_timeout_seconds if is_carried_out(facts) else DELIVERY_SECONDS
     return _waited(memory, now) >= max(SETTLE_SECONDS, slow, usual)

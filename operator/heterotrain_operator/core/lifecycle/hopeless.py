@@ -30,7 +30,8 @@ _FIGURE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 def never_trained(memory: Memory) -> bool:
     """Whether no generation of the job's workers is known to have committed a step."""
-    return memory.generation <= 1 and not memory.stepped and memory.progress_step <= max(memory.resumed_step, 0)
+    known, begun_at = memory.progress, max(memory.resumed.resumed_step, 0)
+    return memory.generation <= 1 and not known.stepped and known.progress_step <= begun_at
 
 
 def without_device(failures: Sequence[WorkerSeen]) -> str:
@@ -67,4 +68,4 @@ def _by_itself(worker: WorkerSeen, memory: Memory) -> bool:
     code = worker.exit_code
     plain = code is not None and 0 < code <= GREATEST_PLAIN_CODE
     passes = worker.message.partition(":")[0] in ERRORS_THAT_PASS
-    return plain and not worker.out_of_memory and not passes and worker.step <= max(memory.resumed_step, 0)
+    return plain and not worker.out_of_memory and not passes and worker.step <= max(memory.resumed.resumed_step, 0)

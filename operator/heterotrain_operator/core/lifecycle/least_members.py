@@ -22,7 +22,7 @@ def too_few(job: Job, facts: Facts, memory: Memory, groups: Iterable[str]) -> st
     that of each member.
     """
     bounded = [group for group in job.groups if group.min_replicas]
-    if not bounded or memory.protocol < MEMBERS_MAY_END or memory.ending or facts.finished:
+    if not bounded or memory.protocol < MEMBERS_MAY_END or memory.following.ending or facts.finished:
         return ""
     counts = Counter(groups)
     return ", ".join(

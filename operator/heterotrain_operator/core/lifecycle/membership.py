@@ -108,7 +108,7 @@ def has_finished(facts: Facts, memory: Memory) -> bool:
     """
     assert facts.plan is not None
     names, coming = {worker.name for worker in facts.finished}, outsiders(facts, memory)
-    goes_on, any_has = memory.protocol >= MEMBERS_MAY_END, memory.ending
+    goes_on, any_has = memory.protocol >= MEMBERS_MAY_END, memory.following.ending
     for member, worker in zip(facts.plan.members, facts.members, strict=True):
         if worker is not None and worker.name in names:
             any_has = True
@@ -126,8 +126,8 @@ def first_has_finished(facts: Facts, memory: Memory) -> bool:
     """Whether, where members go on without one that ends, the first that was left has finished: it has committed the
     last step with all that were left, and those that have yet to finish repeat nothing that is not done.
     """
-    if memory.ending or memory.protocol < MEMBERS_MAY_END:
-        return memory.ending
+    if memory.following.ending or memory.protocol < MEMBERS_MAY_END:
+        return memory.following.ending
     names, coming = {worker.name for worker in facts.finished}, outsiders(facts, memory)
     there = (worker for worker in facts.members if worker is None or not (worker.name in coming or has_left(worker)))
     first = next(there, None)
@@ -220,7 +220,7 @@ def change(
     # While nobody is known to have gone over to it, all may train what it carries on, and accept no later generation.
     known = plan.generation if was_carried_out(facts, memory) else plan.continues or plan.generation
     goes_on = max(possible, default=known)
-    new = keys_in(memory.entering) | {key_of(worker.uid) for worker in joining}
+    new = keys_in(memory.following.entering) | {key_of(worker.uid) for worker in joining}
     entering = "".join(key for key in (key_of(worker.uid) for worker in members) if key in new)
     joined = tuple(worker.name for worker in joining)
     again = tuple(worker.name for worker in returned)
@@ -239,4 +239,4 @@ def _has_state(worker: WorkerSeen, memory: Memory) -> bool:
     """Whether a member holds the state of the training, as far as is known: one that is not read does, if these workers
     have trained at all.
     """
-    return memory.stepped if worker.metrics is None else worker.metrics.generation >= 1
+    return memory.progress.stepped if worker.metrics is None else worker.metrics.generation >= 1

@@ -18,9 +18,9 @@ from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle.prior import place_of
+from heterotrain_operator.core.memory.replacements import GREATEST_FACTOR
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
-from heterotrain_operator.core.replacements import GREATEST_FACTOR
 from heterotrain_operator.core.state import Memory, is_of
 from heterotrain_operator.core.stragglers.remedies import LEAST_ELASTIC_GAIN, LEAST_GAIN, fair_share, outlooks
 from heterotrain_operator.core.stragglers.verdict import Verdict

@@ -10,10 +10,10 @@ from heterotrain_operator.core.facts import NAMED, Facts, ended, listed, worker_
 from heterotrain_operator.core.lifecycle.ends import described_departure, described_end, has_left
 from heterotrain_operator.core.lifecycle.following import keys_in, outsiders
 from heterotrain_operator.core.lifecycle.membership import Change
+from heterotrain_operator.core.memory.passages import LONGEST_WHY, Passage, Passages, with_newest
+from heterotrain_operator.core.memory.pending import Pending
+from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Event, Job
-from heterotrain_operator.core.passages import LONGEST_WHY, Passage, with_newest
-from heterotrain_operator.core.pending import Pending
-from heterotrain_operator.core.replacements import Replacement
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import key_of
 
@@ -27,9 +27,9 @@ def step_of(facts: Facts) -> int:
 def joined(job: Job, facts: Facts, stored: Memory, memory: Memory, now: float) -> tuple[Memory, tuple[Event, ...]]:
     """Who has said since the look before, which `stored` this memory, that it trains with others that did before."""
     plan = facts.plan
-    if plan is None or not stored.entering or stored.generation != memory.generation:
+    if plan is None or not stored.following.entering or stored.generation != memory.generation:
         return memory, ()
-    inside = keys_in(stored.entering) - keys_in(memory.entering)
+    inside = keys_in(stored.following.entering) - keys_in(memory.following.entering)
     names = [member.name for member in plan.members if key_of(member.uid) in inside]
     if not names:
         return memory, ()
@@ -39,10 +39,10 @@ def joined(job: Job, facts: Facts, stored: Memory, memory: Memory, now: float) -
     took = {each.other: each.name for each in new if each.other}
     departures = tuple(
         replace(each, other=took[each.name]) if each.name in took and not each.other else each
-        for each in memory.departures
+        for each in memory.passages.departures
     )
-    memory = replace(memory, arrivals=with_newest(memory.arrivals, new), departures=departures)
-    return memory, _told("WorkerJoined", "trains since step", new)
+    passages = Passages(with_newest(memory.passages.arrivals, new), departures)
+    return replace(memory, passages=passages), _told("WorkerJoined", "trains since step", new)
 
 
 def left(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> tuple[Memory, tuple[Event, ...]]:
@@ -52,17 +52,14 @@ def left(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> 
     coming, step = outsiders(facts, memory), step_of(facts)
     names = [name for name in change.left if name not in coming]
     new = [Passage(name, step, now, *_why_left(job, facts, memory, change, name)) for name in names]
-    if change.returned:
-        kept = tuple(each for each in memory.departures if each.name not in change.returned)
-        memory = replace(memory, departures=kept)
-    if not new:
-        return memory, ()
-    return replace(memory, departures=with_newest(memory.departures, new)), _told("WorkerLeft", "left at step", new)
+    departures = tuple(each for each in memory.passages.departures if each.name not in change.returned)
+    passages = replace(memory.passages, departures=with_newest(departures, new))
+    return replace(memory, passages=passages), _told("WorkerLeft", "left at step", new)
 
 
 def _places(job: Job, memory: Memory) -> dict[str, tuple[str, str]]:
     """Why newcomers are there, and in whose place, by name."""
-    waiting: tuple[Pending | Replacement, ...] = (*memory.pending, *memory.replacing)
+    waiting: tuple[Pending | Replacement, ...] = (*memory.pending, *memory.remedies.replacing)
     return {
         worker_name(job.name, each.group, each.index): (
             as_text(f"in place of {each.replaces}: {each.why}", LONGEST_WHY),
@@ -85,7 +82,7 @@ def _why_left(job: Job, facts: Facts, memory: Memory, change: Change, name: str)
         return "it was asked to stop, and left in order", ""
     if ended(worker) or worker.node_lost or worker.deleting_since is not None:
         return as_text(described_end(worker), LONGEST_WHY), ""
-    for entry in memory.replacing:
+    for entry in memory.remedies.replacing:
         newcomer = worker_name(job.name, entry.group, entry.index)
         if entry.replaces == name and newcomer in change.joined:
             return as_text(f"{newcomer} takes its place: {entry.why}", LONGEST_WHY), newcomer

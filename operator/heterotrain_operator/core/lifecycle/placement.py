@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.chance import fraction
+from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.placing import Placing
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision
 from heterotrain_operator.core.state import Memory
@@ -33,17 +35,6 @@ INSUFFICIENT_CAPACITY = "InsufficientCapacity"
 """
 
 
-def watched(held: int, wanted: int, memory: Memory, now: float) -> Memory:
-    """Remember since when some of the workers wanted hold places, or a quota, and others find none; the time starts
-    again with each one more that finds one.
-    """
-    if not 0 < held < wanted:
-        return replace(memory, half_placed_at=None, most_placed=0)
-    if memory.half_placed_at is None or held > memory.most_placed:
-        return replace(memory, half_placed_at=now, most_placed=held)
-    return memory
-
-
 def held(workers: Sequence[WorkerSeen], *, refused: bool) -> int:
     """How many of the workers hold what others may wait for. Where pods are `refused`, a pod without a place does
     too."""
@@ -55,34 +46,31 @@ def placed(worker: WorkerSeen) -> bool:
     return bool(worker.node) or worker.phase != "Pending"
 
 
-def patience_seconds(job: Job, memory: Memory) -> float:
-    """How long a part holds its places at this try."""
+def patience_seconds(job: Job, placements: int) -> float:
+    """How long a part holds its places after so many tries that were given up."""
     least = max(LEAST_PATIENCE_SECONDS, PATIENCE_SHARE * job.startup_deadline_seconds)
-    return least * (1 + fraction(job.seed, 2 * memory.placements))
+    return least * (1 + fraction(job.seed, 2 * placements))
 
 
 def let_go(
     job: Job, facts: Facts, memory: Memory, now: float, *, phase: JobPhase, health: Health, unready: Sequence[str]
 ) -> tuple[Decision, Memory] | None:
     """Delete all workers, to be created again after a pause; None while the patience lasts."""
-    if memory.half_placed_at is None or now - memory.half_placed_at < patience_seconds(job, memory):
+    tries, since = memory.placing.placements, memory.placing.half_placed_at
+    if since is None or now - since < patience_seconds(job, tries):
         return None
-    pause = min(PAUSE_SECONDS * 2.0 ** min(memory.placements, 10), GREATEST_PAUSE_SECONDS)
-    pause *= 1 + fraction(job.seed, 2 * memory.placements + 1)
-    waited = now - memory.half_placed_at
-    message = f"after {waited:.0f} s only {memory.most_placed} workers had places: {listed(list(unready))}"
+    pause = min(PAUSE_SECONDS * 2.0 ** min(tries, 10), GREATEST_PAUSE_SECONDS)
+    pause *= 1 + fraction(job.seed, 2 * tries + 1)
+    message = f"after {now - since:.0f} s only {memory.placing.most_placed} workers had places: {listed(list(unready))}"
     message = message[:LONGEST_MESSAGE]
     reason = f"{message}; all let theirs go, and try again in {pause:.0f} s"
-    lacking = memory.reason == INSUFFICIENT_CAPACITY
+    lacking = memory.outcome.reason == INSUFFICIENT_CAPACITY
     memory = replace(
         memory,
-        half_placed_at=None,
-        most_placed=0,
-        placements=memory.placements + 1,
-        restart_at=now + pause,
-        pods_created_at=None,
-        reason=memory.reason if lacking else LET_GO,
-        message=memory.message if lacking else message,
+        placing=Placing(tries + 1),
+        budget=replace(memory.budget, restart_at=now + pause),
+        start=replace(memory.start, pods_created_at=None),
+        outcome=memory.outcome if lacking else Outcome(reason=LET_GO, message=message),
     )
     event = Event("Warning", LET_GO, reason)
     return decision(job, phase, LET_GO, reason, health=health, delete=facts.names, events=(event,)), memory

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
 from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.memory.progress import Progress
+from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
 from heterotrain_operator.core.state import Memory
@@ -40,31 +42,32 @@ def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now:
     step = max((metrics.step for metrics in readable), default=-1)
     pausing = any(metrics.phase not in STEPPING_PHASES for metrics in readable)
     slow = max((_slow_step_seconds(metrics) for metrics in readable), default=0.0)
-    progress_at = memory.progress_at if memory.progress_at is not None else now
-    advanced_at = memory.advanced_at if memory.advanced_at is not None else now
-    if step > memory.progress_step:
+    before = memory.progress
+    progress_at = before.progress_at if before.progress_at is not None else now
+    advanced_at = before.advanced_at if before.advanced_at is not None else now
+    if step > before.progress_step:
         progress_at = advanced_at = now
-    elif memory.between_steps != pausing:
+    elif before.between_steps != pausing:
         # A pause has its own time, and was no lack of progress; the next step gets its whole time.
         progress_at = now
     # Before its first step a worker reads the checkpoint, which says how far the job has come, in a declared pause.
-    advanced = step > memory.progress_step >= 0 and not memory.between_steps
+    advanced = step > before.progress_step >= 0 and not before.between_steps
     measured = any(metrics.steps >= 1 and metrics.generation == memory.generation for metrics in readable)
-    return replace(
-        _with_silences(members, states, memory, now),
-        progress_step=max(step, memory.progress_step),
+    after = Progress(
+        progress_step=max(step, before.progress_step),
         progress_at=progress_at,
         advanced_at=advanced_at,
         between_steps=pausing,
-        stepped=memory.stepped or advanced or measured,
-        slow_step_seconds=slow or memory.slow_step_seconds,
+        stepped=before.stepped or advanced or measured,
+        slow_step_seconds=slow or before.slow_step_seconds,
     )
+    return replace(memory, progress=after, workers=_with_silences(members, states, memory, now))
 
 
 def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, Event | None]:
     """Remember, and report once, that training has gone on from what an earlier job of this name left."""
     found = [m.metrics for m in members if m.metrics is not None and m.metrics.resumed_step is not None]
-    if not found or found[0].resumed_step is None or memory.resumed_step >= 0:
+    if not found or found[0].resumed_step is None or memory.resumed.resumed_step >= 0:
         return memory, None
     step, uid = found[0].resumed_step, found[0].resumed_from
     whose = f"of the UID {uid}" if uid else "which does not say its UID"
@@ -72,7 +75,7 @@ def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, E
         f"training goes on at step {step}, from a checkpoint of an earlier job {whose}; to begin again under this "
         "name, set spec.checkpoint.resume: Never"
     )
-    return replace(memory, resumed_step=step, resumed_from=uid), Event("Normal", "ResumedFromEarlierJob", message)
+    return replace(memory, resumed=Resumed(step, uid)), Event("Normal", "ResumedFromEarlierJob", message)
 
 
 def all_silent(members: Sequence[WorkerSeen], states: States) -> str:
@@ -89,7 +92,8 @@ def all_silent(members: Sequence[WorkerSeen], states: States) -> str:
 
 def held(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
     """Memory of a time in which progress could not be seen: that time counts against no worker."""
-    return replace(_with_silences(members, states, memory, now), progress_at=now, advanced_at=now)
+    unseen = replace(memory.progress, progress_at=now, advanced_at=now)
+    return replace(memory, progress=unseen, workers=_with_silences(members, states, memory, now))
 
 
 def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
@@ -128,12 +132,13 @@ def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory
     pause, and for the first step of workers that started, in which much is compiled and loaded, it is the startup
     deadline if that is longer; and pauses altogether cannot stretch it beyond their sum.
     """
-    if memory.progress_at is None or memory.advanced_at is None:
+    known = memory.progress
+    if known.progress_at is None or known.advanced_at is None:
         return None
-    patience = max(job.progress_timeout_seconds, SLOW_STEPS * memory.slow_step_seconds)
+    patience = max(job.progress_timeout_seconds, SLOW_STEPS * known.slow_step_seconds)
     longest = max(patience, job.startup_deadline_seconds)
-    limit = longest if memory.between_steps or not memory.stepped else patience
-    idle, stalled = now - memory.progress_at, now - memory.advanced_at
+    limit = longest if known.between_steps or not known.stepped else patience
+    idle, stalled = now - known.progress_at, now - known.advanced_at
     if idle <= limit and stalled <= patience + longest:
         return None
     alive = [worker for worker in members if states[worker.name] is not WorkerState.GONE]
@@ -161,9 +166,11 @@ def _last_known(worker: WorkerSeen) -> str:
     return f"{worker.name} ({worker.metrics.phase or 'phase unknown'}, step {worker.metrics.step})"
 
 
-def _with_silences(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
+def _with_silences(
+    members: Sequence[WorkerSeen], states: States, memory: Memory, now: float
+) -> tuple[WorkerMemory, ...]:
     each = zip(members, memory.workers, strict=True)
-    return replace(memory, workers=tuple([_with_silence(seen, states, known, now) for seen, known in each]))
+    return tuple([_with_silence(seen, states, known, now) for seen, known in each])
 
 
 def _with_silence(worker: WorkerSeen, states: States, known: WorkerMemory, now: float) -> WorkerMemory:

@@ -10,8 +10,13 @@ from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.retries import after_plan
-from heterotrain_operator.core.batching.rollback import promised, without_doubt
+from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.memory.following import Following
+from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.placing import Placing
+from heterotrain_operator.core.memory.progress import Progress
+from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import JUMPED, expected_at
@@ -76,8 +81,11 @@ def adjusted(
         generation=after.generation,
         published_at=now,
         workers=workers,
-        adjustments=memory.adjustments + (before.batch_sizes != after.batch_sizes),
-        stage=memory.stage if stage is None else stage,
+        batching=replace(
+            memory.batching,
+            adjustments=memory.batching.adjustments + (before.batch_sizes != after.batch_sizes),
+            stage=memory.batching.stage if stage is None else stage,
+        ),
     )
 
 
@@ -87,7 +95,7 @@ def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
         memory,
         plan_version=after.version,
         generation=after.generation,
-        started_at=now if memory.started_at is None else memory.started_at,
+        start=replace(memory.start, started_at=now if memory.start.started_at is None else memory.start.started_at),
         published_at=now,
         workers=tuple(worker.unmeasured() for worker in members_memory(memory, after)),
     )
@@ -138,17 +146,16 @@ def changed_plan(
     `entering` have not said yet that they train, and workers with the keys `leaving` are to leave.
     """
     return replace(
-        without_doubt(memory),
+        memory,
+        promises=Promises(),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
-        changing=True,
-        joining=joining,
-        entering=entering,
-        leaving=leaving,
-        changed_at=now,
-        progress_at=now,
-        gathered=False,
+        following=replace(
+            memory.following, changing=True, joining=joining, entering=entering, leaving=leaving, changed_at=now
+        ),
+        progress=replace(memory.progress, progress_at=now),
+        batching=replace(memory.batching, gathered=False),
         workers=tuple(knowledge),
     )
 
@@ -158,39 +165,28 @@ def started_plan(
 ) -> Memory:
     """Memory once a new generation starts, with what is known of `after`'s members, by rank, all of which speak that
     `protocol`; measurements begin again."""
-    passed = memory.progress_step > memory.script_error_step
-    started = now - memory.starting_at if memory.starting_at is not None else 0.0
+    passed = memory.progress.progress_step > memory.budget.script_error_step
+    started = now - memory.start.starting_at if memory.start.starting_at is not None else 0.0
     return replace(
-        without_doubt(memory),
+        memory,
+        promises=Promises(),
         plan_version=after.version,
         generation=after.generation,
         published_at=now,
-        generation_at=now,
-        start_seconds=max(started, 0.0),
-        unexplained_at=None,
-        starting_at=None,
-        restart_at=None,
-        placements=0,
-        half_placed_at=None,
-        most_placed=0,
-        pods_created_at=None,
-        progress_step=-1,
-        progress_at=now,
-        advanced_at=now,
-        between_steps=False,
-        stepped=False,
-        script_error_step=-1 if passed else memory.script_error_step,
-        reason="",
-        message="",
+        budget=replace(
+            memory.budget,
+            generation_at=now,
+            unexplained_at=None,
+            restart_at=None,
+            script_error_step=-1 if passed else memory.budget.script_error_step,
+        ),
+        start=replace(memory.start, start_seconds=max(started, 0.0), starting_at=None, pods_created_at=None),
+        placing=Placing(),
+        progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
+        outcome=Outcome(),
         protocol=protocol,
-        changing=True,
-        joining=0,
-        entering="",
-        leaving="",
-        unfit_at=None,
-        changed_at=now if protocol > 1 else None,
-        ending=False,
-        arrivals=(),
+        following=Following(changing=True, changed_at=now if protocol > 1 else None),
+        passages=replace(memory.passages, arrivals=()),
         pending=(),
         workers=tuple(knowledge),
     )

@@ -23,9 +23,9 @@ from heterotrain_operator.core.lifecycle.restarts import delay_seconds
 from heterotrain_operator.core.lifecycle.returning import Returning
 from heterotrain_operator.core.lifecycle.vacancies import free_index
 from heterotrain_operator.core.lifecycle.vacated import End, members_that_ended, newcomers_that_ended
+from heterotrain_operator.core.memory.pending import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
 from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, ending
-from heterotrain_operator.core.pending import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -70,7 +70,7 @@ def after_ends(
     given_up: list[Event] = []
     late = overdue(job, facts, memory, now)
     for end in (*ends, *newcomers_that_ended(facts, memory, late)):
-        if end.raised_at is not None and end.raised_at <= memory.script_error_step:
+        if end.raised_at is not None and end.raised_at <= memory.budget.script_error_step:
             why = f"the script raised at step {end.raised_at} again, in another worker: {end.described}"
             return _answered(job, facts, memory, now, incident=Incident.SCRIPT_FAILED, message=why)
         rule = rule_of(job, end.incident)
@@ -93,7 +93,7 @@ def after_ends(
             everybody = replace(job, failure_policy="RestartAll")
             return _answered(everybody, facts, memory, now, incident=Incident.WORKER_FAILED, message=message)
         if end.raised_at is not None:
-            memory = replace(memory, script_error_step=end.raised_at)
+            memory = replace(memory, budget=memory.budget.raised_at(end.raised_at))
         said.setdefault(end.incident, []).append(end.described)
     events = []
     for incident, each in said.items():

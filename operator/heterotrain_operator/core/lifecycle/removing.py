@@ -16,8 +16,8 @@ from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts, group_of
 from heterotrain_operator.core.lifecycle.following import stayers
+from heterotrain_operator.core.memory.replacements import MOST_REMOVALS, Removal
 from heterotrain_operator.core.model import Event, Group, Job
-from heterotrain_operator.core.replacements import MOST_REMOVALS, Removal
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS, is_worth
 from heterotrain_operator.core.stragglers.verdict import Verdict
@@ -38,7 +38,7 @@ class Removing:
 
 def without_removed(job: Job, memory: Memory) -> Job:
     """The job with the replicas that are wanted of it, since some workers were removed."""
-    gone = {each.group: each for each in memory.removed}
+    gone = {each.group: each for each in memory.remedies.removed}
     if not gone or job.stragglers.action != "Remove":
         return job
     groups = tuple(
@@ -52,12 +52,12 @@ def still_removed(job: Job, memory: Memory) -> Memory:
     """Without removals from groups that were edited since, or that keep too few workers by now, or that nobody wants
     any more.
     """
-    if not memory.removed:
+    if not memory.remedies.removed:
         return memory
     groups = {group.name: group for group in job.groups}
     wanted = job.stragglers.action == "Remove"
-    kept = tuple(each for each in memory.removed if wanted and _still_holds(each, groups.get(each.group)))
-    return memory if kept == memory.removed else replace(memory, removed=kept)
+    kept = tuple(each for each in memory.remedies.removed if wanted and _still_holds(each, groups.get(each.group)))
+    return memory if kept == memory.remedies.removed else _with_removed(memory, kept)
 
 
 def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) -> Removing:
@@ -81,7 +81,7 @@ def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) ->
         )
         if few or has_to_stay or advised.get(key_of(worker.uid), 0) < ENOUGH_INTERVALS:
             continue
-        removed = _with_removal(job, memory.removed, group.name)
+        removed = _with_removal(job, memory.remedies.removed, group.name)
         if len(removed) > MOST_REMOVALS:
             continue
         ahead = verdict.outlooks
@@ -93,8 +93,12 @@ def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) ->
             replace(each, replicas=each.replicas - 1) if each.name == group.name else each for each in job.groups
         )
         event = Event("Warning", "WorkerRemoved", why)
-        return Removing(replace(job, groups=groups), replace(memory, removed=removed), worker.name, event)
+        return Removing(replace(job, groups=groups), _with_removed(memory, removed), worker.name, event)
     return Removing(job, memory)
+
+
+def _with_removed(memory: Memory, removed: tuple[Removal, ...]) -> Memory:
+    return replace(memory, remedies=replace(memory.remedies, removed=removed))
 
 
 def _still_holds(removal: Removal, group: Group | None) -> bool:

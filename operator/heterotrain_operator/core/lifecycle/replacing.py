@@ -7,7 +7,7 @@ warm-up that it would gain nothing, the straggler stays and the newcomer goes. S
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, Plan
@@ -20,9 +20,9 @@ from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.lifecycle.restarts import delay_seconds
 from heterotrain_operator.core.lifecycle.returning import Returning, returning
 from heterotrain_operator.core.lifecycle.vacancies import new_index
+from heterotrain_operator.core.memory.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState
-from heterotrain_operator.core.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
-from heterotrain_operator.core.state import MAX_COUNT, Memory, members_memory
+from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.verdict import Verdict
@@ -54,12 +54,12 @@ class Replacing:
         # What was predicted for now is no matter to be remembered.
         entries = (
             replace(entry, factor=0.0, samples=0.0) if entry.replaces in others else entry
-            for entry in self.memory.replacing
+            for entry in self.memory.remedies.replacing
         )
         return replace(
             self,
             facts=without_workers(self.facts, others.values()),
-            memory=replace(self.memory, replacing=tuple(entries)),
+            memory=_with_entries(self.memory, entries),
             swaps=tuple(swaps),
         )
 
@@ -70,14 +70,14 @@ def look(
     """Go on with replacements and begin others. `standing` are the verdicts, `settled` says that no change of the
     members is under way.
     """
-    if not memory.replacing and not (job.stragglers.action == "Replace" and standing):
+    if not memory.remedies.replacing and not (job.stragglers.action == "Replace" and standing):
         return Replacing(facts, memory)
     by_name = {verdict.worker: verdict for verdict in standing}
     each = _Look(job, facts, memory, now, standing=by_name, settled=settled)
-    for entry in memory.replacing:
+    for entry in memory.remedies.replacing:
         each.go_on(entry)
     each.begin()
-    memory = replace(each.memory, replacing=tuple(each.kept))
+    memory = _with_entries(each.memory, each.kept)
     hidden = without_workers(facts, each.newcomers - {newcomer for _, newcomer in each.swaps})
     # Those that go have no group any more, but their names are not free yet.
     hidden = replace(hidden, without_group=(*facts.without_group, *each.delete))
@@ -88,14 +88,16 @@ def swapped(job: Job, facts: Facts, memory: Memory, before: Memory, plan: Plan) 
     """Memory once `plan` leaves stragglers out: what was known of them `before` is kept until the switch."""
     names = {member.name for member in plan.members}
     here = {member.name for member in facts.plan.members} if facts.plan is not None else set[str]()
-    left = {entry.replaces for entry in memory.replacing if entry.replaces in here and entry.replaces not in names}
+    replaced = (entry.replaces for entry in memory.remedies.replacing)
+    left = {name for name in replaced if name in here and name not in names}
     if not left or facts.plan is None:
         return memory
     known = carried_on(job, before, facts.plan)
     entries = (
-        replace(entry, known=known[entry.replaces]) if entry.replaces in left else entry for entry in memory.replacing
+        replace(entry, known=known[entry.replaces]) if entry.replaces in left else entry
+        for entry in memory.remedies.replacing
     )
-    return replace(memory, replacing=tuple(entries))
+    return _with_entries(memory, entries)
 
 
 def returned(
@@ -104,24 +106,35 @@ def returned(
     """After a plan that names stragglers again, since their newcomers failed: each has another one later, or stays."""
     again, events = {each.entry.key: each for each in back}, list[Event]()
     entries: list[Replacement] = []
-    for entry in memory.replacing:
+    for entry in memory.remedies.replacing:
         failed = again.get(entry.key)
         if failed is None:
             entries.append(entry)
         elif entry.tries >= job.backoff_limit:
-            memory = replace(memory, replaced_at=now)
+            memory = _noted_at(memory, now)
             events.append(_stays(entry, f"{failed.why} ({entry.tries + 1} newcomers in its place did not start)"))
         else:
             events.append(Event("Warning", "ReplacementFailed", f"{failed.why}; {entry.replaces} stays for now"))
-            taken = replace(memory, replacing=(*memory.replacing, *entries))  # no two newcomers have the same index
+            # No two newcomers have the same index.
+            taken = _with_entries(memory, (*memory.remedies.replacing, *entries))
             entries.append(_next(job, facts, taken, now, entry))
-    return replace(memory, replacing=tuple(entries)), tuple(events)
+    return _with_entries(memory, entries), tuple(events)
 
 
 def _next(job: Job, facts: Facts, memory: Memory, now: float, entry: Replacement) -> Replacement:
     """The same replacement with another newcomer, which is created later."""
     index, tries = new_index(job, facts, memory, entry.group), entry.tries + 1
     return replace(entry, index=index, tries=tries, due_at=now + delay_seconds(tries), created_at=0.0, known=NOBODY)
+
+
+def _with_entries(memory: Memory, entries: Iterable[Replacement]) -> Memory:
+    """The memory with these replacements under way."""
+    return replace(memory, remedies=replace(memory.remedies, replacing=tuple(entries)))
+
+
+def _noted_at(memory: Memory, now: float) -> Memory:
+    """The memory once a replacement began or ended."""
+    return replace(memory, remedies=replace(memory.remedies, replaced_at=now))
 
 
 def newcomer_name(job: Job, entry: Replacement) -> str:
@@ -131,17 +144,17 @@ def newcomer_name(job: Job, entry: Replacement) -> str:
 
 def given_up(job: Job, memory: Memory) -> tuple[Memory, tuple[str, ...]]:
     """Without any replacement, as where all workers start again; with the names of newcomers that may be there."""
-    names = tuple(newcomer_name(job, entry) for entry in memory.replacing)
-    return replace(memory, replacing=()), names
+    names = tuple(newcomer_name(job, entry) for entry in memory.remedies.replacing)
+    return _with_entries(memory, ()), names
 
 
 def ended_all(job: Job, facts: Facts, decided: Decision, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """A decision after which nothing can be replaced any more, since the job is over or its members can no longer
     change: newcomers that are no members go, but for pods that a job leaves behind.
     """
-    plan, over, events, delete = decided.plan or facts.plan, bool(memory.outcome), [], list(decided.delete)
+    plan, over, events, delete = decided.plan or facts.plan, memory.outcome.is_final, [], list(decided.delete)
     members = {member.name for member in plan.members} if plan is not None else set[str]()
-    for entry in memory.replacing:
+    for entry in memory.remedies.replacing:
         name = newcomer_name(job, entry)
         if name in members and is_carried_out(facts):
             events.append(_replaced(entry, name, facts))
@@ -149,7 +162,7 @@ def ended_all(job: Job, facts: Facts, decided: Decision, memory: Memory, now: fl
             why = "the job is over" if over else "the members can no longer change while they train"
             events.append(_stays(entry, why))
             delete += [name] if name in facts.names and name not in delete and not over else []
-    memory = replace(memory, replacing=(), replaced_at=now)
+    memory = _noted_at(_with_entries(memory, ()), now)
     return replace(decided, delete=tuple(delete), events=(*decided.events, *events)), memory
 
 
@@ -166,7 +179,7 @@ def _stays(entry: Replacement, why: str) -> Event:
 def hidden_from(job: Job, facts: Facts, memory: Memory) -> Facts:
     """The observation without newcomers that are no members yet."""
     members = {worker.name for worker in facts.members if worker is not None}
-    return without_workers(facts, {newcomer_name(job, entry) for entry in memory.replacing} - members)
+    return without_workers(facts, {newcomer_name(job, entry) for entry in memory.remedies.replacing} - members)
 
 
 def without_workers(facts: Facts, names: Collection[str]) -> Facts:
@@ -192,7 +205,7 @@ def inheritance(job: Job, memory: Memory, known: dict[str, WorkerMemory]) -> dic
     are. It is of the very place that they have, so that no other's knowledge comes before it.
     """
     found = {}
-    for entry in memory.replacing:
+    for entry in memory.remedies.replacing:
         row = known.get(entry.replaces)
         if row is None or entry.factor <= 0:
             continue
@@ -204,7 +217,7 @@ def inheritance(job: Job, memory: Memory, known: dict[str, WorkerMemory]) -> dic
 
 def expected_batches(job: Job, memory: Memory) -> dict[str, float]:
     """Samples that newcomers would have beside the present ones of the others, by name."""
-    return {newcomer_name(job, entry): entry.samples for entry in memory.replacing if entry.samples > 0}
+    return {newcomer_name(job, entry): entry.samples for entry in memory.remedies.replacing if entry.samples > 0}
 
 
 class _Look:
@@ -241,7 +254,7 @@ class _Look:
         straggler = self.there.get(entry.key)
         if straggler is None:
             # It has ended, or its newcomer did not follow the plan: its place is filled as any other is.
-            self.memory = replace(self.memory, replaced_at=self.now)
+            self.memory = _noted_at(self.memory, self.now)
             return
         if pod is not None:
             self.newcomers.add(name)
@@ -266,7 +279,7 @@ class _Look:
         if generation < self.facts.plan.generation:
             self.kept.append(entry)
             return
-        self.memory = replace(self.memory, replaced_at=self.now)
+        self.memory = _noted_at(self.memory, self.now)
         self.events.append(_replaced(entry, name, self.facts))
 
     def _reason_to_stop(self, entry: Replacement, straggler: WorkerSeen) -> str:
@@ -286,7 +299,7 @@ class _Look:
         """The straggler stays, and the newcomer goes."""
         if pod is not None:
             self.delete.append(pod.name)
-        self.memory = replace(self.memory, replaced_at=self.now)
+        self.memory = _noted_at(self.memory, self.now)
         self.events.append(_stays(entry, why))
 
     def _awaited(self, entry: Replacement, name: str) -> None:
@@ -311,7 +324,7 @@ class _Look:
         if pod is not None:
             self.delete.append(pod.name)
         self.events.append(Event("Warning", "ReplacementFailed", f"{why}; {entry.replaces} stays for now"))
-        present = replace(self.memory, replacing=(*self.memory.replacing, *self.kept))
+        present = _with_entries(self.memory, (*self.memory.remedies.replacing, *self.kept))
         self.kept.append(_next(self.job, self.facts, present, self.now, entry))
 
     def _warm(self, entry: Replacement, straggler: WorkerSeen, pod: WorkerSeen) -> None:
@@ -362,21 +375,19 @@ class _Look:
 
     def _affordable(self) -> bool:
         """Whether the budget and the cooldown allow another one."""
-        at = self.memory.replaced_at
+        at = self.memory.remedies.replaced_at
         cooled = at is None or self.now - at >= self.job.stragglers.cooldown_seconds
         return cooled and replacements_left(self.job, self.memory) > 0 and len(self.kept) < MOST_REPLACEMENTS
 
     def _begun(self, verdict: Verdict, key: str) -> None:
-        present = replace(self.memory, replacing=(*self.memory.replacing, *self.kept))
+        present = _with_entries(self.memory, (*self.memory.remedies.replacing, *self.kept))
         index = new_index(self.job, self.facts, present, verdict.group)
         why = f"it takes {verdict.slowdown:.2g} times as long as expected"
         entry = Replacement(verdict.group, index, verdict.worker, key, why[:LONGEST_WHY], created_at=self.now)
         name = newcomer_name(self.job, entry)
         self.create.append(WorkerKey(entry.group, index, name))
         self.kept.append(entry)
-        self.memory = replace(
-            self.memory, replacements=min(self.memory.replacements + 1, MAX_COUNT), replaced_at=self.now
-        )
+        self.memory = replace(self.memory, remedies=self.memory.remedies.begun(self.now))
         left = f"{replacements_left(self.job, self.memory)} of {self.job.stragglers.max_replacements} replacements left"
         text = f"creating {name} to replace {verdict.worker}: {why}; {Forecast.of(verdict)}; {left}"
         self.events.append(Event("Normal", "ReplacingStraggler", text))

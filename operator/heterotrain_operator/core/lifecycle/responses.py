@@ -208,12 +208,13 @@ def _ignore(*_: object) -> None:
 
 
 def _wait(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory] | None:
-    since = now if memory.unexplained_at is None else memory.unexplained_at
+    since = now if memory.budget.unexplained_at is None else memory.budget.unexplained_at
     if now - since >= case.rule.patience_seconds:
         return None
     phase: JobPhase = "Running" if any(facts.members) else "Restarting" if memory.generation > 0 else "Created"
     code = case.rule.code or case.incident.value
-    return decision(job, phase, code, case.message), replace(memory, unexplained_at=since)
+    memory = replace(memory, budget=replace(memory.budget, unexplained_at=since))
+    return decision(job, phase, code, case.message), memory
 
 
 def _restart_all(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory]:

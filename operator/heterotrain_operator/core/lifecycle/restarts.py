@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
 from heterotrain_operator.core.state import Memory
@@ -34,28 +35,29 @@ def restart_all(
     """Delete all workers, which are created again after a delay; beyond `backoff_limit` the job fails instead."""
     message = message[:LONGEST_MESSAGE]
     cause = Event("Warning" if counts else "Normal", code, message)
-    if counts and memory.restarts >= job.backoff_limit:
+    if counts and memory.budget.restarts >= job.backoff_limit:
         plural = "" if job.backoff_limit == 1 else "s"
-        why = f"{message} (after {memory.restarts} of {job.backoff_limit} restart{plural})"
+        why = f"{message} (after {memory.budget.restarts} of {job.backoff_limit} restart{plural})"
         final, memory = ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=why)
         return replace(final, events=(cause, *final.events)), memory
-    restarts = memory.restarts + counts
-    interruptions = (0 if _was_steady(memory, now) else memory.interruptions) + (not counts)
+    restarts = memory.budget.restarts + counts
+    interruptions = (0 if _was_steady(memory, now) else memory.budget.interruptions) + (not counts)
     delay = delay_seconds(restarts + interruptions)
     number = f"restart {restarts} of {job.backoff_limit}" if counts else "not counted as a restart"
     reason = f"{message}; all workers start again in {delay:g} s ({number})"
     memory = replace(
         memory,
-        restarts=restarts,
-        interruptions=interruptions,
-        unexplained_at=None,
-        generation_at=None,
-        draining=True,
-        restart_at=now + delay,
-        starting_at=now + delay,
-        pods_created_at=None,
-        reason=code,
-        message=message,
+        budget=replace(
+            memory.budget,
+            restarts=restarts,
+            interruptions=interruptions,
+            unexplained_at=None,
+            generation_at=None,
+            draining=True,
+            restart_at=now + delay,
+        ),
+        start=replace(memory.start, starting_at=now + delay, pods_created_at=None),
+        outcome=Outcome(reason=code, message=message),
     )
     restarting = Event("Normal", "RestartingWorkers", reason)
     return decision(job, "Restarting", code, reason, delete=facts.names, events=(cause, restarting)), memory
@@ -64,22 +66,24 @@ def restart_all(
 def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
     """Go on deleting, or wait for the moment to create workers again; None once that has come."""
     # A job that was suspended meanwhile begins to wait when it is resumed.
-    starting_at = max((since for since in (memory.starting_at, memory.started_at) if since is not None), default=now)
+    moments = (memory.start.starting_at, memory.start.started_at)
+    starting_at = max((since for since in moments if since is not None), default=now)
     if facts.names:
         if now - starting_at > job.startup_deadline_seconds:
             why = (
                 f"{listed(facts.names)} did not go away within {job.startup_deadline_seconds:g} s of being "
-                f"deleted ({memory.message})"
+                f"deleted ({memory.outcome.message})"
             )
             return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=why)
-        reason = f"{memory.message}; waiting for {listed(facts.names)} to go away"
-        return decision(job, "Restarting", memory.reason, reason, delete=facts.names), memory
-    if memory.restart_at is not None and now < memory.restart_at:
-        reason = f"{memory.message}; workers start again in {memory.restart_at - now:.1f} s"
-        return decision(job, "Restarting", memory.reason, reason), memory
+        reason = f"{memory.outcome.message}; waiting for {listed(facts.names)} to go away"
+        return decision(job, "Restarting", memory.outcome.reason, reason, delete=facts.names), memory
+    restart_at = memory.budget.restart_at
+    if restart_at is not None and now < restart_at:
+        reason = f"{memory.outcome.message}; workers start again in {restart_at - now:.1f} s"
+        return decision(job, "Restarting", memory.outcome.reason, reason), memory
     return None
 
 
 def _was_steady(memory: Memory, now: float) -> bool:
     """Whether the generation that ends has trained for so long that what ended the one before no longer matters."""
-    return memory.generation_at is not None and now - memory.generation_at >= STEADY_SECONDS
+    return memory.budget.generation_at is not None and now - memory.budget.generation_at >= STEADY_SECONDS

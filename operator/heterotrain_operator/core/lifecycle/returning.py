@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from heterotrain_operator.core.facts import Facts, ended, worker_name
 from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.lifecycle.following import NOT_FOLLOWED, has_trained, is_carried_out, left_behind
+from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Job, WorkerSeen
-from heterotrain_operator.core.replacements import Replacement
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import key_of
 
@@ -30,7 +30,7 @@ class Returning:
 def returning(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Returning, ...]:
     """The stragglers that are to be members again, as far as is known."""
     plan = facts.plan
-    if not memory.replacing or plan is None or not any(facts.members) or is_carried_out(facts):
+    if not memory.remedies.replacing or plan is None or not any(facts.members) or is_carried_out(facts):
         return ()
     planned = {member.name: worker for member, worker in zip(plan.members, facts.members, strict=True)}
     behind = {worker.name for worker in left_behind(job, facts, memory, now)}
@@ -40,7 +40,7 @@ def returning(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Retur
         if worker.name not in planned and worker.deleting_since is None and not worker.node_lost
     }
     found = []
-    for entry in memory.replacing:
+    for entry in memory.remedies.replacing:
         name, worker = worker_name(job.name, entry.group, entry.index), training.get(entry.key)
         if name not in planned or worker is None or not (worker.metrics is None or has_trained(worker)):
             continue

@@ -26,11 +26,12 @@ from heterotrain_operator.core.facts import (
     rejected,
     surplus,
 )
-from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go, watched
+from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go
 from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.readiness import blind, unready
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction import predictor_of
@@ -74,18 +75,18 @@ class _Gathering:
 def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """Bring the job from whatever is there to the first plan of its next generation."""
     workers = _gathered(job, facts)
-    if workers.gated or memory.starting_at is None:
+    if workers.gated or memory.start.starting_at is None:
         # Who has closed a gate, as a queue does, decides how long: the deadline begins when all are open.
-        memory = replace(memory, starting_at=None if workers.gated else now)
+        memory = replace(memory, start=replace(memory.start, starting_at=None if workers.gated else now))
     if not workers.infeasible and not workers.unready and not workers.unwanted:
         return _publish(job, facts, memory, now)
     wanted = sum(group.replicas for group in job.groups)
-    memory = watched(workers.holding(facts), wanted, memory, now)
+    memory = replace(memory, placing=memory.placing.watched(workers.holding(facts), wanted, now))
     warnings = tuple(_rejection(worker) for worker in workers.turned_away if worker.deleting_since is None)
-    if now - (memory.starting_at if memory.starting_at is not None else now) > job.startup_deadline_seconds:
+    if now - (memory.start.starting_at if memory.start.starting_at is not None else now) > job.startup_deadline_seconds:
         message = _deadline_passed(job, facts, workers, memory)
         lacking = workers.lacks_capacity
-        may_wait = memory.generation > 0 and (lacking or memory.reason == INSUFFICIENT_CAPACITY)
+        may_wait = memory.generation > 0 and (lacking or memory.outcome.reason == INSUFFICIENT_CAPACITY)
         if workers.infeasible or not may_wait:
             return ending(job, facts, memory, now, outcome="Failed", code="StartupDeadlineExceeded", message=message)
         memory = _waiting_on(memory, now, message if lacking else "")
@@ -121,16 +122,19 @@ def _gathered(job: Job, facts: Facts) -> _Gathering:
 def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """Create what is missing, or wait for a pause to end, for pods to go, or for workers to be ready."""
     phase, health, keys = _phase(memory), _health(facts, memory), workers.keys
-    if keys and memory.restart_at is not None and now < memory.restart_at:
-        reason = f"{memory.message}; all are created again in {memory.restart_at - now:.0f} s"
+    restart_at = memory.budget.restart_at
+    if keys and restart_at is not None and now < restart_at:
+        reason = f"{memory.outcome.message}; all are created again in {restart_at - now:.0f} s"
         return decision(job, phase, LET_GO, reason, health=health, delete=workers.unwanted), memory
     if workers.turned_away:
-        memory = replace(memory, pods_created_at=now)  # their node is given time before it is asked again
+        # Their node is given time before it is asked again.
+        memory = replace(memory, start=replace(memory.start, pods_created_at=now))
     unready = listed(workers.unready)
-    if not keys or (memory.pods_created_at is not None and now - memory.pods_created_at < SETTLE_SECONDS):
+    created_at = memory.start.pods_created_at
+    if not keys or (created_at is not None and now - created_at < SETTLE_SECONDS):
         reason = f"waiting for {unready}{blind(facts)}" if unready else f"{listed(workers.unwanted)} must go first"
         return decision(job, phase, "WaitingForWorkers", reason, health=health, delete=workers.unwanted), memory
-    memory = replace(memory, pods_created_at=now)
+    memory = replace(memory, start=replace(memory.start, pods_created_at=now))
     fresh = [key.name for key in keys if key.name not in facts.refused]
     reason = f"creating {listed(fresh)}" if fresh else f"waiting for {unready}"
     code = "CreatingWorkers" if fresh else "WaitingForWorkers"
@@ -140,18 +144,18 @@ def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: f
 
 
 def _phase(memory: Memory) -> JobPhase:
-    return "Restarting" if memory.generation > 0 or memory.restarts > 0 else "Created"
+    return "Restarting" if memory.generation > 0 or memory.budget.restarts > 0 else "Created"
 
 
 def _health(facts: Facts, memory: Memory) -> Health:
-    if memory.reason == INSUFFICIENT_CAPACITY:
-        return Health(degraded=memory.message, degraded_code=INSUFFICIENT_CAPACITY)
+    if memory.outcome.reason == INSUFFICIENT_CAPACITY:
+        return Health(degraded=memory.outcome.message, degraded_code=INSUFFICIENT_CAPACITY)
     return Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
 
 
 def _deadline_passed(job: Job, facts: Facts, workers: _Gathering, memory: Memory) -> str:
     """Why the job did not start in time, in words."""
-    before = f"; {memory.message}" if memory.reason == LET_GO else ""
+    before = f"; {memory.outcome.message}" if memory.outcome.reason == LET_GO else ""
     unready = listed(workers.unready or workers.unwanted)
     what = workers.infeasible or f"not ready: {unready}{before}{blind(facts)}"
     return f"the job did not start within {job.startup_deadline_seconds:g} s; {what}"[:LONGEST_MESSAGE]
@@ -165,7 +169,11 @@ def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
     """A job that has trained waits for as long as capacity is lacking, which `message` describes, and once it is not
     (no message), its workers have as long to start as any.
     """
-    return replace(memory, starting_at=now, reason=INSUFFICIENT_CAPACITY if message else "", message=message)
+    return replace(
+        memory,
+        start=replace(memory.start, starting_at=now),
+        outcome=Outcome(reason=INSUFFICIENT_CAPACITY if message else "", message=message),
+    )
 
 
 def _infeasible(job: Job) -> str | None:

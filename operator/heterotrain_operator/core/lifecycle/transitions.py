@@ -13,8 +13,9 @@ from dataclasses import replace
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.lifecycle.membership import Change
+from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.state import MAX_COUNT, Memory
+from heterotrain_operator.core.state import Memory
 
 LEAST_SECONDS = 0.05
 """A shorter standstill is within what the estimate errs by."""
@@ -32,37 +33,41 @@ def begun(facts: Facts, memory: Memory, change: Change, now: float) -> Memory:
     if change.returned and not change.joined and len(change.left) == len(change.returned):
         kind = ""  # those that train are the same as before
     read = [worker.metrics for worker in stayers(facts) if worker.metrics is not None]
-    return replace(
-        memory,
+    transitions = replace(
+        memory.transitions,
         switching=kind,
         switching_at=now,
         switching_step=max((metrics.step for metrics in read), default=-1),
-        switching_seconds=_step_seconds(read) or memory.slow_step_seconds,
+        switching_seconds=_step_seconds(read) or memory.progress.slow_step_seconds,
     )
+    return replace(memory, transitions=transitions)
 
 
 def ended(facts: Facts, memory: Memory, now: float) -> Memory:
     """The memory after a look: a change that all have carried out is counted, and its standstill remembered."""
-    if not memory.switching or facts.plan is None:
+    if not memory.transitions.switching or facts.plan is None:
         return memory
     members = [worker.metrics for worker in facts.members if worker is not None and worker.metrics is not None]
     generations = [metrics.generation for metrics in members]
     if len(members) < len(facts.members) or min(generations) < facts.plan.generation:
         return memory
-    count = {"swap": "swaps", "join": "joins", "leave": "leaves"}.get(memory.switching)
-    if count is not None:
-        memory = replace(memory, **{count: min(getattr(memory, count) + 1, MAX_COUNT)})
-    steps = max(metrics.step for metrics in members) - memory.switching_step
-    begun_at = memory.switching_at if memory.switching_at is not None else now
-    memory = replace(memory, switching="", switching_at=None)
-    if memory.switching_step < 0 or memory.switching_seconds <= 0 or steps < 0:
-        return memory
-    still = max(now - begun_at - steps * memory.switching_seconds, LEAST_SECONDS)
+    step = max(metrics.step for metrics in members)
+    return replace(memory, transitions=_counted(memory.transitions, step, now))
+
+
+def _counted(before: Transitions, step: int, now: float) -> Transitions:
+    """With the change that was under way, which ended by now, when so many steps (`step`) were committed."""
+    steps = step - before.switching_step
+    begun_at = before.switching_at if before.switching_at is not None else now
+    after = before.counted()
+    if before.switching_step < 0 or before.switching_seconds <= 0 or steps < 0:
+        return after
+    still = max(now - begun_at - steps * before.switching_seconds, LEAST_SECONDS)
     if still > GREATEST_SECONDS:
-        return memory
-    before = memory.transition_seconds or still
-    mean = before + NEWEST_WEIGHT * (still - before)
-    return replace(memory, transition_seconds=mean, idle_seconds=memory.idle_seconds + still)
+        return after
+    known = before.transition_seconds or still
+    mean = known + NEWEST_WEIGHT * (still - known)
+    return replace(after, transition_seconds=mean, idle_seconds=before.idle_seconds + still)
 
 
 def _step_seconds(read: Sequence[WorkerMetrics]) -> float:

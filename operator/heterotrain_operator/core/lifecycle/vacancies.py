@@ -12,9 +12,9 @@ from heterotrain_operator.core.lifecycle.arrivals import is_given_up
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.lifecycle.membership import newcomers
 from heterotrain_operator.core.lifecycle.returning import Returning
+from heterotrain_operator.core.memory.pending import MOST_PENDING, Pending
+from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Event, Job, WorkerKey, WorkerSeen
-from heterotrain_operator.core.pending import MOST_PENDING, Pending
-from heterotrain_operator.core.replacements import Replacement
 from heterotrain_operator.core.state import Memory
 
 
@@ -38,7 +38,7 @@ def vacancies(
     coming = [worker for worker in newcomers(facts, memory) if worker.name not in without]
     # Places that are given up go first where fewer are wanted.
     waiting = sorted(_waiting(facts, memory), key=lambda place: is_given_up(job, place))
-    grows = memory.pods_created_at is None or now - memory.pods_created_at >= SETTLE_SECONDS
+    grows = memory.start.pods_created_at is None or now - memory.start.pods_created_at >= SETTLE_SECONDS
     # Else nobody could say how often the next ones have been tried.
     grows = grows and sum(place.failures > 0 for place in memory.pending) < MOST_PENDING
     grown: list[WorkerKey] = []
@@ -60,7 +60,8 @@ def vacancies(
         for place in memory.pending
         if place not in dropped and all((place.group, place.index) != (each.group, each.index) for each in surplus)
     ]
-    memory = replace(memory, pending=tuple(pending), pods_created_at=now if grown else memory.pods_created_at)
+    start = replace(memory.start, pods_created_at=now) if grown else memory.start
+    memory = replace(memory, pending=tuple(pending), start=start)
     keys = [WorkerKey(each.group, each.index, worker_name(job.name, each.group, each.index)) for each in due]
     return Vacancies((*keys, *grown), tuple(surplus), _announced(job, facts, due, grown)), memory
 
@@ -75,7 +76,7 @@ def _waiting(facts: Facts, memory: Memory) -> list[Pending]:
 
 def awaited_keys(job: Job, memory: Memory) -> tuple[WorkerKey, ...]:
     """The workers for which a place waits, and those that are to replace stragglers."""
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.replacing)
+    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
     each = ((place.group, place.index) for place in waiting)
     return tuple(WorkerKey(group, index, worker_name(job.name, group, index)) for group, index in each)
 
@@ -85,7 +86,7 @@ def names_in_use(job: Job, facts: Facts, memory: Memory) -> set[str]:
     replace a straggler.
     """
     members = facts.plan.members if facts.plan is not None else ()
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.replacing)
+    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
     places = (worker_name(job.name, place.group, place.index) for place in waiting)
     return {*facts.names, *(member.name for member in members), *places}
 
@@ -97,7 +98,7 @@ def free_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
 
 def new_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
     """An index of the group beyond all that are there, so that a newcomer is told from those before it by its name."""
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.replacing)
+    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
     last = max((each.index for each in (*facts.workers, *waiting) if each.group == group), default=-1)
     return next(_free(job, facts, memory, group, first=last + 1)).index
 

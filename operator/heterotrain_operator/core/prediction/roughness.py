@@ -15,7 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import mul
+from typing import Annotated
+
+from heterotrain_operator.core.columns import COARSE_DIGITS
+from heterotrain_operator.core.fields import MEASURED, Kept
 
 INDEPENDENT = 0.8
 """Mean size of the surprises of independent steps: that of a normal variable."""
@@ -63,6 +68,16 @@ TREND = 1.6
 """Standard errors by which its last windows must be on one side of a worker's average to be taken for a drift, which a
 short average follows: by chance 4.2 times their own error. Tried: 1.0 to 2.0; with less, autoregressive noise was
 followed, and with more a drift to twice the time in 400 steps by 1 % later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roughness:
+    """What the windows of all workers have in common, as it is remembered: so many of them, up to `WINDOWS`, were
+    compared with those before, with which they correlate by `persistence`.
+    """
+
+    windows: Annotated[int, MEASURED] = 0
+    persistence: Annotated[float, Kept(measured=True, least=-1.0, most=1.0, digits=COARSE_DIGITS)] = 0.0
 
 
 def inflation_of(roughness: float) -> float:

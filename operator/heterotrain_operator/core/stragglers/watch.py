@@ -66,13 +66,13 @@ def watched(
     rule = RULES[job.stragglers.rule]
     readings = [_reading(seat, seat.window, known.evidence) for seat, known in zip(seats, memory.workers, strict=True)]
     step = max((seen.metrics.step for seen in members if seen.metrics is not None), default=0)
-    judged = rule.judge(job.stragglers, Interval(max(job.interval, 1), step, memory.judged), readings)
+    judged = rule.judge(job.stragglers, Interval(max(job.interval, 1), step, memory.remedies.judged), readings)
     workers = tuple(known.with_evidence(evidence) for known, evidence in zip(memory.workers, judged, strict=True))
     was, now = (
         {member.name for member, known in zip(plan.members, each, strict=True) if known.evidence.named}
         for each in (memory.workers, workers)
     )
-    memory = replace(memory, workers=workers, judged=memory.judged + 1)
+    memory = replace(memory, workers=workers, remedies=replace(memory.remedies, judged=memory.remedies.judged + 1))
     if job.stragglers.action in ("Replace", "Remove"):
         memory = advised(job, plan, memory, verdicts(job, plan, members, memory))
     if was == now:
@@ -169,9 +169,9 @@ def replacement_seconds(memory: Memory) -> float:
     others a whole start.
     """
     if memory.protocol >= MEMBERS_CHANGE:
-        return memory.transition_seconds or ASSUMED_TRANSITION_SECONDS
-    if 0 < memory.start_seconds <= GREATEST_RESTART_SECONDS:
-        return memory.start_seconds
+        return memory.transitions.transition_seconds or ASSUMED_TRANSITION_SECONDS
+    if 0 < memory.start.start_seconds <= GREATEST_RESTART_SECONDS:
+        return memory.start.start_seconds
     return ASSUMED_RESTART_SECONDS
 
 
@@ -199,7 +199,7 @@ def _hindrance_of(job: Job, plan: Plan, memory: Memory, rank: int) -> str:
 
 def replacements_left(job: Job, memory: Memory) -> int:
     """How many more replacements may begin."""
-    return max(job.stragglers.max_replacements - memory.replacements, 0)
+    return max(job.stragglers.max_replacements - memory.remedies.replacements, 0)
 
 
 def _steps_left(metrics: WorkerMetrics | None) -> int | None:

@@ -69,4 +69,5 @@ def counted_in(job: Job, cluster: LocalCluster) -> Counted:
     if memory is None:
         return Counted()
     known = known_workers(job, memory, seen.plan)
-    return Counted(memory.adjustments, memory.restarts, {name: worker.least_batch for name, worker in known.items()})
+    leasts = {name: worker.least_batch for name, worker in known.items()}
+    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts)

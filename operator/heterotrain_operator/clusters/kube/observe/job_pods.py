@@ -36,7 +36,7 @@ class JobPods:
 
     def lacking(self, watched: Watched, plan: Plan | None, memory: Memory) -> list[PodFacts]:
         """Pods that the watches lack, of those whose absence would be acted on. Raises GatewayError."""
-        if memory.draining or memory.outcome:
+        if memory.budget.draining or memory.outcome.is_final:
             return []
         absences = self._absences
         if absences is None:

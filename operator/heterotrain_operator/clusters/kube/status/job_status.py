@@ -16,8 +16,8 @@ from heterotrain_operator.clusters.kube.status import conditions
 from heterotrain_operator.clusters.kube.status.durability import checkpoint_condition
 from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
 from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
+from heterotrain_operator.core.memory.passages import Passage
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen, WorkerState
-from heterotrain_operator.core.passages import Passage
 from heterotrain_operator.core.state import Memory
 
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
@@ -53,7 +53,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         slowed=dict(decision.slowed_by),
         stragglers={verdict.worker: verdict for verdict in decision.stragglers},
         replacing=decision.replacing,
-        arrivals=memory.arrivals,
+        arrivals=memory.passages.arrivals,
         over=over,
     )
     wanted_workers = _wanted(job, decision)
@@ -71,12 +71,12 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "imbalancePercent": _percent(decision.imbalance),
         **_plan(plan),
         "resumedFrom": _resumed_from(memory),
-        "restarts": _within(memory.restarts, MAX_COUNT),
+        "restarts": _within(memory.budget.restarts, MAX_COUNT),
         "reason": decision.reason[:MAX_TEXT],
-        "startTime": _moment(memory.started_at),
-        "completionTime": (completed or timestamp(memory.ended_at or now)) if over else None,
+        "startTime": _moment(memory.start.started_at),
+        "completionTime": (completed or timestamp(memory.outcome.ended_at or now)) if over else None,
         "conditions": conditions.rendered(previous.get("conditions") or (), wanted, job.metadata.generation, now),
-        "departures": [_departure(each) for each in memory.departures[-MAX_DEPARTURES:]] or None,
+        "departures": [_departure(each) for each in memory.passages.departures[-MAX_DEPARTURES:]] or None,
         "workers": workers[:MAX_WORKERS_SHOWN],
     }
 
@@ -141,9 +141,9 @@ def _percent(part: float | None) -> int | None:
 
 def _resumed_from(memory: Memory) -> dict[str, Any] | None:
     """What an earlier job of this name has trained, where training went on from that."""
-    if not 0 <= memory.resumed_step <= MAX_STEPS:
+    if not 0 <= memory.resumed.resumed_step <= MAX_STEPS:
         return None
-    return {"step": memory.resumed_step, "jobUid": memory.resumed_from[:MAX_NAME]}
+    return {"step": memory.resumed.resumed_step, "jobUid": memory.resumed.resumed_from[:MAX_NAME]}
 
 
 def _evaluation(seen: Seen) -> Entry | None:

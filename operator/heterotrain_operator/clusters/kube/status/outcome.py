@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heterotrain_operator.clusters.kube.moments import unix_seconds
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import FINAL_PHASES
 from heterotrain_operator.core.state import Memory
 
@@ -19,10 +20,12 @@ def outcome_in(status: Mapping[str, Any]) -> Memory | None:
         (entry for entry in status.get("conditions") or () if entry.get("type") == phase), {}
     )
     return Memory(
-        outcome=phase,
-        ended_at=_moment(status.get("completionTime")),
-        reason=final.get("reason") or "",
-        message=final.get("message") or status.get("reason") or "",
+        outcome=Outcome(
+            outcome=phase,
+            ended_at=_moment(status.get("completionTime")),
+            reason=final.get("reason") or "",
+            message=final.get("message") or status.get("reason") or "",
+        ),
     )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
+from heterotrain_operator.core.fields import Rows
 
 MOST_PASSAGES = 16
 """Of each kind that are remembered."""
@@ -66,3 +67,16 @@ def _from_row(row: Any) -> Passage | None:
     if not (texts and is_whole(step, high=MAX_WHOLE) and is_number(at) and at >= 0):
         return None
     return Passage(name, step, float(at), why, other)
+
+
+PASSAGES = Rows(rows_of, from_rows, Passage.moved, measured=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """The newest `arrivals` and `departures`, which are reported (`lifecycle/passing.py`). Both may be lost, so that
+    they are written only together with something else.
+    """
+
+    arrivals: Annotated[tuple[Passage, ...], PASSAGES] = ()
+    departures: Annotated[tuple[Passage, ...], PASSAGES] = ()

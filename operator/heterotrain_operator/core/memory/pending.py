@@ -12,6 +12,7 @@ from typing import Any
 
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
+from heterotrain_operator.core.fields import Rows
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory
 
 MOST_PENDING = 64
@@ -101,3 +102,6 @@ def _from_row(row: Any) -> Pending | None:
     known = WorkerMemory.from_row(known)
     moments_at = float(due_at), float(asked_at)
     return Pending(group, index, why, replaces, key, failures, tries, *moments_at, known, trained, unplaced)
+
+
+PENDING = Rows(rows_of, from_rows, Pending.moved, Pending.rounded)

@@ -1,4 +1,4 @@
-"""Stragglers that are being replaced, and places that were given up, as they are remembered.
+"""What was done about stragglers: which are being replaced, and which places were given up, as it is remembered.
 
 A replacement is remembered from its begin until the newcomer trains or is given up, so that an operator which starts
 again neither creates a second newcomer nor takes the first for one too many.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
 from heterotrain_operator.core.columns import cut
+from heterotrain_operator.core.fields import MAX_COUNT, MEASURED, Rows
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory
 
 MOST_REPLACEMENTS = 16
@@ -126,3 +127,25 @@ def removals_from(rows: Any) -> tuple[Removal, ...]:
         and is_text(row[0], MAX_NAME_LENGTH)
         and all(is_whole(number, high=MOST_TRIES) for number in row[1:3])
     )
+
+
+REPLACEMENTS = Rows(rows_of, from_rows, Replacement.moved, Replacement.rounded)
+REMOVALS = Rows(removal_rows, removals_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """What was done about stragglers. After `judged` intervals workers were judged (`stragglers/watch.py`). So many
+    `replacements` were begun, the last of which began or ended at `replaced_at`; `replacing` are those that are under
+    way (`lifecycle/replacing.py`), and `removed` the places that were given up (`lifecycle/removing.py`).
+    """
+
+    judged: Annotated[int, MEASURED] = 0
+    replacements: int = 0
+    replaced_at: float | None = None
+    replacing: Annotated[tuple[Replacement, ...], REPLACEMENTS] = ()
+    removed: Annotated[tuple[Removal, ...], REMOVALS] = ()
+
+    def begun(self, now: float) -> Remedies:
+        """Once another replacement has begun."""
+        return replace(self, replacements=min(self.replacements + 1, MAX_COUNT), replaced_at=now)

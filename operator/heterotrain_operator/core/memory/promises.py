@@ -1,0 +1,29 @@
+"""What plans promised and how well that was kept (`batching/rollback.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from heterotrain_operator.core.fields import MEASURED, Kept
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What the active plan promised, what the one before it took, and what one took that was taken back by half: own
+    seconds of a step, with noise where `expected_steps` says so; 0: nothing to compare with. At so many looks
+    (`kept_looks`) the promise was kept. `doubt` is that about such promises, a share of the step, after
+    `missed_promises` of them. All of it is about the present workers at their present speeds.
+    """
+
+    promised_seconds: Annotated[float, MEASURED] = 0.0
+    replaced_seconds: Annotated[float, MEASURED] = 0.0
+    retreated_seconds: Annotated[float, MEASURED] = 0.0
+    kept_looks: Annotated[int, MEASURED] = 0
+    expected_steps: Annotated[bool, MEASURED] = False
+    doubt: Annotated[float, Kept(measured=True, most=1.0)] = 0.0
+    missed_promises: int = 0
+
+    def without_promise(self) -> Promises:
+        """Without a promise to compare with, but with the doubt."""
+        return Promises(doubt=self.doubt, missed_promises=self.missed_promises)
