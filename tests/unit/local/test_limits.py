@@ -14,7 +14,7 @@ import pytest
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.limits import cgroup, duty_cycle
-from heterotrain_operator.clusters.local.limits.cgroup_v1 import LimitsV1
+from heterotrain_operator.clusters.local.limits.cgroup_v1.limits import LimitsV1
 from heterotrain_operator.clusters.local.limits.cgroup_v2 import LimitsV2
 from heterotrain_operator.clusters.local.limits.detect import MECHANISMS as KNOWN
 from heterotrain_operator.clusters.local.limits.detect import detect
