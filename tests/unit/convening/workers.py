@@ -10,7 +10,9 @@ from heterotrain.groups.convening.roster import Number, Roster, Standing
 from heterotrain.groups.convening.worker_state import Phase, Rules, State, beginning
 
 RULES = Rules(split=lambda members: "a plan")
-FIRST = Number(1, 1)
+FIRST, NEXT = Number(1, 1), Number(1, 2)
+ABC = Standing(Roster(FIRST, tuple("abc")))
+CHANGE = Roster(Number(2, 0), tuple("abj"), announcer="a")
 
 
 class Worker:

@@ -41,6 +41,8 @@ JOB: Document = {
         "checkpoint": PATH,
     },
 }
+SCALED: Document = {"workerGroups": [{"name": "small", "replicas": 9, "template": TEMPLATE}], "replicas": 2}
+"""A job of one group, whose own replicas are without effect."""
 
 
 class Workers:
