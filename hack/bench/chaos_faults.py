@@ -67,8 +67,8 @@ def _done(job: Job, planned: PlannedFault) -> str:
         return f"{planned}: not done: {error}"
     if planned.verb == "leave" and "error" not in answer:
         job.asked_to_leave(worker)
-    said = answer.get("error") or f"after step {answer['step']}"
-    return f"{time.time():.1f} {planned} ({worker}: {said})"
+    answered = answer.get("error") or f"after step {answer['step']}"
+    return f"{time.time():.1f} {planned} ({worker}: {answered})"
 
 
 def disturb(job: Job, faults: Sequence[PlannedFault], outcome: Outcome, *, hurried: bool) -> None:

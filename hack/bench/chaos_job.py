@@ -98,14 +98,14 @@ class Job:
         # A short path, wherever the folder is: loaders bind sockets below it.
         self.temporary = Path(tempfile.mkdtemp(prefix="chaos-"))
         (folder / "job.yaml").write_text(yaml.safe_dump(manifest(folder, setting, variant)))
-        with (folder / "said").open("wb") as said, (folder / "summary").open("wb") as summary:
+        with (folder / "messages").open("wb") as messages, (folder / "summary").open("wb") as summary:
             self.command = subprocess.Popen(
                 [sys.executable, "-m", "heterotrain_operator.cli.main", "run", "job.yaml", "--out", "out", "--json"],
                 cwd=folder,
                 env=environment(self.temporary),
                 stdin=subprocess.DEVNULL,
                 stdout=summary,
-                stderr=said,
+                stderr=messages,
             )
         self._reached: dict[str, int] = {}
         self._leavers: set[str] = set()
@@ -146,9 +146,9 @@ class Job:
         """Whether as many as are wanted train by a plan that names them, none of them was asked to leave, no fault
         stands, and all have trained on since that was first so."""
         plan = self.plan()
-        said = self.ask()
-        listed = [each for each in said.get("workers", []) if each["running"]]
-        stands = bool(said.get("added")) or any(each["faults"] for each in listed)
+        answer = self.ask()
+        listed = [each for each in answer.get("workers", []) if each["running"]]
+        stands = bool(answer.get("added")) or any(each["faults"] for each in listed)
         members = (
             {} if plan is None else {member.uid: self.last_record(member.name, member.uid) for member in plan.members}
         )

@@ -242,7 +242,7 @@ def test_who_leaves_waits_for_what_is_being_written(
     assert newest(tmp_path)["step"] == 1 + further
 
 
-def test_an_error_of_the_writer_is_told_and_raised_at_a_boundary_with_the_path(
+def test_an_error_of_the_writer_is_reported_and_raised_at_a_boundary_with_the_path(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "checkpoints"

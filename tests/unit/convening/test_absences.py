@@ -12,35 +12,35 @@ from unit.convening.workers import ABC, FIRST, NEXT, Worker, broken, meet, train
 # --- who comes and goes -----------------------------------------------------------------------------------------------
 
 
-def heard_from_b_alone(seconds: float = 4.9) -> Worker:
+def received_from_b_alone(seconds: float = 4.9) -> Worker:
     """The first of three, whose attempt breaks after it has heard nothing of the third for so long."""
     worker = training("a", "abc")
     for second in range(1, int(seconds) + 1):
-        worker.hear("b", p.Beat(FIRST), float(second), echo=None)
+        worker.receive("b", p.Beat(FIRST), float(second), echo=None)
     worker.take(p.Broken(7), seconds)
-    return worker.hear("b", meet("b", worker.state.promised, ABC))
+    return worker.receive("b", meet("b", worker.state.promised, ABC))
 
 
-def test_member_that_was_gone_and_is_heard_for_a_moment_alone_holds_nobody_up():
+def test_member_that_was_gone_and_is_there_for_a_moment_alone_holds_nobody_up():
     """Whoever makes groups with it waits for them to fail, and then it may be heard for a moment again."""
-    worker = heard_from_b_alone().hear("c", meet("c", NEXT, ABC))
+    worker = received_from_b_alone().receive("c", meet("c", NEXT, ABC))
     assert not worker.forms(), "it may be back"
     worker.tick_until(6.0)
     assert [each.roster.members for each in worker.forms()] == [("a", "b")]
 
 
-def test_nobody_is_bound_to_a_member_that_was_heard_for_a_moment_alone():
-    worker = heard_from_b_alone().hear("c", meet("c", NEXT, ABC))
+def test_nobody_is_bound_to_a_member_that_was_there_for_a_moment_alone():
+    worker = received_from_b_alone().receive("c", meet("c", NEXT, ABC))
     assert worker.sent("c")
     assert all(each.echo is None for each in worker.sent("c"))
 
 
-def test_member_that_is_back_trains_with_the_others_once_it_was_heard_again():
-    worker = heard_from_b_alone().hear("c", meet("c", NEXT, ABC))
+def test_member_that_is_back_trains_with_the_others_once_something_came_again():
+    worker = received_from_b_alone().receive("c", meet("c", NEXT, ABC))
     worker.take(p.Connected("c"))
     worker.tick_until(5.5)
     assert any(isinstance(each.message, p.Call) for each in worker.all if isinstance(each, p.Send) and each.uid == "c")
-    worker.hear("c", meet("c", NEXT, ABC)).tick_until(6.0)
+    worker.receive("c", meet("c", NEXT, ABC)).tick_until(6.0)
     assert [each.roster.members for each in worker.forms()] == [("a", "b", "c")]
 
 
@@ -82,9 +82,9 @@ def test_member_that_was_away_commits_once_a_peer_has_answered_that_it_is_still_
     worker = training("b", "abc").sleep_until(60.0)
     assert [each.message for each in worker.sent("a")] == [p.Beat(FIRST)], "at once"
     assert not may_commit(worker.state, worker.now)
-    worker.hear("a", p.Alive(FIRST), 60.1, echo=50.0)
+    worker.receive("a", p.Alive(FIRST), 60.1, echo=50.0)
     assert not may_commit(worker.state, worker.now), "this was on its way while it was stopped"
-    worker.hear("a", p.Alive(FIRST), 60.2, echo=60.0)
+    worker.receive("a", p.Alive(FIRST), 60.2, echo=60.0)
     assert may_commit(worker.state, worker.now)
     assert not worker.does(p.Cut)
 
@@ -128,8 +128,8 @@ def test_peer_that_is_vouched_for_is_not_silent_and_has_granted_nothing():
     assert worker.tick_until(36.0).state.phase is Phase.BREAKING
 
 
-def test_vouching_for_whom_nobody_has_heard_of_counts_for_nothing():
-    assert "z" not in training("a", "ab").take(p.Vouched("z"), 1.0).state.leases.heard
+def test_vouching_for_whom_nobody_knows_counts_for_nothing():
+    assert "z" not in training("a", "ab").take(p.Vouched("z"), 1.0).state.leases.received_at
 
 
 def test_worker_whose_interpreter_is_held_is_waited_for():
@@ -142,9 +142,9 @@ def test_worker_whose_interpreter_is_held_is_waited_for():
 
 def test_worker_that_was_away_is_back_once_a_peer_has_answered_it():
     worker = broken("a", "ab").sleep_until(60.0)
-    worker.hear("b", p.Alive(FIRST), 61.0, echo=59.0)
+    worker.receive("b", p.Alive(FIRST), 61.0, echo=59.0)
     assert worker.state.away, "this was on its way while it was stopped"
-    worker.hear("b", p.Alive(FIRST), 62.0, echo=60.5)
+    worker.receive("b", p.Alive(FIRST), 62.0, echo=60.5)
     assert not worker.state.away
 
 

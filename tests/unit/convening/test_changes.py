@@ -21,7 +21,7 @@ def test_worker_that_has_left_an_attempt_accepts_no_change_that_was_prepared_in_
     late = p.Prepared(CHANGE, FIRST)
     meeting = broken("b", "abc").take(late)
     assert not is_prepared(meeting.state, CHANGE.number), "it has said what it knows"
-    making = broken("b", "abc").hear("a", form(NEXT, "abc", ABC), 1.0)
+    making = broken("b", "abc").receive("a", form(NEXT, "abc", ABC), 1.0)
     assert not is_prepared(making.take(late).state, CHANGE.number)
     assert not is_prepared(making.take(p.Made(NEXT)).take(late).state, CHANGE.number)
     assert is_prepared(making.take(p.Prepared(CHANGE, NEXT)).state, CHANGE.number)
@@ -67,13 +67,13 @@ def test_joiner_that_had_accepted_what_was_abandoned_goes_on_alone_as_any_other_
     change = Roster(CHANGE.number, tuple("aj"), announcer="a")
     joiner = joining("j", CHANGE, change).take(p.Connected("a")).take(p.Switched(change.number)).take(p.Agreed(7))
     for at in range(1, 6):
-        joiner.hear("a", p.Alive(change.number), float(at), echo=at - 0.1).take(p.Committed(7 + at, float(at)))
+        joiner.receive("a", p.Alive(change.number), float(at), echo=at - 0.1).take(p.Committed(7 + at, float(at)))
     joiner.take(p.Closed("a")).take(p.Refused("a")).take(p.Broken(12)).tick_until(20.0)
     assert [each.roster.members for each in joiner.forms()] == [("j",)]
 
 
 def test_joiner_that_was_called_to_a_meeting_accepts_no_change_beside_it():
-    worker = joining("j", CHANGE).hear("a", p.Call(NEXT, FIRST, begun=True), 1.0)
+    worker = joining("j", CHANGE).receive("a", p.Call(NEXT, FIRST, begun=True), 1.0)
     other = Roster(Number(3, 0), tuple("abj"), announcer="a")
     assert not is_prepared(worker.take(p.Prepared(other, None)).state, other.number)
 
@@ -117,61 +117,63 @@ def test_joiner_that_was_not_needed_at_a_meeting_waits_for_another_plan():
     """Were it to go on meeting, it would miss the switch to the next change that names it."""
     member = training("b", "ab", number=Number(1, 3)).take(p.Connected("j"), 0.5)
     met = p.Meet(Number(1, 3), Standing(None, (CHANGE,)), 0, has_state=False, begun=False)
-    fence = member.hear("j", met, 1.0).sent("j")[0].message
+    fence = member.receive("j", met, 1.0).sent("j")[0].message
     assert fence == p.Fenced(Number(1, 3), ("a", "b"))
-    joiner = joining("j", CHANGE).hear("b", p.Call(Number(1, 3), FIRST, begun=True), 1.0)
+    joiner = joining("j", CHANGE).receive("b", p.Call(Number(1, 3), FIRST, begun=True), 1.0)
     assert joiner.state.phase is Phase.MEETING
-    assert joiner.hear("b", fence).state.phase is Phase.WAITING
+    assert joiner.receive("b", fence).state.phase is Phase.WAITING
     assert is_prepared(joiner.state, CHANGE.number), "a newer change that it has accepted may still begin"
 
 
 def test_joiner_that_was_only_called_to_a_meeting_takes_part_in_the_next_change():
     """As one whom a plan names that says who has ended: the others form without it, and then take it in."""
-    called = joining("j").hear("b", p.Call(Number(1, 3), FIRST, begun=True), 1.0)
+    called = joining("j").receive("b", p.Call(Number(1, 3), FIRST, begun=True), 1.0)
     assert called.state.phase is Phase.MEETING
     later = called.take(p.Prepared(CHANGE, None))
     assert (later.state.phase, later.state.convener) == (Phase.WAITING, None)
     assert is_prepared(later.state, CHANGE.number)
     form = p.Form(Roster(Number(1, 3), ("b", "j")), 3, "a plan", ABC)
-    assert not later.hear("b", form).forms(), "nobody in that change knows of it"
+    assert not later.receive("b", form).forms(), "nobody in that change knows of it"
 
 
 def test_joiner_with_an_older_change_is_let_go_by_whoever_called_it_and_went_on_without_it():
     """Before it is, it accepts no other change, so the operator would give it up as one that does not follow."""
     number = Number.by_word_of(3)
     older, newer = CHANGE, Roster(Number(3, 0), tuple("abj"), announcer="a")
-    joiner = joining("j", older).hear("b", p.Call(number, FIRST, begun=True), 1.0).take(p.Connected("b"))
+    joiner = joining("j", older).receive("b", p.Call(number, FIRST, begun=True), 1.0).take(p.Connected("b"))
     beats = joiner.tick_until(5.0).all
     assert [each.message for each in beats if isinstance(each, p.Send)][-1] == p.Beat(None)
-    meeting = broken("b", "ab").take(p.Connected("j")).hear("j", p.Beat(None))
+    meeting = broken("b", "ab").take(p.Connected("j")).receive("j", p.Beat(None))
     assert p.Fenced not in [type(each.message) for each in meeting.sent("j")], "it may be needed yet"
     member = training("b", "ab", number=number).take(p.Connected("j"), 0.5)
-    fence = member.hear("j", p.Beat(None), 5.0).sent("j")[0].message
+    fence = member.receive("j", p.Beat(None), 5.0).sent("j")[0].message
     assert fence == p.Fenced(number, ("a", "b"))
-    assert joiner.hear("b", fence).state.phase is Phase.WAITING
+    assert joiner.receive("b", fence).state.phase is Phase.WAITING
     assert is_prepared(joiner.take(p.Prepared(newer, None)).state, newer.number)
 
 
 def test_joiner_is_let_go_only_by_whom_it_meets():
     joiner = (
-        joining("j").hear("b", p.Call(NEXT, FIRST, begun=True), 1.0).hear("c", p.Call(Number(2, 1), NEXT, begun=True))
+        joining("j")
+        .receive("b", p.Call(NEXT, FIRST, begun=True), 1.0)
+        .receive("c", p.Call(Number(2, 1), NEXT, begun=True))
     )
     assert joiner.tick_until(2.0).state.convener == "c"
-    assert joiner.hear("b", p.Fenced(Number(1, 3), ("a", "b"))).state.phase is Phase.MEETING
+    assert joiner.receive("b", p.Fenced(Number(1, 3), ("a", "b"))).state.phase is Phase.MEETING
 
 
 def test_joiner_that_was_let_go_accepts_nothing_below_what_it_has_promised():
-    joiner = joining("j").hear("b", p.Call(Number(2, 1), FIRST, begun=True), 1.0)
-    joiner.hear("b", p.Fenced(Number(2, 1), ("a", "b")))
+    joiner = joining("j").receive("b", p.Call(Number(2, 1), FIRST, begun=True), 1.0)
+    joiner.receive("b", p.Fenced(Number(2, 1), ("a", "b")))
     assert not is_prepared(joiner.take(p.Prepared(CHANGE, None)).state, CHANGE.number)
 
 
 def test_joiner_that_has_promised_a_later_attempt_takes_part_in_no_change():
-    called = joining("j").hear("b", p.Call(Number(2, 1), FIRST, begun=True), 1.0)
+    called = joining("j").receive("b", p.Call(Number(2, 1), FIRST, begun=True), 1.0)
     assert called.take(p.Prepared(CHANGE, None)).state.phase is Phase.MEETING
     assert not is_prepared(called.state, CHANGE.number)
 
 
 def test_joiner_that_waits_may_be_called_and_switches_no_more():
-    joiner = joining("j", CHANGE).hear("b", p.Call(NEXT, FIRST, begun=True), 1.0)
+    joiner = joining("j", CHANGE).receive("b", p.Call(NEXT, FIRST, begun=True), 1.0)
     assert joiner.take(p.Switched(CHANGE.number)).state.phase is Phase.MEETING

@@ -35,12 +35,12 @@ def test_first_member_that_leaves_is_not_waited_for_to_convene():
 def test_worker_that_leaves_convenes_only_if_all_leave():
     worker = training("a", "abc").take(p.Leaving()).take(p.Broken(7))
     assert worker.state.convener == "b"
-    follower = broken("c", "abc").hear("a", p.Alive(FIRST, leaving=True), 0.5)
+    follower = broken("c", "abc").receive("a", p.Alive(FIRST, leaving=True), 0.5)
     assert follower.state.convener == "b", "it says so to those who take it for the convener"
-    next_one = broken("b", "abc").hear("a", meet("a", NEXT, ABC, leaving=True), 0.5)
+    next_one = broken("b", "abc").receive("a", meet("a", NEXT, ABC, leaving=True), 0.5)
     assert next_one.state.convener == "b"
     for uid in ("b", "c"):
-        worker.hear(uid, p.Alive(FIRST, leaving=True), 0.5)
+        worker.receive(uid, p.Alive(FIRST, leaving=True), 0.5)
     assert worker.state.convener == "a"
 
 
@@ -74,24 +74,24 @@ def test_leaving_by_itself_breaks_nothing():
 
 
 def test_member_that_has_promised_a_newer_attempt_is_not_waited_for_in_the_older():
-    worker = training("b", "abc").hear("a", p.Call(NEXT, FIRST, begun=True), 1.0)
+    worker = training("b", "abc").receive("a", p.Call(NEXT, FIRST, begun=True), 1.0)
     assert worker.does(p.Cut)
-    making = broken("b", "abc").hear("a", form(NEXT, "abc", ABC), 1.0)
-    assert making.hear("c", meet("c", Number(1, 3), ABC), 1.5).does(p.Cut)
+    making = broken("b", "abc").receive("a", form(NEXT, "abc", ABC), 1.0)
+    assert making.receive("c", meet("c", Number(1, 3), ABC), 1.5).does(p.Cut)
 
 
 def test_member_whose_channel_lost_the_attempt_formed_is_sent_it_again():
-    worker = broken("a", "ab").hear("b", meet("b", NEXT, Standing(Roster(FIRST, tuple("ab")))), 0.1)
+    worker = broken("a", "ab").receive("b", meet("b", NEXT, Standing(Roster(FIRST, tuple("ab")))), 0.1)
     formed = worker.forms()[0]
     assert formed in [each.message for each in worker.sent("b")]
     worker.take(p.Closed("b"), 0.2).take(p.Connected("b"), 0.3)
-    worker.hear("b", meet("b", NEXT, Standing(Roster(FIRST, tuple("ab")))))
+    worker.receive("b", meet("b", NEXT, Standing(Roster(FIRST, tuple("ab")))))
     assert [each.message for each in worker.sent("b")] == [formed]
 
 
 def test_worker_that_met_and_died_is_not_formed_with():
-    worker = broken("a", "abc").hear("b", meet("b", NEXT, ABC), 0.1).take(p.Closed("b")).take(p.Refused("b"))
-    worker.hear("c", meet("c", NEXT, ABC, proven="b", refused="b"), 0.2)
+    worker = broken("a", "abc").receive("b", meet("b", NEXT, ABC), 0.1).take(p.Closed("b")).take(p.Refused("b"))
+    worker.receive("c", meet("c", NEXT, ABC, proven="b", refused="b"), 0.2)
     assert [each.roster.members for each in worker.forms()] == [("a", "c")]
 
 
@@ -107,7 +107,7 @@ def test_worker_that_has_made_groups_and_never_trained_begins_with_another_plan(
     """A member may have gone over to that plan before all had come to the same state."""
     start = p.Plan(1, ("a", "b"), starts=True)
     worker = joining("a").take(start)
-    worker.hear("b", meet("b", Number(1, 1), Standing(Roster(Number(1, 0), ("a", "b"))), begun=False), 0.5)
+    worker.receive("b", meet("b", Number(1, 1), Standing(Roster(Number(1, 0), ("a", "b"))), begun=False), 0.5)
     worker.take(p.Made(Number(1, 1)), 1.0).take(p.Plan(2, ("a", "c"), starts=True), 2.0)
     assert not worker.does(p.Exit)
     assert (worker.state.phase, worker.state.standing.everyone) == (Phase.MEETING, ("a", "c"))
@@ -125,12 +125,12 @@ def test_older_plan_that_comes_late_changes_nothing():
     assert worker.state.phase is Phase.TRAINING
 
 
-def test_worker_that_knows_only_an_older_attempt_is_told_of_the_newer_one_and_ends():
+def test_worker_that_knows_only_an_older_attempt_learns_of_the_newer_one_and_ends():
     newer = training("b", "bc", number=Number(1, 4)).take(p.Connected("a"), 0.5)
-    fence = newer.hear("a", p.Call(NEXT, FIRST, begun=True), 1.0).sent("a")[0].message
+    fence = newer.receive("a", p.Call(NEXT, FIRST, begun=True), 1.0).sent("a")[0].message
     assert fence == p.Fenced(Number(1, 4), ("b", "c"))
-    assert broken("a", "abc").hear("b", fence, 1.0).does(p.Exit)
-    assert not broken("a", "abc").hear("b", p.Fenced(NEXT, ("a", "b")), 1.0).does(p.Exit)
+    assert broken("a", "abc").receive("b", fence, 1.0).does(p.Exit)
+    assert not broken("a", "abc").receive("b", p.Fenced(NEXT, ("a", "b")), 1.0).does(p.Exit)
 
 
 def test_worker_left_out_before_others_joined_does_not_train_beside_those_who_joined():
@@ -160,19 +160,19 @@ def test_worker_left_out_before_others_joined_does_not_train_beside_those_who_jo
 def test_newest_thing_that_a_peer_said_counts():
     """A `Meet` that a newer one has overtaken says what is not true any more."""
     worker = broken("a", "abc")
-    worker.hear("b", meet("b", Number(1, 4), ABC.accept(CHANGE)), 1.0).hear("b", meet("b", NEXT, ABC), 1.1)
+    worker.receive("b", meet("b", Number(1, 4), ABC.accept(CHANGE)), 1.0).receive("b", meet("b", NEXT, ABC), 1.1)
     assert worker.state.met["b"].meet.number == Number(1, 4)
 
 
 def test_member_that_has_met_says_so_again_only_if_it_is_called_or_knows_more():
     worker = broken("c", "abc")
     for second in (1.0, 2.0, 3.0):
-        worker.hear("a", p.Alive(FIRST), second)
+        worker.receive("a", p.Alive(FIRST), second)
         worker.tick_until(second + 0.9)
     said = [each.message for each in worker.all if isinstance(each, p.Send) and each.uid == "a"]
     assert sum(isinstance(each, p.Meet) for each in said) == 1
     assert sum(isinstance(each, p.Beat) for each in said) >= 2
-    called = worker.hear("a", p.Call(worker.state.promised, FIRST, begun=True)).sent("a")
+    called = worker.receive("a", p.Call(worker.state.promised, FIRST, begun=True)).sent("a")
     assert isinstance(called[-1].message, p.Meet)
     worker.take(p.Refused("b")).tick_until(6.0)
     last = [each for each in worker.all if isinstance(each, p.Send) and isinstance(each.message, p.Meet)][-1].message
@@ -192,9 +192,9 @@ def test_convener_looks_at_all_who_met_only_once_it_may_be_settled(monkeypatch: 
     worker = broken("a", "abcdefgh")
     before = len(looks)
     for uid in "bcdefg":
-        worker.hear(uid, meet(uid, NEXT, everyone))
+        worker.receive(uid, meet(uid, NEXT, everyone))
     assert len(looks) == before
-    assert worker.hear("h", meet("h", NEXT, everyone)).forms()
+    assert worker.receive("h", meet("h", NEXT, everyone)).forms()
 
 
 def test_what_is_known_of_workers_that_are_gone_is_bounded():
@@ -203,12 +203,20 @@ def test_what_is_known_of_workers_that_are_gone_is_bounded():
         change = Roster(Number(generation, 0), ("a", f"j{generation}"), announcer="a")
         worker.take(p.Prepared(change, worker.state.standing.formed.number if worker.state.standing.formed else None))
         worker.take(p.Announced(change.number)).take(p.Switched(change.number), float(generation)).take(p.Agreed(7))
-        worker.hear(f"j{generation}", p.Alive(change.number), echo=float(generation))
+        worker.receive(f"j{generation}", p.Alive(change.number), echo=float(generation))
     state, leases = worker.state, worker.state.leases
     assert len(state.announced) == 1
-    known = (leases.heard, leases.latest, leases.contact, leases.granted, leases.echoed, leases.refused, leases.proven)
+    known = (
+        leases.received_at,
+        leases.latest,
+        leases.contact,
+        leases.granted,
+        leases.echoed,
+        leases.refused,
+        leases.proven,
+    )
     assert max(map(len, known)) < 100
-    assert "j299" in leases.heard and "j299" in leases.contact
+    assert "j299" in leases.received_at and "j299" in leases.contact
 
 
 def test_step_of_an_earlier_attempt_says_nothing_about_those_who_joined_since():
@@ -219,12 +227,12 @@ def test_step_of_an_earlier_attempt_says_nothing_about_those_who_joined_since():
 
 
 def test_attempt_that_this_worker_is_no_member_of_is_not_accepted():
-    assert not broken("b", "abc").hear("a", form(NEXT, "ac", ABC), 6.0).forms()
+    assert not broken("b", "abc").receive("a", form(NEXT, "ac", ABC), 6.0).forms()
 
 
 def test_switch_that_comes_while_the_attempt_breaks_counts():
     worker = (
-        training("b", "abc", CHANGE).hear("a", p.Call(NEXT, FIRST, begun=True), 1.0).take(p.Switched(CHANGE.number))
+        training("b", "abc", CHANGE).receive("a", p.Call(NEXT, FIRST, begun=True), 1.0).take(p.Switched(CHANGE.number))
     )
     assert (worker.state.phase, worker.state.standing.formed) == (Phase.BREAKING, CHANGE)
 
@@ -234,8 +242,8 @@ def test_first_plan_that_does_not_name_a_worker_lets_it_wait():
 
 
 def test_member_that_is_given_up_as_silent_ends_the_attempt_for_all():
-    assert training("c", "abc").hear("a", p.GiveUp(FIRST, "b"), 1.0).does(p.Cut)
-    assert not training("c", "abc").hear("a", p.GiveUp(Number(1, 0), "b"), 1.0).does(p.Cut), "an older attempt"
+    assert training("c", "abc").receive("a", p.GiveUp(FIRST, "b"), 1.0).does(p.Cut)
+    assert not training("c", "abc").receive("a", p.GiveUp(Number(1, 0), "b"), 1.0).does(p.Cut), "an older attempt"
 
 
 def test_those_who_need_one_another_leave_nobody_behind_for_silence():
@@ -250,5 +258,5 @@ def test_those_who_need_one_another_leave_nobody_behind_for_silence():
 
 
 def test_member_that_dies_while_groups_are_made_is_not_waited_for():
-    worker = broken("b", "abc").hear("a", form(NEXT, "abc", ABC), 1.0).take(p.Refused("c"))
+    worker = broken("b", "abc").receive("a", form(NEXT, "abc", ABC), 1.0).take(p.Refused("c"))
     assert worker.does(p.Cut)

@@ -79,7 +79,7 @@ def test_why_a_job_is_refused_is_written_once_and_goes_with_the_reason(world: Wo
     assert "Invalid" not in {condition["type"] for condition in world.status["conditions"]}
 
 
-def test_events_are_told_with_the_job_that_they_are_of(world: World, api: ApiServer) -> None:
+def test_events_are_reported_with_the_job_that_they_are_of(world: World, api: ApiServer) -> None:
     world.look()
     world.cluster.act(Decision("Created", "x", events=(Event("Warning", "Odd", "m" * 2000),)), Memory.initial())
     event = api.get("events", api.names("events")[0])

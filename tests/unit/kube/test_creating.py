@@ -84,7 +84,7 @@ def test_pods_whose_volumes_are_late_are_touched_again_for_a_while(world: World,
         values.add(str(pod["metadata"]["annotations"]))
     assert len(values) == 4, "only what changes reaches the kubelet"
     world.workers.follow(world.plan)
-    world.workers.said[LEADER] = replace(world.workers.said[LEADER], plan_version=0, generation=0)
+    world.workers.reported[LEADER] = replace(world.workers.reported[LEADER], plan_version=0, generation=0)
     world.round(5.0)
     assert touched(api) == [LEADER]
 
@@ -138,7 +138,7 @@ def quota(api: ApiServer, most: int) -> list[str]:
     return tries
 
 
-def test_refused_pods_are_told_of_in_one_event_and_tried_one_at_a_time(world: World, api: ApiServer) -> None:
+def test_refused_pods_are_reported_in_one_event_and_tried_one_at_a_time(world: World, api: ApiServer) -> None:
     tries = quota(api, 0)
     for _ in range(3):
         world.round(11)

@@ -67,7 +67,7 @@ def test_pod_of_another_identity_is_not_deleted(world: World, api: ApiServer) ->
 def test_pod_on_a_lost_node_is_deleted_without_it(world: World, api: ApiServer) -> None:
     world.train()
     api.change("nodes", "node-1", {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "")
-    world.workers.said.clear()
+    world.workers.reported.clear()
     world.round(4)
     assert world.status["phase"] == "Restarting"
     world.round(31)
@@ -95,7 +95,7 @@ def test_pod_that_went_while_the_watch_was_away_is_missed_in_the_end(world: Worl
     world.train()
     stale = [pod for pod in world.pods if pod.name == LEADER]
     api.remove("pods", LEADER, watched=False)
-    del world.workers.said[LEADER]
+    del world.workers.reported[LEADER]
     for _ in range(8):
         world.round(5, pods=[*stale, *world.pods])
         world.end_pods()

@@ -77,7 +77,7 @@ def test_what_a_user_has_under_a_name_of_ours_stays_as_it_is(
     assert written(api) == []
 
 
-def test_job_that_was_deleted_unnoticed_is_told_of_by_its_first_status(world: World, api: ApiServer) -> None:
+def test_job_that_was_deleted_unnoticed_is_noticed_by_its_first_status(world: World, api: ApiServer) -> None:
     body, pods = world.body, world.pods
     api.remove("heterotrainingjobs", "digits", watched=False)
     world.cluster.observe(Watched(body, world.parsed(body), pods, ()))

@@ -116,7 +116,7 @@ def test_odd_measurement_is_left_out(odd: float) -> None:
     assert "ownMilliseconds" not in found["workers"][0]
 
 
-def test_what_an_earlier_job_has_trained_is_told() -> None:
+def test_what_an_earlier_job_has_trained_is_reported() -> None:
     assert "resumedFrom" not in status()
     found = status(memory=replace(MEMORY, resumed_step=40, resumed_from="the earlier UID"))
     assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
@@ -165,7 +165,7 @@ def test_start_is_that_of_the_time_now_active() -> None:
     assert "startTime" not in status(status(), decided=decision("Suspended"), memory=suspended)
 
 
-def test_newest_evaluation_is_told_and_stays() -> None:
+def test_newest_evaluation_is_reported_and_stays() -> None:
     early, late = Evaluated(100, (("accuracy", 0.123456),)), Evaluated(120, (("accuracy", 0.987654), ("f1", 0.5)))
     known = status(seen=training(evaluated=early))
     assert known["evaluation"] == {"step": 100, "metrics": [{"name": "accuracy", "value": 0.1235}]}

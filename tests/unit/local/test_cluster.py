@@ -36,7 +36,7 @@ Start = Callable[..., LocalCluster]
 SAY_ENVIRONMENT = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv, sys.executable, os.getcwd()]))"
 
 
-def test_a_worker_is_told_the_contract(start: Start) -> None:
+def test_a_worker_gets_the_contract(start: Start) -> None:
     job = make_job(
         SAY_ENVIRONMENT,
         "$(HETEROTRAIN_WORKER)",
@@ -71,7 +71,7 @@ def test_a_worker_is_told_the_contract(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("env", "told"), [((), "1"), (({"name": contract.ENV_WARM_UP, "value": "0"},), "0")])
-def test_worker_that_is_created_beside_training_is_told_to_warm_up(
+def test_worker_that_is_created_beside_training_is_to_warm_up(
     tmp_path: Path, env: tuple[dict[str, str], ...], told: str
 ) -> None:
     with LocalCluster(make_job(SAY_ENVIRONMENT, env=list(env)), tmp_path, None) as cluster:
@@ -128,7 +128,7 @@ def test_exit_codes_are_those_of_kubernetes(start: Start, script: str, phase: st
     assert (worker.phase, worker.exit_code, worker.finished) == (phase, code, False)
 
 
-def test_last_words_are_heard(start: Start) -> None:
+def test_last_words_are_read(start: Start) -> None:
     words = contract.Termination(finished=True, step=10, message="all well")
     script = f"import os; open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words.to_json()!r})"
     worker = ended(start(make_job(script)))

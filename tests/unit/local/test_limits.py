@@ -167,7 +167,7 @@ def test_a_refused_cgroup_names_the_worker(name: str) -> None:
         MECHANISMS[name].create("no/folder", 0.5, None, leftovers.new_token())
 
 
-def test_version_2_is_told_quota_and_period_at_once(tmp_path: Path) -> None:
+def test_version_2_gets_quota_and_period_at_once(tmp_path: Path) -> None:
     limits = LimitsV2("worker", tmp_path)
     limits.set_cores(0.25)
     assert (tmp_path / "cpu.max").read_text() == "2500 10000"

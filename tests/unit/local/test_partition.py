@@ -72,20 +72,20 @@ class Talk:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def heard(self, worker: str) -> int:
+    def received(self, worker: str) -> int:
         file = self._folder / worker
         return int(file.read_text()) if file.exists() else 0
 
     def goes_on(self, worker: str, by: int = 1) -> None:
-        before = self.heard(worker)
-        eventually(lambda: self.heard(worker) >= before + by)
+        before = self.received(worker)
+        eventually(lambda: self.received(worker) >= before + by)
 
     def is_silent(self, worker: str, while_: str) -> None:
         """Nothing comes back to `worker` while much does to another."""
         self.goes_on(while_, 30)  # what was under way has come, and new sockets have been found
-        before = self.heard(worker)
+        before = self.received(worker)
         self.goes_on(while_, 30)
-        assert self.heard(worker) == before
+        assert self.received(worker) == before
 
     def port(self) -> int:
         return int((self._folder / "port").read_text())
@@ -107,20 +107,20 @@ def talk(tmp_path: Path, start: Start) -> tuple[Talk, LocalCluster]:
     return talk, cluster
 
 
-def test_partitioned_worker_is_heard_by_nobody_but_itself(talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn) -> None:
-    said, cluster = talk
+def test_partitioned_worker_reaches_nobody_but_itself(talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn) -> None:
+    talking, cluster = talk
     chaos = chaos_in(cluster)
     chaos.begin("partition", "job-cpu-1")
-    said.is_silent("job-cpu-1", while_="job-cpu-2")
-    said.goes_on("job-cpu-1.itself")
-    said.more("job-cpu-1")
-    said.is_silent("job-cpu-1.again", while_="job-cpu-2")
+    talking.is_silent("job-cpu-1", while_="job-cpu-2")
+    talking.goes_on("job-cpu-1.itself")
+    talking.more("job-cpu-1")
+    talking.is_silent("job-cpu-1.again", while_="job-cpu-2")
     assert chaos.end("job-cpu-1", UNDOES["heal"]) == ("partition",)
-    said.goes_on("job-cpu-1")
-    eventually(lambda: said.heard("job-cpu-1.again") > 0)
-    assert not said.closed()
+    talking.goes_on("job-cpu-1")
+    eventually(lambda: talking.received("job-cpu-1.again") > 0)
+    assert not talking.closed()
     chaos.begin("kill", "job-cpu-1")
-    eventually(said.closed)  # no duplicate of its sockets keeps its connections open
+    eventually(talking.closed)  # no duplicate of its sockets keeps its connections open
 
 
 def silent(cluster: LocalCluster, name: str) -> int:
@@ -148,16 +148,16 @@ def test_partition_silences_both_ends_and_leaves_nothing(talk: tuple[Talk, Local
 
 
 def test_partitioned_worker_takes_no_connections(talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn) -> None:
-    said, cluster = talk
+    talking, cluster = talk
     chaos = chaos_in(cluster)
     chaos.begin("partition", "job-cpu-0")
     with pytest.raises(TimeoutError):
-        socket.create_connection(("127.0.0.1", said.port()), timeout=0.2)
+        socket.create_connection(("127.0.0.1", talking.port()), timeout=0.2)
     chaos.begin("partition", "job-cpu-2")
     chaos.end("job-cpu-0", UNDOES["heal"])
-    said.goes_on("job-cpu-1")
-    said.is_silent("job-cpu-2", while_="job-cpu-1")
-    with socket.create_connection(("127.0.0.1", said.port()), timeout=30) as connection:
+    talking.goes_on("job-cpu-1")
+    talking.is_silent("job-cpu-2", while_="job-cpu-1")
+    with socket.create_connection(("127.0.0.1", talking.port()), timeout=30) as connection:
         connection.sendall(b"x")
         assert connection.recv(1) == b"x"
 
@@ -165,7 +165,7 @@ def test_partitioned_worker_takes_no_connections(talk: tuple[Talk, LocalCluster]
 def test_what_a_machine_lacks_for_a_partition_is_named(
     talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, cluster = talk
+    talking, cluster = talk
     chaos = chaos_in(cluster)
     monkeypatch.setattr(sockets, "PIDFD_GETFD", 99_999)
     with pytest.raises(ChaosError, match=r"job-cpu-1: .* no pidfd_getfd.* Linux 5\.6"):
@@ -178,7 +178,7 @@ def test_what_a_machine_lacks_for_a_partition_is_named(
     with pytest.raises(ChaosError, match=r"job-cpu-1: .*Operation not permitted.*SYS_PTRACE"):
         chaos.begin("partition", "job-cpu-1")
     assert chaos.standing == ()
-    said.goes_on("job-cpu-1")
+    talking.goes_on("job-cpu-1")
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
