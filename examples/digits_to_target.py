@@ -9,7 +9,7 @@ from heterotrain.workloads.digits import DigitsCNN, digits
 
 
 class Shifted(Dataset):
-    """Digits, each moved by up to a pixel; anew in each epoch, but the same whichever worker loads it."""
+    """Digits, each moved by up to a pixel; again in each epoch, but the same whichever worker loads it."""
 
     def __init__(self) -> None:
         self.digits = digits()

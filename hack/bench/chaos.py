@@ -20,7 +20,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from chaos_job import Outcome, Setting, run, undisturbed
+from chaos_findings import Outcome
+from chaos_job import Setting
+from chaos_run import run, undisturbed
 from chaos_schedule import PlannedFault, schedule, variant
 from recorded_elastic import this_machine
 from rich.console import Console

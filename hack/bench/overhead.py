@@ -1,14 +1,14 @@
 """What the library costs: three equal workers, with it and under plain DistributedDataParallel, alternating.
 
-Both arms run in the same three processes, in blocks of steps, in the order A B, B A, A B, ...; a round is one block of
-each. Processes of their own for each arm would differ in start-up, in how warm they are, in where their memory lies,
-and by minutes in time; identical arms then differ by more than the cost that is sought. Here both share all of that,
-so a round's ratio holds the library alone. What only one arm needs rests while the other runs: the metrics are read
+Both loops run in the same three processes, in blocks of steps, in the order A B, B A, A B, ...; a round is one block of
+each. Processes of their own for each loop would differ in start-up, in how warm they are, in where their memory lies,
+and by minutes in time; identical loops then differ by more than the cost that is sought. Here both share all of that,
+so a round's ratio holds the library alone. What only one loop needs rests while the other runs: the metrics are read
 once a second, as the operator would, but only in the library's blocks. The library writes its step records, watches
 its plan and reduces its signals; it writes no checkpoints.
 
 The second figure, CPU seconds, is less noisy than time on a shared machine, and under a CPU quota it is what time is
-made of. The ratio of neighbouring blocks of the same arm says how much of a difference is the machine's.
+made of. The ratio of neighbouring blocks of the same loop says how much of a difference is the machine's.
 
 `--parts` shows in which parts of the library the main thread's CPU time goes; `--ranks` what bookkeeping costs one
 worker of a large group, whose other members are simulated.
@@ -60,10 +60,10 @@ SCRIPT = Path(__file__).with_name("overhead_worker.py")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One arm's part of a round: mean and median seconds of a step, and CPU seconds per step of all workers, in all
+    """One loop's part of a round: mean and median seconds of a step, and CPU seconds per step of all workers, in all
     threads and in their main threads."""
 
-    arm: str
+    loop: str
     mean_seconds: float
     median_seconds: float
     cpu_seconds: float
@@ -72,10 +72,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A figure of both arms: medians over the rounds, quartiles in the same unit, and the cost as a fraction.
+    """A figure of both loops: medians over the rounds, quartiles in the same unit, and the cost as a fraction.
 
     `cost` is the median of the rounds' ratios less one, `cost_interval` its 95 % bootstrap interval, `noise` the
-    median deviation from one of the ratio of neighbouring blocks of the same arm.
+    median deviation from one of the ratio of neighbouring blocks of the same loop.
     """
 
     figure: str
@@ -180,15 +180,15 @@ def read_blocks(folder: Path) -> tuple[list[Block], list[tuple[str, list[Part]]]
     ]
     blocks, parts = [], []
     for same in zip(*per_rank, strict=True):
-        arm = same[0]["arm"]
+        loop = same[0]["loop"]
         if "parts" in same[0]:
-            parts += [(arm, [Part(**part) for part in one["parts"]]) for one in same]
+            parts += [(loop, [Part(**part) for part in one["parts"]]) for one in same]
             continue
         step_seconds = [seconds for one in same for seconds in one["step_seconds"]]
         steps = len(same[0]["step_seconds"])
         blocks.append(
             Block(
-                arm=arm,
+                loop=loop,
                 mean_seconds=statistics.fmean(step_seconds),
                 median_seconds=statistics.median(step_seconds),
                 cpu_seconds=sum(one["cpu_seconds"] for one in same) / steps,
@@ -199,8 +199,8 @@ def read_blocks(folder: Path) -> tuple[list[Block], list[tuple[str, list[Part]]]
 
 
 def compare(figure: str, blocks: Sequence[Block], value: Callable[[Block], float]) -> Comparison:
-    """Compare the arms round by round; a round is two neighbouring blocks, one of each arm."""
-    rounds = [{block.arm: value(block) for block in blocks[i : i + 2]} for i in range(0, len(blocks), 2)]
+    """Compare the loops round by round; a round is two neighbouring blocks, one of each loop."""
+    rounds = [{block.loop: value(block) for block in blocks[i : i + 2]} for i in range(0, len(blocks), 2)]
     ratios = [each[LIBRARY] / each[PLAIN] for each in rounds]
     generator = random.Random(0)
     medians = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
@@ -272,7 +272,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="N,M",
         help="show instead what bookkeeping costs one worker of so many; the others are simulated",
     )
-    parser.add_argument("--rounds", type=int, help="pairs of blocks, one of each arm (32; at least 3)")
+    parser.add_argument("--rounds", type=int, help="pairs of blocks, one of each loop (32; at least 3)")
     parser.add_argument("--steps", type=int, help="steps of a block (20; 100 with --parts)")
     parser.add_argument("--cpu", type=float, default=0.5, help="CPU limit of each of the three workers, cores (0.5)")
     # 50 (and 5) divide the digits' 1,500 samples among three workers without a smaller step at an epoch's end.
@@ -332,7 +332,7 @@ def _gang(options: argparse.Namespace) -> tuple[dict[str, Any], list[Table]]:
         "comparisons": [dataclasses.asdict(each) for each in comparisons],
         "blocks": [dataclasses.asdict(each) for each in blocks],
     }
-    # Noise is the median difference of neighbouring blocks of the same arm.
+    # Noise is the median difference of neighbouring blocks of the same loop.
     title = f"{WORKERS} workers of {options.cpu:g} cores ({mechanism.name}), {options.rounds} rounds of "
     title += f"2 x {options.steps} steps; medians (and quartiles) over the rounds"
     tables = [render(comparisons, title)]

@@ -1,6 +1,6 @@
 """Where the CPU time of a worker's main thread goes, per step, by part of the library.
 
-The library's own functions are wrapped, and those of torch that both arms call. The time of a part is its own: what it
+The library's own functions are wrapped, and those of torch that both loops call. The time of a part is its own: what it
 calls in another part counts there. The clock is read at each call, which takes longer than many of them do; how long is
 measured first, and subtracted. What other threads do meanwhile (gloo's, the metrics server's) is in no part.
 """
@@ -24,7 +24,7 @@ PLAIN, LIBRARY = "plain", "heterotrain"
 SCRIPT = "the script's loop"
 CALIBRATION_CALLS = 20_000
 
-# Functions by part, as MODULE:NAME or MODULE:CLASS.NAME. Both arms call torch's.
+# Functions by part, as MODULE:NAME or MODULE:CLASS.NAME. Both loops call torch's.
 TORCH = {
     "torch: data loader": (
         "torch.utils.data.dataloader:DataLoader.__iter__",
@@ -101,7 +101,7 @@ PARTS = TORCH | HETEROTRAIN
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part in one arm: microseconds of the main thread per step, and calls per step."""
+    """One part in one loop: microseconds of the main thread per step, and calls per step."""
 
     name: str
     microseconds: float
@@ -259,15 +259,15 @@ class PartCost:
 
 
 def summarise(blocks: Iterable[tuple[str, Iterable[Part]]]) -> list[PartCost]:
-    """The parts of all blocks, each given with its arm, in the order of `PARTS`."""
+    """The parts of all blocks, each given with its loop, in the order of `PARTS`."""
     totals: dict[str, defaultdict[str, float]] = {PLAIN: defaultdict(float), LIBRARY: defaultdict(float)}
     calls: defaultdict[str, float] = defaultdict(float)
     number: Counter[str] = Counter()
-    for arm, parts in blocks:
-        number[arm] += 1
+    for loop, parts in blocks:
+        number[loop] += 1
         for part in parts:
-            totals[arm][part.name] += part.microseconds
-            if arm == LIBRARY:
+            totals[loop][part.name] += part.microseconds
+            if loop == LIBRARY:
                 calls[part.name] += part.calls
     order = [SCRIPT, *PARTS]
     return [

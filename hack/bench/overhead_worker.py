@@ -1,6 +1,6 @@
 """One of the benchmark's workers: a script with the library and a stock one, taking turns in this process.
 
-Each arm is a generator that yields after every step, so its loop reads as a user's script would. The plain arm gets
+Each loop is a generator that yields after every step, so it reads as a user's script would. The plain loop gets
 what the library asks of DistributedDataParallel, one large bucket and gradients as views into it, so that the
 difference is the library itself, not these settings.
 """
@@ -71,12 +71,12 @@ def plain(width: int, batch_size: int) -> Iterator[None]:
             yield
 
 
-def measure(arm: Iterator[None], steps: int) -> dict[str, Any]:
+def measure(loop: Iterator[None], steps: int) -> dict[str, Any]:
     """Seconds of each step; CPU seconds of all of them, of this process (all its threads) and of this thread."""
     cpu_begin, main_begin = time.process_time(), time.thread_time()
     stamps = [time.perf_counter()]
     for _ in range(steps):
-        next(arm)
+        next(loop)
         stamps.append(time.perf_counter())
     return {
         "main_cpu_seconds": time.thread_time() - main_begin,
@@ -85,11 +85,11 @@ def measure(arm: Iterator[None], steps: int) -> dict[str, Any]:
     }
 
 
-def measure_parts(arm: Iterator[None], steps: int, watch: Stopwatch) -> dict[str, Any]:
+def measure_parts(loop: Iterator[None], steps: int, watch: Stopwatch) -> dict[str, Any]:
     """The parts of this thread's CPU time."""
     watch.start()
     for _ in range(steps):
-        next(arm)
+        next(loop)
     return {"parts": [dataclasses.asdict(part) for part in watch.stop(steps)]}
 
 
@@ -111,20 +111,20 @@ def main(
     dist.init_process_group("gloo", init_method=f"file://{folder}/plain-group", rank=rank, world_size=WORKERS)
     watch = watch_parts() if parts else None
     library = with_library(session, width)
-    arms = {PLAIN: plain(width, batch_size), LIBRARY: library}
-    for arm in arms.values():
-        measure(arm, warm_up_steps)
+    loops = {PLAIN: plain(width, batch_size), LIBRARY: library}
+    for loop in loops.values():
+        measure(loop, warm_up_steps)
     with (folder / f"blocks-{rank}.jsonl").open("w") as lines:
         for number in range(rounds):
-            order = list(arms) if number % 2 == 0 else list(reversed(arms))
+            order = list(loops) if number % 2 == 0 else list(reversed(loops))
             for name in order:
                 if rank == 0:
                     (folder / "block").write_text(f"{name}, round {number + 1} of {rounds}")
-                lines.write(json.dumps({"arm": name, **measure(arms[name], steps)}) + "\n")
+                lines.write(json.dumps({"loop": name, **measure(loops[name], steps)}) + "\n")
             if watch is None:
                 continue
             for name in order:
-                lines.write(json.dumps({"arm": name, **measure_parts(arms[name], steps, watch)}) + "\n")
+                lines.write(json.dumps({"loop": name, **measure_parts(loops[name], steps, watch)}) + "\n")
     if next(library, "ended") != "ended":
         raise RuntimeError("the job did not end with the last round")
     dist.destroy_process_group()

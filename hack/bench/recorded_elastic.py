@@ -89,8 +89,8 @@ def _handover(document: Document) -> str:
         for row in document["rows"]
     ]
     headings = ("holders", "takers", "in pairs, ms", "by a broadcast, ms", "taken")
-    said = f"A state of {document['megabytes']} MB, medians of {document['times']}. "
-    return _table(headings, 0, rows) + "\n\n" + said + _machine(document)
+    summary = f"A state of {document['megabytes']} MB, medians of {document['times']}. "
+    return _table(headings, 0, rows) + "\n\n" + summary + _machine(document)
 
 
 def chaos(documents: Sequence[Document]) -> str:
@@ -104,8 +104,8 @@ def _chaos(document: Document) -> str:
     rows = [[verb, str(count)] for verb, count in sorted(faults.items())]
     worst = max((run["difference"] for run in runs if run["difference"] is not None), default=float("nan"))
     failed = ", ".join(map(str, document["failed"])) or "none"
-    said = (
+    summary = (
         f"{len(runs)} jobs of {document['setting']['workers']} workers, {faults.total()} faults. Jobs that did not end "
         f"as the undisturbed run, by seed: {failed}. Weights differ from its by {worst:.0e} at most. "
     )
-    return _table(("fault", "times"), 1, rows) + "\n\n" + said + _machine(document)
+    return _table(("fault", "times"), 1, rows) + "\n\n" + summary + _machine(document)

@@ -20,7 +20,7 @@ def _replacement(document: Document) -> str:
         for each in document["survivors"]
     )
     machine = document["machine"]
-    said = (
+    summary = (
         f"Kubernetes {document['kubernetes']}, {machine['cpus']} CPUs, of which the load was {machine['load']:g}. "
         f"At the swap those that stay stood still: {stood}. The last step of `{document['straggler']}` was "
         f"{document['last_step_of_straggler']}, the first one of `{document['newcomer']}` "
@@ -28,7 +28,7 @@ def _replacement(document: Document) -> str:
     )
     events = [f"{each['seconds']:5.0f} s  {each['reason']}: {each['message']}" for each in document["events"]]
     pods = [f"{each['seconds']:5.0f} s  {each['line']}" for each in document["pods"]]
-    return "\n\n".join([said, _block("the job's events", events), _block("kubectl get pods --watch", pods)])
+    return "\n\n".join([summary, _block("the job's events", events), _block("kubectl get pods --watch", pods)])
 
 
 def _block(title: str, lines: Sequence[str]) -> str:

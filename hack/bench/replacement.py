@@ -79,9 +79,9 @@ def pods_watched(job: JobOnCluster) -> Iterator[list[tuple[float, str]]]:
 
 
 def moment(event: Document) -> float:
-    """When an event was told."""
-    said = event.get("eventTime") or event.get("firstTimestamp") or event["metadata"]["creationTimestamp"]
-    return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()
+    """When an event was reported."""
+    at = event.get("eventTime") or event.get("firstTimestamp") or event["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
 def recorded() -> Document:

@@ -153,7 +153,7 @@ class Operator:
             monotonic=time.monotonic,
         )
         self._threads = ThreadPoolExecutor(1)
-        self._told = ""
+        self._published = ""
 
     async def round(self) -> None:
         """One round; a new plan reaches the workers."""
@@ -162,8 +162,8 @@ class Operator:
         await self._rounds.once(self._body, self._pods, versions, self._in_thread)
         stored = self.shelf.objects.get(("ConfigMap", plan_name(JOB)))
         plan = (stored or {}).get("data", {}).get(contract.PLAN_FILE, "")
-        if plan != self._told:
-            self._told = plan
+        if plan != self._published:
+            self._published = plan
             self._publish(plan)
 
     async def read(self) -> None:
@@ -238,10 +238,10 @@ def main(arguments: Sequence[str]) -> int:
         [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdin is not None and child.stdout is not None
-        told = child.stdin
+        plans = child.stdin
 
         def publish(plan: str) -> None:
-            print(json.dumps(json.loads(plan)), file=told, flush=True)
+            print(json.dumps(json.loads(plan)), file=plans, flush=True)
 
         contract.DEFAULT_METRICS_PORT = int(child.stdout.readline())  # every pod of a cluster has the same
         try:

@@ -1,7 +1,7 @@
 """What `simulated.py` simulates: laws of time, noises and events, each at any number of workers.
 
 A quarter of the workers is the reference, others take 1.5, 2 and 4 times as long (three workers: 1, 2 and 4 times). A
-step has 32 samples for each worker. Nobody but `Static` is told a CPU limit, except where limits are what it is about.
+step has 32 samples for each worker. No policy but `Static` knows a CPU limit, except where limits are what it is about.
 """
 
 from __future__ import annotations

@@ -336,8 +336,8 @@ def _ablation(document: Document) -> str:
         "hurts",
     )
     sizes = " and ".join(map(str, document["workers"]))
-    said = f"Simulated, {len(document['cases'])} scenarios with {sizes} workers, {document['seeds']} seeds each."
-    return markdown(headings, lines) + "\n\n" + said
+    summary = f"Simulated, {len(document['cases'])} scenarios with {sizes} workers, {document['seeds']} seeds each."
+    return markdown(headings, lines) + "\n\n" + summary
 
 
 TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {

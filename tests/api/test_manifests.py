@@ -75,7 +75,7 @@ def test_defaults_of_the_crd_equal_those_of_the_models(
     assert defaulted(good)["spec"] == of_models["spec"]
 
 
-def test_all_problems_are_told_at_once(changed: Change) -> None:
+def test_all_problems_are_reported_at_once(changed: Change) -> None:
     document = changed(
         {
             "spec.workerGroups[0].replica": 3,
@@ -234,7 +234,7 @@ def test_groups_say_their_own_replicas_where_the_job_says_none(good: Document) -
     assert spec.sized_groups == spec.worker_groups
 
 
-def test_job_of_several_groups_is_told_only_that_replicas_are_for_one(
+def test_of_a_job_of_several_groups_it_is_reported_only_that_replicas_are_for_one(
     changed: Change, admit: Callable[..., list[str]]
 ) -> None:
     document = changed({"spec.replicas": 9})
@@ -281,7 +281,7 @@ def test_file_that_holds_no_manifest_is_refused(tmp_path: Path, text: str, reaso
     assert str(caught.value).startswith(str(tmp_path / "job.yaml"))
 
 
-def test_all_repeated_keys_are_told_at_once(tmp_path: Path) -> None:
+def test_all_repeated_keys_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         _load(tmp_path, "a: 1\na: 2\nb:\n  c: 1\n  c: 1\n")
     assert len(caught.value.problems) == 2

@@ -124,7 +124,7 @@ def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
     assert (job.heartbeat_timeout_seconds, job.progress_timeout_seconds) == (2.0, 20.0)
 
 
-def test_trainers_are_told_what_the_job_says(changed: Change) -> None:
+def test_trainers_learn_what_the_job_says(changed: Change) -> None:
     job = parse_manifest(
         changed(
             {
@@ -161,7 +161,7 @@ def test_defaults_of_the_resource_are_those_of_the_contract(good: Document) -> N
     assert training_config(parse_manifest(good), "fast") == TrainingConfig(epochs=5)
 
 
-def test_trainers_of_an_older_image_are_told_nothing_that_they_do_not_know(good: Document, changed: Change) -> None:
+def test_trainers_of_an_older_image_are_sent_nothing_that_they_do_not_know(good: Document, changed: Change) -> None:
     newer = {"last_step", "backend"}
     assert not newer & json.loads(training_config(parse_manifest(good), "fast").to_json()).keys()
     job = parse_manifest(changed({"spec.training.lastStep": "Drop", "spec.training.backend": "gloo"}))

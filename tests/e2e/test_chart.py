@@ -122,7 +122,7 @@ OPERATOR = {
 """The operator as a NetworkPolicyPeer."""
 
 
-def test_operator_is_told_where_it_is_and_what_to_watch() -> None:
+def test_operator_learns_where_it_is_and_what_to_watch() -> None:
     (deployment,) = of_kind(render(CHART, 'watchNamespaces=["a","b"]', 'logLevel="debug"'), "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     environment = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}

@@ -40,7 +40,7 @@ NAMES = ("digits-cpu-0", "digits-cpu-1")
 
 
 @pytest.mark.parametrize("arguments", [["check", "rules", str(RULES)], ["test", "rules", str(ALERTS_TOLD)]])
-def test_prometheus_itself_takes_the_alerts_and_they_fire_as_told(arguments: list[str]) -> None:
+def test_prometheus_itself_takes_the_alerts_and_they_fire_as_written(arguments: list[str]) -> None:
     run("promtool", *arguments)
 
 

@@ -139,7 +139,7 @@ def test_worker_that_raises_restarts_those_that_need_it_and_is_counted(apply: Ap
     assert_resumed_from_checkpoint(failed, history)
 
 
-def test_worker_out_of_memory_is_told_so_and_ends_the_job_at_the_limit_of_its_place(apply: Apply) -> None:
+def test_worker_out_of_memory_is_reported_so_and_ends_the_job_at_the_limit_of_its_place(apply: Apply) -> None:
     fault = "hog = bytearray(1 << 30)"
     at = 40  # when the operator has seen that the worker trains
     hungry = apply(

@@ -150,7 +150,7 @@ async def test_invalid_job_says_so_once_and_is_steered_when_corrected(api: ApiSe
         assert "Invalid" not in {condition["type"] for condition in status_of(api)["conditions"]}
 
 
-async def test_name_that_something_else_has_is_told_of(api: ApiServer) -> None:
+async def test_name_that_something_else_has_is_reported(api: ApiServer) -> None:
     mine = api.put("configmaps", {"metadata": {"name": "digits-plan"}, "data": {"mine": "1"}})
     async with operator():
         api.put("heterotrainingjobs", JOB)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chaos_job import Expected, Setting, run, undisturbed
+from chaos_findings import Expected
+from chaos_job import Setting
+from chaos_run import run, undisturbed
 from chaos_schedule import schedule, variant
 
 pytestmark = pytest.mark.processes

@@ -134,7 +134,7 @@ def test_asking_often_does_not_ask_the_kernel_often(kernel: Kernel) -> None:
     assert kernel.asked == 2
 
 
-def test_steps_do_not_ask_the_kernel_and_another_plan_counts_anew(kernel: Kernel) -> None:
+def test_steps_do_not_ask_the_kernel_and_another_plan_counts_from_zero(kernel: Kernel) -> None:
     metrics = WorkerMetrics("job", "job-cpu-0", "cpu", lambda: False)
     plan = Plan(3, 1, "step", (Member("job-cpu-0", "u", "", "cpu", 100),))
     metrics.follow(plan, 0)

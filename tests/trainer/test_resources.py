@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain.reporting import cgroups, resources
+from heterotrain.reporting import resources
+from heterotrain.reporting.cgroups import own
 
 GIBIBYTE = 1 << 30
 NO_LIMIT_V1 = "9223372036854771712"
@@ -57,12 +58,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text + "\n")
             (file.parent / "cgroup.procs").touch()
-        cgroups.own_cgroup.cache_clear()
+        own.own_cgroup.cache_clear()
 
-    for module in (resources, cgroups):
+    for module in (resources, own):
         monkeypatch.setattr(module, "PROC", tmp_path / "proc")
     yield make
-    cgroups.own_cgroup.cache_clear()
+    own.own_cgroup.cache_clear()
 
 
 def container(version: int, files: dict[str, str]) -> tuple[str, str, dict[str, str]]:
@@ -211,14 +212,14 @@ def test_no_file_of_any_content_makes_reading_fail(
     with pytest.MonkeyPatch.context() as monkeypatch:
         root = tmp_path_factory.mktemp("machine")
         (root / "proc" / "self" / "task" / "7").mkdir(parents=True)
-        for module in (resources, cgroups):
+        for module in (resources, own):
             monkeypatch.setattr(module, "PROC", root / "proc")
         memberships, mounts, _ = container(version, {})
         surrogates = {"errors": "surrogatepass"}
         for file in ("cgroup", "mountinfo", "status", "task/7/schedstat", "task/7/children"):
             (root / "proc" / "self" / file).write_text(table, **surrogates)
-        cgroups.own_cgroup.cache_clear()
-        cgroups.own_cgroup()
+        own.own_cgroup.cache_clear()
+        own.own_cgroup()
         (root / "proc" / "self" / "cgroup").write_text(memberships)
         (root / "proc" / "self" / "mountinfo").write_text(mounts.format(root=root))
         for folder in ("cg", "cpu", "memory"):
@@ -226,8 +227,8 @@ def test_no_file_of_any_content_makes_reading_fail(
             (root / folder / "cgroup.procs").touch()
             for file in ("cpu.max", "cpu.stat", "cpu.pressure", "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.max"):
                 (root / folder / file).write_text(text, **surrogates)
-        cgroups.own_cgroup.cache_clear()
-        assert cgroups.own_cgroup() != cgroups.Version1(None, None), "its files are read"
+        own.own_cgroup.cache_clear()
+        assert own.own_cgroup() != own.NoCgroup(), "its files are read"
         figures = [
             resources.memory_bytes(),
             resources.memory_limit_bytes(),
@@ -237,7 +238,7 @@ def test_no_file_of_any_content_makes_reading_fail(
         ]
         assert all(figure is None or figure >= 0 for figure in figures)
         assert all(min(times) >= 0 for times in (resources.thread_times() or {}).values())
-    cgroups.own_cgroup.cache_clear()
+    own.own_cgroup.cache_clear()
 
 
 def test_every_threads_wait_for_the_cpu_is_read() -> None:

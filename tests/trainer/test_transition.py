@@ -30,7 +30,7 @@ def transition() -> tuple[Transition, list[str]]:
     return made, said
 
 
-def test_groups_that_are_made_anew_are_abandoned_first() -> None:
+def test_groups_that_are_made_again_are_abandoned_first() -> None:
     """A number that is never abandoned counts in majorities for good, with joiners that may be gone."""
     made, said = transition()
     assert made.next_attempt() == 1

@@ -32,7 +32,7 @@ class Clocks:
 
 
 @pytest.mark.parametrize("leapt", [700.0, -700.0])
-def test_leap_is_told_until_it_is_made_up_for(leapt: float) -> None:
+def test_leap_is_reported_until_it_is_made_up_for(leapt: float) -> None:
     clocks = Clocks()
     leaps = clocks.leaps()
     clocks.run(30, drift=leapt)

@@ -1,1 +1,1 @@
-"""The worlds that a job can live in, behind one port."""
+"""The backends that a job can run on, behind one port."""

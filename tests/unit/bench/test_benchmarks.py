@@ -268,7 +268,7 @@ def test_weights_sum_to_one_and_the_plain_mean_ignores_batches():
     assert weighting.weights((10, 30), weighting.PLAIN) == (0.5, 0.5)
 
 
-def test_weighting_is_told_after_some_epochs_and_at_the_end():
+def test_weighting_is_reported_after_some_epochs_and_at_the_end():
     outcomes = [
         {"level": 8, "split": "by label", "rule": rule, "seed": seed, "accuracies": [0.1, low + seed / 100, 0.9]}
         for rule, low in (("weighted", 0.8), ("plain", 0.6))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chaos_job import STEPS_OF_CALM, Job, Setting, open_at_end, samples_in, steps_in
+from chaos_findings import open_at_end, samples_in, steps_in
+from chaos_job import STEPS_OF_CALM, Job, Setting
 
 from heterotrain.contract import Member, Plan, StepRecord
 

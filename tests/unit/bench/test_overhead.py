@@ -180,13 +180,13 @@ def test_blocks_of_parts_are_kept_apart(tmp_path: Path):
     for rank in range(overhead.WORKERS):
         whole = {"step_seconds": [0.1, 0.3], "cpu_seconds": 0.2, "main_cpu_seconds": 0.1}
         parts = {"parts": [{"name": "commit", "microseconds": 5.0, "calls": 1.0}]}
-        lines = [{"arm": arm, **each} for each in (whole, parts) for arm in (PLAIN, LIBRARY)]
+        lines = [{"loop": loop, **each} for each in (whole, parts) for loop in (PLAIN, LIBRARY)]
         (tmp_path / f"blocks-{rank}.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
     blocks, found = overhead.read_blocks(tmp_path)
-    assert [block.arm for block in blocks] == [PLAIN, LIBRARY]
+    assert [block.loop for block in blocks] == [PLAIN, LIBRARY]
     assert blocks[0].cpu_seconds == pytest.approx(0.3)
     assert blocks[0].main_cpu_seconds == pytest.approx(0.15)
-    assert found == [(arm, [Part("commit", 5.0, 1.0)]) for arm in (PLAIN, LIBRARY) for _ in range(overhead.WORKERS)]
+    assert found == [(loop, [Part("commit", 5.0, 1.0)]) for loop in (PLAIN, LIBRARY) for _ in range(overhead.WORKERS)]
 
 
 def test_steps_are_small_where_parts_are_shown_unless_said_otherwise():
@@ -237,7 +237,7 @@ def test_it_runs_and_its_parts_are_what_a_step_takes():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [block["arm"] for block in document["blocks"]] == [PLAIN, LIBRARY, LIBRARY, PLAIN, PLAIN, LIBRARY]
+    assert [block["loop"] for block in document["blocks"]] == [PLAIN, LIBRARY, LIBRARY, PLAIN, PLAIN, LIBRARY]
     parts = {part["name"]: part for part in document["parts"]}
     # An exchange is not in every step, so its replica checksum may be in none of these.
     assert PARTS.keys() - parts.keys() <= {"replica checksum"}

@@ -50,7 +50,7 @@ def test_every_case_is_a_scenario_of_any_number_of_workers(case: Case):
         assert known == {case.limits}, "limits are stated only where they are what it is about"
 
 
-def test_static_is_told_how_fast_workers_are():
+def test_static_knows_how_fast_workers_are():
     scenario = CASE.scenario(8, "Static", 0)
     assert [group.cpu_limit for group in scenario.job.groups] == [4.0, 4 / 1.5, 2.0, 1.0]
     assert [group.replicas for group in scenario.job.groups] == [2, 2, 2, 2]

@@ -97,7 +97,7 @@ def test_no_kubeconfig_at_all_is_said(
     assert words in capsys.readouterr().err
 
 
-def test_pod_without_an_account_is_told_so(
+def test_pod_without_an_account_is_named_as_the_cause(
     config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
@@ -141,13 +141,13 @@ def test_cluster_that_speaks_no_tls_is_unreachable(
     assert "cannot be reached: " in capsys.readouterr().err
 
 
-def test_server_in_trouble_is_told(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_in_trouble_is_reported(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     api.broken = True
     assert main(["status", "--kubeconfig", str(config)]) == NO_CLUSTER
     assert "could not list heterotrainingjobs.heterotrain.dev in namespace team: 503" in capsys.readouterr().err
 
 
-def test_wrong_credentials_are_told(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_credentials_are_reported(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unauthorized = kubeconfig(tmp_path / "config.yaml", url, namespace="team", token="wrong")
     assert main(["status", "--kubeconfig", str(unauthorized)]) == NO_CLUSTER
     assert f"{url} does not accept the credentials (401 Unauthorized)" in capsys.readouterr().err
@@ -201,7 +201,7 @@ def test_missing_job_is_answered_with_those_there_are(
     assert capsys.readouterr().err == f"heterotrain {command}: {words}\n"
 
 
-def test_missing_job_is_told_without_the_right_to_look_elsewhere(
+def test_missing_job_is_reported_without_the_right_to_look_elsewhere(
     api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.forbidden = {f"{JOBS}:"}

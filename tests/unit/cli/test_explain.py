@@ -172,7 +172,7 @@ def test_several_stragglers_are_named_with_the_evidence_of_the_slowest(api: ApiS
     assert said.startswith("digits-g2-0, digits-g1-0; the slowest: digits-g1-0 takes 2 times as long ")
 
 
-def test_replacement_is_told_with_how_far_it_is(api: ApiServer, explain: Explain) -> None:
+def test_replacement_is_shown_with_how_far_it_is(api: ApiServer, explain: Explain) -> None:
     job = slowed("digits-g1-0")
     first, second, third = job.document["status"]["workers"]
     second["replacedBy"] = "digits-g1-1"
@@ -207,7 +207,7 @@ def test_replacement_is_told_as_a_story(api: ApiServer, explain: Explain) -> Non
     ]
 
 
-def test_workers_that_came_and_went_are_told_of_in_order(api: ApiServer, explain: Explain) -> None:
+def test_workers_that_came_and_went_are_listed_in_order(api: ApiServer, explain: Explain) -> None:
     job = trained()
     memory = replace(
         Memory.from_json(job.plan_map[MEMORY_KEY]),

@@ -170,7 +170,7 @@ def test_ages_are_short(seconds: float | None, text: str) -> None:
     assert wording.age(seconds) == text
 
 
-def test_evaluation_is_told(api: ApiServer, status: Status, digits: Trained) -> None:
+def test_evaluation_is_shown(api: ApiServer, status: Status, digits: Trained) -> None:
     document = {**digits.document, "status": {**digits.document["status"]}}
     metrics = [{"name": "accuracy", "value": 0.9753}, {"name": "f1", "value": 1}, {"name": "odd"}]
     document["status"]["evaluation"] = {"step": 50, "metrics": metrics}

@@ -231,3 +231,11 @@ class Job(Training):
         self.log(f"operator: {plan}")
         for machine in running:
             self.after(self.delay(), lambda machine=machine: self.give(machine, plan))
+
+
+def job_of(size: int) -> Job:
+    """A job without faults that has trained for a while."""
+    job = Job(3, size)
+    job.faulty = False
+    job.run(30)
+    return job

@@ -80,17 +80,17 @@ def test_joiner_alone_may_form_nothing():
 
 
 def test_refusal_proves_death_only_soon_after_what_the_peer_has_answered():
-    heard = Leases().hear("d", now=10.0, sent=500.0, echo=9.0)
+    heard = Leases().receive("d", now=10.0, sent=500.0, echo=9.0)
     assert heard.refuse("d", 12.9, 4.0).proven == {"d"}
     late = heard.refuse("d", 13.1, 4.0)
     assert (late.refused, late.proven) == ({"d"}, set())
 
 
 def test_answer_that_was_on_its_way_for_long_gives_no_lease():
-    assert not Leases().hear("d", now=100.0, sent=500.0, echo=9.0).refuse("d", 100.1, 4.0).proven
+    assert not Leases().receive("d", now=100.0, sent=500.0, echo=9.0).refuse("d", 100.1, 4.0).proven
 
 
-def test_port_of_a_worker_that_was_never_heard_may_only_not_be_open_yet():
+def test_port_of_a_worker_from_which_nothing_came_may_only_not_be_open_yet():
     assert not Leases().refuse("d", 1.0, 4.0).refused
 
 
@@ -101,7 +101,7 @@ def test_committed_step_is_an_answer_to_the_contribution_before_it():
 
 
 def test_worker_that_was_late_prolongs_no_lease():
-    leases = Leases().hear("d", now=10.0, sent=500.0, echo=9.0).grant(["d"], 10.0)
+    leases = Leases().receive("d", now=10.0, sent=500.0, echo=9.0).grant(["d"], 10.0)
     late = leases.restart(60.0)
     assert not late.is_silent("d", 64.0, 0.0, 5.0)
     assert not late.refuse("d", 60.0, 4.0).proven
@@ -109,12 +109,12 @@ def test_worker_that_was_late_prolongs_no_lease():
 
 
 def test_answer_that_waited_for_the_next_beat_binds_no_longer_than_one_at_once():
-    late, _ = Leases().hear("d", now=10.0, sent=500.0, echo=None).answer("d", 10.9)
+    late, _ = Leases().receive("d", now=10.0, sent=500.0, echo=None).answer("d", 10.9)
     assert late.owed(["d"], 10.9, 5.0) == (("d", pytest.approx(4.1)),)
 
 
 def test_frame_that_is_answered_again_prolongs_no_lease():
-    heard = Leases().hear("d", now=10.0, sent=500.0, echo=None)
+    heard = Leases().receive("d", now=10.0, sent=500.0, echo=None)
     once, echo = heard.answer("d", 10.0)
     again, echo_again = once.answer("d", 14.0)
     assert echo == echo_again == 500.0

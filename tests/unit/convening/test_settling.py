@@ -150,7 +150,7 @@ def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan()
     assert members_of(settle(meeting(here("c", number=number), plan=plan, number=number), LATE)) == "c"
 
 
-def test_word_of_a_plan_counts_after_a_change_to_the_one_before_was_made_anew():
+def test_word_of_a_plan_counts_after_a_change_to_the_one_before_was_made_again():
     """Numbers run ahead of plans nowhere, or what a plan says would be taken for older than the attempt."""
     broke = Number(2, 2)  # formed after the change to plan 2 was accepted, and broke
     change = Standing(Roster(Number.of_change(2, broke, 2), tuple("ab"), announcer="a"))

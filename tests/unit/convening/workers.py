@@ -10,7 +10,9 @@ from heterotrain.groups.convening.roster import Number, Roster, Standing
 from heterotrain.groups.convening.worker_state import Phase, Rules, State, beginning
 
 RULES = Rules(split=lambda members: "a plan")
-FIRST = Number(1, 1)
+FIRST, NEXT = Number(1, 1), Number(1, 2)
+ABC = Standing(Roster(FIRST, tuple("abc")))
+CHANGE = Roster(Number(2, 0), tuple("abj"), announcer="a")
 
 
 class Worker:
@@ -33,7 +35,7 @@ class Worker:
         self.all += self.actions
         return self
 
-    def hear(self, uid: str, message: p.Message, now: float | None = None, echo: float | None = None) -> Worker:
+    def receive(self, uid: str, message: p.Message, now: float | None = None, echo: float | None = None) -> Worker:
         """A frame of a peer, whose clock is ahead by 1,000 s."""
         if now is not None:
             self.tick_until(now)
@@ -65,7 +67,7 @@ class Worker:
 
 
 def training(me: str, members: str, *pending: Roster, number: Number = FIRST, linked: bool = True) -> Worker:
-    """A worker in a complete attempt since 0 s, with channels to all others, which it has just heard."""
+    """A worker in a complete attempt since 0 s, with channels to all others, from which something has just come."""
     others = [uid for uid in members if uid != me]
     state = replace(
         beginning(me, RULES, 0.0),
@@ -79,7 +81,7 @@ def training(me: str, members: str, *pending: Roster, number: Number = FIRST, li
     )
     worker = Worker(state)
     for uid in others:
-        worker.hear(uid, p.Alive(number))
+        worker.receive(uid, p.Alive(number))
     return worker
 
 

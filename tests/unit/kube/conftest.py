@@ -12,6 +12,7 @@ from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
+from unit.kube.worlds import World
 
 
 @pytest.fixture
@@ -34,3 +35,8 @@ def client(url: str, tmp_path: Path) -> Iterator[PatientClient]:
 @pytest.fixture
 def gateway(client: PatientClient) -> Gateway:
     return Gateway(client, fence=lambda: None, wrote=lambda verb, kind: None)
+
+
+@pytest.fixture
+def world(api: ApiServer, gateway: Gateway) -> World:
+    return World(api, gateway)

@@ -185,7 +185,7 @@ def test_pod_has_a_dns_name_of_its_own() -> None:
 # --- the container that trains
 
 
-def test_worker_is_told_who_it_is() -> None:
+def test_worker_learns_who_it_is() -> None:
     variables = environment(built())
     config = variables.pop(contract.ENV_CONFIG)
     assert TrainingConfig.from_json(config) == training_config(job(), "small")
@@ -206,7 +206,7 @@ def test_worker_is_told_who_it_is() -> None:
     assert uid in trainer(built())["env"]
 
 
-def test_worker_that_is_created_beside_training_is_told_to_warm_up_unless_its_template_says_otherwise() -> None:
+def test_worker_that_is_created_beside_training_is_to_warm_up_unless_its_template_says_otherwise() -> None:
     def told(**container: Any) -> str:
         return environment(build_pod(job(**container), JOB_UID, SMALL, beside_training=True))[contract.ENV_WARM_UP]
 
@@ -215,15 +215,15 @@ def test_worker_that_is_created_beside_training_is_told_to_warm_up_unless_its_te
     assert contract.ENV_WARM_UP not in environment(built())
 
 
-def test_a_global_batch_that_may_change_is_not_told() -> None:
+def test_a_global_batch_that_may_change_is_not_in_the_environment() -> None:
     assert contract.ENV_GLOBAL_BATCH_SIZE not in environment(built({"batching": {"fixedGlobalBatch": False}}))
 
 
-def test_nothing_told_depends_on_the_number_of_workers() -> None:
+def test_nothing_in_the_environment_depends_on_the_number_of_workers() -> None:
     assert built() == built(groups(replicas=7))
 
 
-def test_worker_without_a_cpu_limit_is_told_none() -> None:
+def test_worker_without_a_cpu_limit_learns_of_none() -> None:
     assert contract.ENV_CPU_LIMIT not in environment(built(resources=None))
 
 

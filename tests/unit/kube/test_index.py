@@ -23,7 +23,7 @@ def test_object_that_becomes_another_jobs_is_only_that_ones() -> None:
     assert (index.of(A), index.of(B)) == ([], ["pod"])
 
 
-def test_object_that_is_gone_is_nobodys_however_often_that_is_told() -> None:
+def test_object_that_is_gone_is_nobodys_however_often_that_is_reported() -> None:
     index = Index[str]()
     index.put(A, "1", "pod")
     for _ in range(2):

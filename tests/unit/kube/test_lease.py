@@ -148,7 +148,7 @@ def test_replica_paused_while_it_asked_does_not_lead(first: Replica, api: ApiSer
     assert first.ask()
 
 
-def test_lease_that_lapsed_and_came_back_is_told_of_as_lost_and_won(first: Replica) -> None:
+def test_lease_that_lapsed_and_came_back_is_reported_as_lost_and_won(first: Replica) -> None:
     first.ask()
     assert first.ask(RENEW_DEADLINE_SECONDS + 1)
     assert first.reported == [True, False, True]
@@ -187,7 +187,7 @@ def test_why_there_is_no_lease_is_logged_and_renewals_are_not(
     assert caplog.text == ""
 
 
-def test_running_replica_asks_at_once_and_ends_when_told(first: Replica) -> None:
+def test_running_replica_asks_at_once_and_ends_when_asked(first: Replica) -> None:
     thread = threading.Thread(target=first.leadership.run)
     thread.start()
     while not first.reported:

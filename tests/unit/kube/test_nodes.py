@@ -54,7 +54,7 @@ def test_answer_holds_for_a_moment_and_for_each_node_its_own(nodes: Nodes, api: 
     assert nodes.lost("n", 100.0 + FRESH_SECONDS)
 
 
-def test_nodes_that_must_not_be_read_are_not_lost_and_told_of_once(
+def test_nodes_that_must_not_be_read_are_not_lost_and_reported_once(
     nodes: Nodes, api: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = []

@@ -67,7 +67,7 @@ def test_emptied_map_holds_nothing_and_has_a_version(data: Document | None) -> N
     ],
     ids=["empty", "torn", "list", "deep", "newer", "sum", "long-number"],
 )
-def test_corrupt_plan_is_told_and_leaves_the_memory(text: str, problem: str) -> None:
+def test_corrupt_plan_is_reported_and_leaves_the_memory(text: str, problem: str) -> None:
     stored = read_plan_map(as_shown(build_plan_map(job(), JOB_UID, text, MEMORY.to_json())))
     assert stored.plan is None
     assert stored.plan_problem.startswith(problem)
@@ -85,7 +85,7 @@ def test_corrupt_plan_is_told_and_leaves_the_memory(text: str, problem: str) -> 
     ],
     ids=["schema", "words", "type", "huge", "deep"],
 )
-def test_corrupt_memory_is_told_and_leaves_the_plan(text: str, problem: str) -> None:
+def test_corrupt_memory_is_reported_and_leaves_the_plan(text: str, problem: str) -> None:
     stored = read_plan_map(as_shown(build_plan_map(job(), JOB_UID, PLAN.to_json(), text)))
     assert stored.memory is None
     assert stored.memory_problem.startswith(problem)

@@ -104,7 +104,7 @@ def test_figures_that_were_seen_last_stay_when_workers_end_before_they_were_writ
     world.workers.train(steps=80, slow=dict.fromkeys(NAMES, 2.0))
     world.round()
     assert written(api, "heterotrainingjobs") == []
-    world.workers.said.clear()
+    world.workers.reported.clear()
     api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
     world.round()
     assert [worker["ownMilliseconds"] for worker in world.status["workers"]] == [180, 180, 180]

@@ -33,7 +33,7 @@ def changed(case: Document) -> Document:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
-def test_state_of_a_pod_is_told(case: Document) -> None:
+def test_state_of_a_pod_is_reported(case: Document) -> None:
     facts = pod_facts(changed(case))
     assert {name: getattr(facts, name) for name in case["facts"]} == case["facts"]
 
@@ -130,7 +130,7 @@ def test_deleted_pod_is_disrupted_and_tells_when_its_grace_ends() -> None:
         ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
     ],
 )
-def test_disruption_is_told_in_the_words_of_who_disrupts(reason: str, message: str) -> None:
+def test_disruption_is_reported_in_the_words_of_who_disrupts(reason: str, message: str) -> None:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
     facts = pod_facts(pod({"status": {"conditions": [condition]}}))
     assert facts.disrupted

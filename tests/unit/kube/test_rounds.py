@@ -288,7 +288,7 @@ def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(steer: Callable[
     assert job.world.status["phase"] == "Created"
 
 
-def test_refusal_of_the_service_stays_in_the_status_and_is_told_once(
+def test_refusal_of_the_service_stays_in_the_status_and_is_reported_once(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:
     job = steer()
@@ -357,7 +357,7 @@ def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
     lagging = job.world.versions
     api.change("configmaps", "digits-plan", {"data": {"theirs": "1"}})
     job.world.workers.follow(job.world.plan)
-    job.world.workers.said.pop(NAMES[0])
+    job.world.workers.reported.pop(NAMES[0])
     api.change("pods", NAMES[0], {"status": {"phase": "Failed"}})
     assert job.once(lagging) == BUSY_SECONDS
     assert job.world.status["phase"] == "Running"

@@ -147,7 +147,7 @@ def test_text_that_an_older_operator_writes_beside_a_packed_memory_counts() -> N
     ],
     ids=["no-base64", "no-gzip", "nothing", "bomb"],
 )
-def test_packed_memory_that_is_none_is_told(packed: str, problem: str) -> None:
+def test_packed_memory_that_is_none_is_reported(packed: str, problem: str) -> None:
     stored = read_plan_map({"data": {MEMORY_KEY: ""}, "binaryData": {PACKED_MEMORY_KEY: packed}})
     assert stored.memory is None
     assert stored.memory_problem.startswith(problem)

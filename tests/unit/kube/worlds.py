@@ -41,29 +41,31 @@ JOB: Document = {
         "checkpoint": PATH,
     },
 }
+SCALED: Document = {"workerGroups": [{"name": "small", "replicas": 9, "template": TEMPLATE}], "replicas": 2}
+"""A job of one group, whose own replicas are without effect."""
 
 
 class Workers:
     """The source of metrics: what each worker says; those that are not in it are silent."""
 
     def __init__(self) -> None:
-        self.said: dict[str, WorkerMetrics] = {}
+        self.reported: dict[str, WorkerMetrics] = {}
         self.problem = ""
 
     async def read(self, job: HeteroTrainingJob, namespace: str, pods: Sequence[PodFacts], now: float) -> Reading:
         return self.reading(pods)
 
     def reading(self, pods: Sequence[PodFacts]) -> Reading:
-        return Reading({pod.name: self.said.get(pod.name) for pod in pods}, self.problem)
+        return Reading({pod.name: self.reported.get(pod.name) for pod in pods}, self.problem)
 
     def wait(self, *names: str) -> None:
         """They have joined, and wait for a plan."""
-        self.said |= {name: WorkerMetrics(plan_version=0, phase=PHASE_WAITING) for name in names}
+        self.reported |= {name: WorkerMetrics(plan_version=0, phase=PHASE_WAITING) for name in names}
 
     def follow(self, plan: Plan, *, own_seconds: float = 0.1, steps: int = 20) -> None:
         """All members train under the plan, and were measured."""
         for member in plan.members:
-            self.said[member.name] = WorkerMetrics(
+            self.reported[member.name] = WorkerMetrics(
                 plan_version=plan.version,
                 generation=plan.generation,
                 batch_size=member.batch_size,
@@ -79,16 +81,16 @@ class Workers:
 
     def train(self, *, steps: int = 10, slow: dict[str, float] | None = None) -> None:
         """So many steps more, each of a tenth of a second, of slow ones longer by a factor."""
-        for name, said in self.said.items():
+        for name, metrics in self.reported.items():
             own = 0.1 * (slow or {}).get(name, 1.0)
-            self.said[name] = replace(
-                said,
-                step=said.step + steps,
-                steps=said.steps + steps,
-                samples=said.samples + steps * said.batch_size,
-                own_seconds=said.own_seconds + own * steps,
-                own_seconds_squared=said.own_seconds_squared + own**2 * steps,
-                wait_seconds=said.wait_seconds + 0.01 * steps,
+            self.reported[name] = replace(
+                metrics,
+                step=metrics.step + steps,
+                steps=metrics.steps + steps,
+                samples=metrics.samples + steps * metrics.batch_size,
+                own_seconds=metrics.own_seconds + own * steps,
+                own_seconds_squared=metrics.own_seconds_squared + own**2 * steps,
+                wait_seconds=metrics.wait_seconds + 0.01 * steps,
             )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.chaos import Chaos
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.core.model import Decision
@@ -63,3 +64,17 @@ def nothing_stays_behind() -> Iterator[None]:
     mark = f"{leftovers.ENV_RUNNER}={os.getpid()}-"
     left = [pid for pid in leftovers.all_pids() for entry in leftovers.environment(pid) if entry.startswith(mark)]
     assert not [pid for pid in left if leftovers.alive(pid)]
+
+
+@pytest.fixture
+def chaos_in() -> Iterator[Callable[..., Chaos]]:
+    """Makes the chaos of a cluster; it is closed in the end."""
+    made: list[Chaos] = []
+
+    def make(cluster: LocalCluster, **options: Callable[[], float]) -> Chaos:
+        made.append(Chaos(cluster, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -96,3 +96,8 @@ def ended(cluster: LocalCluster) -> WorkerSeen:
     """The one worker, once it has ended."""
     eventually(lambda: only(cluster).exit_code is not None)
     return only(cluster)
+
+
+def log_says(cluster: LocalCluster, text: str, name: str = "job-cpu-0") -> None:
+    """Wait until a worker's log holds this text."""
+    eventually(lambda: text in cluster.log_file(name).read_text())

@@ -14,7 +14,7 @@ import pytest
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.limits import cgroup, duty_cycle
-from heterotrain_operator.clusters.local.limits.cgroup_v1 import LimitsV1
+from heterotrain_operator.clusters.local.limits.cgroup_v1.limits import LimitsV1
 from heterotrain_operator.clusters.local.limits.cgroup_v2 import LimitsV2
 from heterotrain_operator.clusters.local.limits.detect import MECHANISMS as KNOWN
 from heterotrain_operator.clusters.local.limits.detect import detect
@@ -167,7 +167,7 @@ def test_a_refused_cgroup_names_the_worker(name: str) -> None:
         MECHANISMS[name].create("no/folder", 0.5, None, leftovers.new_token())
 
 
-def test_version_2_is_told_quota_and_period_at_once(tmp_path: Path) -> None:
+def test_version_2_gets_quota_and_period_at_once(tmp_path: Path) -> None:
     limits = LimitsV2("worker", tmp_path)
     limits.set_cores(0.25)
     assert (tmp_path / "cpu.max").read_text() == "2500 10000"

@@ -63,7 +63,7 @@ def test_a_taken_port_is_not_free() -> None:
         (None, ["CPUQuota="]),
     ],
 )
-def test_a_scope_is_told_quota_and_period(cores: float | None, properties: list[str]) -> None:
+def test_a_scope_gets_quota_and_period(cores: float | None, properties: list[str]) -> None:
     assert cpu_properties(cores) == properties
 
 

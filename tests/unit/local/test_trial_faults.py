@@ -28,7 +28,7 @@ def faults(start: Callable[..., LocalCluster]) -> Iterator[TrialFaults]:
     found.close()
 
 
-def test_fault_is_answered_kept_and_told_once(faults: TrialFaults) -> None:
+def test_fault_is_answered_kept_and_reported_once(faults: TrialFaults) -> None:
     answer = faults.answer({"do": "stop", "worker": "cpu-0", "seconds": 60})
     assert (answer["worker"], answer["message"]) == (NAME, "job-cpu-0 is stopped for 60 s")
     assert faults.records == [FaultRecord(5.0, 0, NAME, "stop", 60.0)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from heterotrain.groups.peering.channel import Channel
+from heterotrain.groups.peering.frames import Frames, greeting
 from heterotrain.groups.peering.messages import Message
 from heterotrain.groups.peering.server import PeerServer
 
@@ -68,3 +70,18 @@ class Peer:
 def descriptors() -> int:
     """How many this process has."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def unproven(peer: Peer) -> socket.socket:
+    """A connection with a peer, over which nothing was said yet."""
+    return socket.create_connection(("127.0.0.1", peer.server.port), timeout=PATIENCE_SECONDS)
+
+
+def introduce(made: socket.socket, secret: str | None = SECRET, **other: Any) -> Frames:
+    """Do by hand what a peer does until its channel is open."""
+    frames = Frames(greeting("job", "x", other.get("uid", "uid of x")), secret, dials=True)
+    made.sendall(frames.hello())
+    while not frames.is_open:
+        list(frames.feed(made.recv(4096)))
+    made.sendall(b"".join(frames.seal(b"")))
+    return frames

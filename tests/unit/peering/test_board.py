@@ -21,8 +21,8 @@ def board() -> Board:
     return Board(NUMBER, ["u0", "u1", "u2"])
 
 
-class Told:
-    """What those who asked were told, by asker."""
+class Answered:
+    """What was answered to those who asked, by asker."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[tuple[bytes | None, ...]]] = {}
@@ -32,36 +32,36 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def answered() -> Answered:
+    return Answered()
 
 
-def test_all_who_asked_are_told_once_the_last_value_is_there(board: Board, told: Told) -> None:
+def test_all_who_asked_are_answered_once_the_last_value_is_there(board: Board, answered: Answered) -> None:
     board.put("k/1", b"one")
     for asker in "abb":
-        board.collect(ALL, asker, told(asker))
+        board.collect(ALL, asker, answered(asker))
     board.put("k/0", b"zero")
-    assert told.values == {}
+    assert answered.values == {}
     board.put("k/2", b"")
-    assert told.values == {asker: [(b"zero", b"one", b"")] for asker in "ab"}
-    board.collect(ALL, "c", told("c"))
-    assert told.values["c"] == [(b"zero", b"one", b"")]
+    assert answered.values == {asker: [(b"zero", b"one", b"")] for asker in "ab"}
+    board.collect(ALL, "c", answered("c"))
+    assert answered.values["c"] == [(b"zero", b"one", b"")]
 
 
-def test_one_key_is_asked_for_alone(board: Board, told: Told) -> None:
-    board.collect(Question("port", 0), "a", told("a"))
+def test_one_key_is_asked_for_alone(board: Board, answered: Answered) -> None:
+    board.collect(Question("port", 0), "a", answered("a"))
     board.put("port", b"29500")
-    assert told.values == {"a": [(b"29500",)]}
+    assert answered.values == {"a": [(b"29500",)]}
 
 
-def test_what_is_there_now_is_told_at_once(board: Board, told: Told) -> None:
+def test_what_is_there_now_is_answered_at_once(board: Board, answered: Answered) -> None:
     board.put("k/1", b"one")
-    board.collect(Question("k/", 3, now=True), "a", told("a"))
-    assert told.values == {"a": [(None, b"one", None)]}
+    board.collect(Question("k/", 3, now=True), "a", answered("a"))
+    assert answered.values == {"a": [(None, b"one", None)]}
     board.put("k/0", b"")
     board.put("k/2", b"")
-    board.collect(Question("k/", 3, now=True), "a", told("a"))
-    assert told.values["a"][1] == (b"", b"one", b"")
+    board.collect(Question("k/", 3, now=True), "a", answered("a"))
+    assert answered.values["a"][1] == (b"", b"one", b"")
 
 
 def test_a_value_is_written_once_and_does_not_change(board: Board) -> None:
@@ -71,33 +71,33 @@ def test_a_value_is_written_once_and_does_not_change(board: Board) -> None:
         board.put("k/0", b"other")
 
 
-def test_nothing_is_left_of_a_board_that_is_dropped(board: Board, told: Told) -> None:
+def test_nothing_is_left_of_a_board_that_is_dropped(board: Board, answered: Answered) -> None:
     board.put("k/0", b"zero")
-    board.collect(Question("k/0", 0), "b", told("b"))
-    board.collect(ALL, "a", told("a"))
+    board.collect(Question("k/0", 0), "b", answered("b"))
+    board.collect(ALL, "a", answered("a"))
     assert len(board) == 3
     assert board.drop() == {"a"}
     assert len(board) == 0
-    for act in (lambda: board.put("k/1", b""), lambda: board.collect(ALL, "a", told("a"))):
+    for act in (lambda: board.put("k/1", b""), lambda: board.collect(ALL, "a", answered("a"))):
         with pytest.raises(BoardError, match=r"the board of 3\.1 is dropped"):
             act()
 
 
-def test_what_is_kept_is_bounded(board: Board, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_bounded(board: Board, answered: Answered, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BoardError, match="no room for the 1048577 bytes of k"):
         board.put("k", bytes(MAX_VALUE_BYTES + 1))
     with pytest.raises(BoardError, match="asked for 4 values, and there are 3 members"):
-        board.collect(Question("k/", 4), "a", told("a"))
+        board.collect(Question("k/", 4), "a", answered("a"))
     for each in range(3 * 64):
         board.put(f"key {each}", b"")
     with pytest.raises(BoardError, match="no room"):
         board.put("one more", b"")
     for each in range(128):
-        board.collect(Question(f"never {each}", 0), "a", told("a"))
+        board.collect(Question(f"never {each}", 0), "a", answered("a"))
     with pytest.raises(BoardError, match="too many questions"):
-        board.collect(Question("never", 0), "a", told("a"))
+        board.collect(Question("never", 0), "a", answered("a"))
     for each in range(192):
-        board.collect(Question(f"key {each}", 0), "a", told("a"))
+        board.collect(Question(f"key {each}", 0), "a", answered("a"))
     assert len(board) <= 192 + 128 + 64
     monkeypatch.setattr(board_module, "MAX_BOARD_BYTES", 10)
     other = Board(NUMBER, ["u0"])

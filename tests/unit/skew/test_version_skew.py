@@ -160,7 +160,7 @@ def test_what_is_passed_over_in_a_cluster_is_refused_where_a_user_submits_it() -
 # --- what an older version will read of ours ---------------------------------------------------------------------
 
 
-def test_trainer_of_the_previous_version_knows_all_that_a_job_without_new_features_is_told() -> None:
+def test_trainer_of_the_previous_version_knows_all_that_a_job_without_new_features_sends_it() -> None:
     """It refuses a config with a field that it does not know."""
     known = {*json.loads(previous("config")), "backend", "endless"}
     told = json.loads(training_config(job(), "small").to_json())

@@ -9,24 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from heterotrain.contract import Member, Plan
 from heterotrain.groups.convening import protocol as p
-from heterotrain.groups.convening.machine import step
 from heterotrain.groups.convening.roster import Number, Roster
-from heterotrain.groups.convening.worker_state import (
-    Rules,
-    asks_peers,
-    beginning,
-    is_prepared,
-    listeners,
-    may_commit,
-    needing_all,
-)
+from heterotrain.groups.convening.worker_state import Rules, listeners
 from heterotrain.groups.joiners import Joiners
+from heterotrain.groups.links import Links
 from heterotrain.groups.peering.addresses import split_address
 from heterotrain.groups.peering.board_store import BoardStore, StoreError
 from heterotrain.groups.peering.boards import Boards
@@ -35,28 +26,16 @@ from heterotrain.groups.peering.event_loop import safely
 from heterotrain.groups.peering.messages import Begins, Frame, Joins, Left, Over, Prepare, Vouches
 from heterotrain.groups.peering.server import PeerServer
 from heterotrain.groups.peering.vouching import SUFFIX, Order
+from heterotrain.groups.stepping import Stepping
 from heterotrain.groups.voucher import Voucher
+from heterotrain.groups.waiting import JobOverError, MembershipError, Waiting
+
+__all__ = ["Assembly", "JobOverError", "MembershipError"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.05  # between two looks whether this worker was asked to stop
-_LEFT_SECONDS = 3.0
-_JOIN_SECONDS = 1.0  # between two words of a joiner
+_REACH_SECONDS = 1.05  # for the keeper of a board to answer
 _LEAVE_SECONDS = 1.0
-_TICK_SECONDS = 1.0
-
-
-class MembershipError(RuntimeError):
-    """This worker cannot train with the others; the text names who is missing."""
-
-
-class JobOverError(Exception):
-    """The job is done, and this worker, which waits to join, is not needed."""
-
-
-def now() -> float:
-    """Seconds of a clock that runs on while the process, or the machine, is stopped."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Assembly:
@@ -72,36 +51,31 @@ class Assembly:
         if is_local:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self.own = own
-        self._all_needed = rules.all_needed
-        self._state = beginning(own.uid, rules, now())
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._members: dict[str, Member] = {own.uid: own}
-        self._links: dict[str, list[Channel]] = {}
-        self._contributed = now()
-        self._commit: tuple[p.Committed, float] | None = None  # the newest, not told to the state machine yet
-        self._tick_at = float("inf")
-        self._form: tuple[p.Form, str] | None = None  # and who convened it
+        self._links = Links(own)
         self._cut: Callable[[str], None] | None = None
         self._cut_why = ""
-        self._missing: tuple[str, ...] = ()
-        self._out = ""
-        self._lost = False
-        self._is_over = False
-        self._left: dict[str, tuple[str, float]] = {}  # in which words, and when this worker learnt of it
         self._joiners = Joiners(self._lock)
-        self._offered: Prepare | Begins | None = None
         self._board: Number | None = None  # of the attempt that this worker convened last
-        self._is_closed = False
         self._server = PeerServer(job, own.name, own.uid, secret=secret, host=host if is_local else "", port=port)
         self._boards = Boards(self._server)
+        self._stepping = Stepping(
+            own.uid,
+            rules,
+            self._changed,
+            act=self._act,
+            at_tick=self._vouch,
+            call_later=self._server.call_later,
+        )
+        self._waiting = Waiting(self._changed, lambda: self._stepping.state, self._links.name)
         self._server.handle(Frame, self._receive)
-        self._server.handle(Joins, self._joiners.hear)
-        self._server.handle(Prepare, self._hear_offer)
-        self._server.handle(Begins, self._hear_offer)
-        self._server.handle(Left, self._hear_left)
-        self._server.handle(Over, self._hear_over)
-        self._server.handle(Vouches, self._hear_voucher)
+        self._server.handle(Joins, self._joiners.receive)
+        self._server.handle(Prepare, self._receive_offer)
+        self._server.handle(Begins, self._receive_offer)
+        self._server.handle(Left, self._receive_left)
+        self._server.handle(Over, self._receive_over)
+        self._server.handle(Vouches, self._receive_voucher)
         self._server.on_opened(self._opened)
         self._server.on_ended(self._ended)
         self._listeners: tuple[str, ...] = ()
@@ -117,7 +91,7 @@ class Assembly:
     def know(self, plan: Plan) -> None:
         """These members can be reached from now on."""
         with self._lock:
-            self._members |= {member.uid: member for member in plan.members}
+            self._links.know(plan)
 
     def begin(self, plan: Plan, *, starts: bool) -> None:
         """The first plan that this worker follows, or another one in its place before its members have met. If it
@@ -125,14 +99,14 @@ class Assembly:
         self.know(plan)
         uids = tuple(member.uid for member in plan.members)
         with self._lock:
-            self._form = self._offered = None
+            self._waiting.begin()
             if starts:
                 self._post(p.Plan(plan.generation, uids, starts=True))
             self._joiners.begin(plan.generation if starts else None)
 
     def read(self, plan: Plan) -> None:
         """This worker's own volume shows this plan, which may be news to the state machine."""
-        known = self._state.plan
+        known = self._stepping.state.plan
         if known is None or plan.generation > known.generation:
             self.know(plan)
             uids = tuple(member.uid for member in plan.members)
@@ -140,27 +114,20 @@ class Assembly:
 
     def contributes(self) -> None:
         """This worker begins to contribute to a step."""
-        self._contributed = now()
+        self._stepping.contributes()
 
     def committed(self, step: int) -> None:
         """So many steps are committed; before this worker contributes to the next one."""
-        with self._lock:
-            self._commit = p.Committed(step, self._contributed), now()
+        self._stepping.committed(step)
 
     def woke(self) -> float:
         """When this worker last was itself away for longer than a silence, as it knows now; only ever later."""
-        with self._lock:
-            if now() - self._state.pulse > self._state.rules.silence_seconds:
-                self._post(p.Tick())
-            return self._state.woke
+        return self._stepping.woke()
 
     def may_commit(self) -> bool:
         """Whether this worker is a member of an attempt in which it may commit a step, or write a checkpoint, now. If
         it was away, this waits until a peer says so, or until they have been silent for too long themselves."""
-        with self._changed:
-            while asks_peers(self._state):
-                self._changed.wait(_LOOK_SECONDS)
-            return may_commit(self._state, now())
+        return self._stepping.may_commit()
 
     def broken(self, step: int) -> None:
         """This worker has left its attempt, and commits nothing more in it."""
@@ -176,9 +143,7 @@ class Assembly:
 
     def stay_together(self) -> None:
         """From now on nobody is left behind: these members cannot go on without one that ends."""
-        with self._lock:
-            self._all_needed = True
-            self._state = needing_all(self._state)
+        self._stepping.need_all()
 
     def agreed(self, step: int) -> None:
         """This worker has the state that its attempt begins with."""
@@ -192,10 +157,8 @@ class Assembly:
 
         `within`: the attempt in which they are prepared, None on a joiner. Raises RuntimeError if that has ended.
         """
-        with self._lock:
-            self._post(p.Prepared(roster, within))
-            if not is_prepared(self._state, roster.number):
-                raise RuntimeError(f"the attempt in which {roster.number} was prepared has ended")
+        if not self._stepping.prepared(p.Prepared(roster, within)):
+            raise RuntimeError(f"the attempt in which {roster.number} was prepared has ended")
 
     def announced(self, number: Number) -> None:
         """This worker is about to announce the switch to groups that are made."""
@@ -222,9 +185,8 @@ class Assembly:
     def close(self, seconds: float = 0.0) -> None:
         """This worker's part has ended: listen no more."""
         with self._lock:
-            if self._is_closed:
+            if not self._stepping.close():
                 return
-            self._is_closed = True
             voucher, self._voucher = self._voucher, None
         self._server.close(seconds)
         if voucher is not None:
@@ -234,17 +196,17 @@ class Assembly:
 
     def member(self, uid: str) -> Member | None:
         """The worker with this UID, if any plan has named it."""
-        return self._members.get(uid)
+        return self._links.member(uid)
 
     @property
     def is_out(self) -> bool:
         """Whether a peer or the operator says that the others have gone on without this worker."""
-        return bool(self._out)
+        return self._waiting.is_out
 
     @property
     def number(self) -> Number | None:
         """That of the attempt in which this worker trains, or trained last."""
-        formed = self._state.standing.formed
+        formed = self._stepping.state.standing.formed
         return None if formed is None else formed.number
 
     def number_of_change(self, generation: int, tries: int) -> Number:
@@ -266,16 +228,7 @@ class Assembly:
         `deadline` is of `time.monotonic`. `check_stop` is called while waiting, and may raise. Raises MembershipError,
         naming who is missing.
         """
-        while True:
-            check_stop()
-            with self._changed:
-                self._check_hopes()
-                if self._form is not None:
-                    found, self._form = self._form, None
-                    return found
-                if time.monotonic() > deadline:
-                    raise MembershipError(f"gave up waiting for {self._who_is_missing()}")
-                self._changed.wait(_LOOK_SECONDS)
+        return self._waiting.await_form(deadline, check_stop)
 
     def await_offer(
         self, plan: Plan, deadline: float, check_stop: Callable[[], None]
@@ -283,61 +236,13 @@ class Assembly:
         """As a joiner, wait until the first member says under which number to make groups, or that the job only begins,
         or until the others form an attempt with this worker. Raises MembershipError; JobOverError if the job is
         done."""
-        keeper = plan.members[0]
-        spoke = float("-inf")
-        while True:
-            check_stop()
-            with self._changed:
-                self._check_hopes()
-                if self._is_over:
-                    raise JobOverError
-                if self._form is not None:
-                    found, self._form = self._form, None
-                    return found
-                offer = self._offered
-                if offer is not None and offer.generation == plan.generation:
-                    self._offered = None
-                    return offer
-                if time.monotonic() > deadline:
-                    raise MembershipError(f"gave up waiting for {keeper.name} to let this worker join")
-                if time.monotonic() > spoke + _JOIN_SECONDS:
-                    spoke = time.monotonic()
-                    self._speak(keeper, plan.generation)
-                self._changed.wait(_LOOK_SECONDS)
-
-    def _speak(self, keeper: Member, generation: int) -> None:
-        channel = self._link(keeper.uid) or self._server.dial(keeper.address, keeper.name, keeper.uid)
-        channel.send(Joins(generation))
-
-    def _check_hopes(self) -> None:
-        """Raises MembershipError if this worker's waiting cannot lead to anything. That a member has ended is told some
-        time later: the operator has seen its end by then, since it is the cause."""
-        if self._out:
-            raise MembershipError(self._out)
-        if self._lost:
-            raise MembershipError("nobody who lives has the job's state")
-        if not self._all_needed:
-            return
-        for uid in self._state.standing.everyone:
-            word, since = self._left.get(uid, ("", float("inf")))
-            if time.monotonic() > since + _LEFT_SECONDS:
-                raise MembershipError(f"{self._name(uid)} {word}")
-
-    def _who_is_missing(self) -> str:
-        state = self._state
-        number = state.promised
-        if state.convener not in (None, state.me):
-            return f"{self._name(str(state.convener))} to form attempt {number}"
-        missing = self._missing or tuple(
-            uid
-            for uid in state.standing.everyone
-            if uid != state.me and (uid not in state.met or state.met[uid].meet.number != number)
+        return self._waiting.await_offer(
+            plan, deadline, check_stop, ask=partial(self._ask_to_join, plan.members[0], plan.generation)
         )
-        return f"{', '.join(map(self._name, missing))} in attempt {number}"
 
-    def _name(self, uid: str) -> str:
-        member = self._members.get(uid)
-        return uid if member is None else member.name
+    def _ask_to_join(self, keeper: Member, generation: int) -> None:
+        channel = self._links.channel(keeper.uid) or self._dial(keeper)
+        channel.send(Joins(generation))
 
     # --- boards -------------------------------------------------------------------------------------------------
 
@@ -360,11 +265,12 @@ class Assembly:
                 return self._boards.store(number, world_size, None, seconds)
             except ValueError as error:
                 raise StoreError(str(error)) from error
-        channel = self._link(keeper)
+        channel = self._links.channel(keeper)
         if channel is None:
-            member = self._members[keeper]
-            channel = self._server.dial(member.address, member.name, member.uid)
-            if not channel.wait_open(_JOIN_SECONDS + _LOOK_SECONDS):
+            member = self._links.member(keeper)
+            assert member is not None, "a plan has named whoever keeps a board"
+            channel = self._dial(member)
+            if not channel.wait_open(_REACH_SECONDS):
                 raise StoreError(f"cannot reach {member.name}: {channel.why}")
         return self._boards.store(number, world_size, channel, seconds)
 
@@ -385,134 +291,101 @@ class Assembly:
         if uid.endswith(SUFFIX):
             return
         with self._lock:
-            self._links.setdefault(uid, []).append(channel)
+            self._links.opened(channel)
             self._post(p.Connected(uid))
 
     def _ended(self, channel: Channel) -> None:
         with self._lock:
             if channel.has_opened:
-                uid = channel.peer.uid
                 self._joiners.forget(channel)
-                left = [each for each in self._links.get(uid, []) if each is not channel]
-                if left:
-                    self._links[uid] = left
-                elif self._links.pop(uid, None):
-                    self._post(p.Closed(uid))
+                if self._links.ended(channel):
+                    self._post(p.Closed(channel.peer.uid))
             elif channel.dials:
                 _, uid = channel.expected
                 self._post(p.Refused(uid) if channel.end is End.REFUSED else p.Unreachable(uid))
-                # Of others the operator hears when their machines are lost, too, which it learns of later.
-                if uid in self._state.leases.refused and uid in self._state.standing.everyone[:1]:
-                    self._left.setdefault(uid, ("has ended", time.monotonic()))
+                # The operator learns of the end of others also when their machines are lost, and then later.
+                state = self._stepping.state
+                if uid in state.leases.refused and uid in state.standing.everyone[:1]:
+                    self._waiting.ended(uid)
 
     def _receive(self, channel: Channel, frame: Frame) -> None:
         self._post(p.Received(channel.peer.uid, frame.message, frame.sent, frame.echo))
 
-    def _hear_voucher(self, channel: Channel, message: Vouches) -> None:
+    def _receive_voucher(self, channel: Channel, message: Vouches) -> None:
         if channel.peer.uid.endswith(SUFFIX):
             self._post(p.Vouched(channel.peer.uid.removesuffix(SUFFIX)))
 
-    def _hear_offer(self, channel: Channel, offer: Prepare | Begins) -> None:
+    def _receive_offer(self, channel: Channel, offer: Prepare | Begins) -> None:
         with self._changed:
-            self._offered = offer
+            self._waiting.offered(offer)
             self._changed.notify_all()
 
-    def _hear_over(self, channel: Channel, message: Over) -> None:
+    def _receive_over(self, channel: Channel, message: Over) -> None:
         with self._changed:
-            self._is_over = True
+            self._waiting.over()
             self._changed.notify_all()
 
-    def _hear_left(self, channel: Channel, message: Left) -> None:
+    def _receive_left(self, channel: Channel, message: Left) -> None:
         with self._lock:
-            word = f"left: {message.why}"
-            known = self._left.get(message.uid)
-            if message.uid in self._members and (known is None or known[0] != word):
-                self._left[message.uid] = word, time.monotonic()
+            if self._links.member(message.uid) is not None and self._waiting.left(message.uid, message.why):
                 self._spread(message)
 
     def _spread(self, message: Left) -> None:
         """Members are connected with the first two of them alone, who hand it on."""
-        for uid in self._links:
-            channel = self._link(uid)
-            if channel is not None and uid != message.uid:
+        for uid, channel in self._links.open_channels():
+            if uid != message.uid:
                 channel.send(message)
 
-    def _link(self, uid: str) -> Channel | None:
-        return next((each for each in reversed(self._links.get(uid, [])) if each.is_open), None)
+    def _dial(self, member: Member) -> Channel:
+        return self._server.dial(member.address, member.name, member.uid)
 
     # --- the state machine --------------------------------------------------------------------------------------
 
     def _post(self, event: p.Event) -> None:
-        with self._changed:
-            self._tell_commit()
-            self._step(event, now())
-            self._changed.notify_all()
+        self._stepping.post(event)
 
-    def _tell_commit(self) -> None:
-        """Before anything else happens. Several commits of which the last alone is told prove no more than they do."""
-        commit, self._commit = self._commit, None
-        if commit is not None:
-            self._step(*commit)
-
-    def _step(self, event: p.Event, at: float) -> None:
-        before = self._state
-        self._state, actions = step(before, event, max(at, before.pulse))
+    def _act(self, actions: Sequence[p.Action]) -> None:
+        """Boards come first, for whoever receives the number of an attempt asks for its board."""
         for action in actions:
-            if isinstance(action, p.MakeGroups) and self._state.convener == self.own.uid:
+            if isinstance(action, p.MakeGroups) and self._stepping.state.convener == self.own.uid:
                 self._keep_board(action.form.roster.number, action.form.roster.members)
         for action in actions:
             safely(partial(self._carry_out, action))
-        if self._voucher is not None and listeners(self._state) != self._listeners:
-            self._listeners = listeners(self._state)
-            known = [self._members[uid] for uid in self._listeners if uid in self._members]
+        judges = listeners(self._stepping.state)
+        if self._voucher is not None and judges != self._listeners:
+            self._listeners = judges
+            known = [member for uid in judges if (member := self._links.member(uid)) is not None]
             self._voucher.listen([(each.name, each.uid, each.address) for each in known])
 
     def _carry_out(self, action: p.Action) -> None:
         match action:
             case p.Send(uid, message, sent, echo):
-                channel = self._link(uid)
+                channel = self._links.channel(uid)
                 if channel is not None:
                     channel.send(Frame(sent, echo, message))
             case p.Dial(uid):
-                self._dial(uid)
+                member = self._links.member(uid)
+                if member is None:
+                    self._server.call_soon(partial(self._post, p.Unreachable(uid)))
+                else:
+                    self._dial(member)
             case p.Cut(why):
                 self._cut_why = why
                 if self._cut is not None:
                     self._cut(why)
             case p.MakeGroups(form):
-                self._cut, self._cut_why, self._missing = None, "", ()
-                self._form = form, self._state.convener or self.own.uid
+                self._cut, self._cut_why = None, ""
+                self._waiting.formed(form, self._stepping.state.convener or self.own.uid)
             case p.Hold(missing):
-                self._missing = missing
-                log.warning("waiting for %s", ", ".join(map(self._name, missing)))
+                self._waiting.missing(missing)
+                log.warning("waiting for %s", ", ".join(map(self._links.name, missing)))
             case p.Exit(why):
-                self._out = why
+                self._waiting.out(why)
             case p.AllLost():
-                self._lost = True
+                self._waiting.lost()
             case p.Wait(until):
-                self._wake_at(until)
+                self._stepping.wake_at(until)
 
-    def _dial(self, uid: str) -> None:
-        member = self._members.get(uid)
-        if member is None:
-            self._server.call_soon(partial(self._post, p.Unreachable(uid)))
-        else:
-            self._server.dial(member.address, member.name, member.uid)
-
-    def _wake_at(self, until: float) -> None:
-        if until < self._tick_at:
-            self._tick_at = until
-            self._server.call_later(max(0.0, until - now()), partial(self._tick, until))
-
-    def _tick(self, due: float) -> None:
-        with self._lock:
-            if self._is_closed or due != self._tick_at:
-                return  # an earlier one was asked for meanwhile, and has come
-            self._tick_at = float("inf")
-            if self._voucher is not None:
-                self._voucher.lives()
-            try:
-                self._post(p.Tick())
-            finally:
-                if self._tick_at == float("inf"):
-                    self._wake_at(now() + _TICK_SECONDS)  # a fault in this turn does not end all others
+    def _vouch(self) -> None:
+        if self._voucher is not None:
+            self._voucher.lives()

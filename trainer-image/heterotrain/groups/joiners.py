@@ -19,7 +19,7 @@ class Joiners:
         self._offer: Prepare | None = None
         self._begins: int | None = None
 
-    def hear(self, channel: Channel, message: Joins) -> None:
+    def receive(self, channel: Channel, message: Joins) -> None:
         """A worker says again and again which generation it is to join."""
         with self._lock:
             uid = channel.peer.uid

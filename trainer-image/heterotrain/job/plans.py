@@ -132,7 +132,7 @@ class Plans:
     def news(self) -> Plan | None:
         """The plan in this worker's own volume, if it is of a later generation than the active one; else None.
 
-        Whoever follows a plan learns nothing from one of the same generation, whoever has told it of that one.
+        Whoever follows a plan learns nothing from one of the same generation, whoever sent that one.
         """
         found = self.in_volume()
         return found if found is not None and found.generation > self.active.generation else None

@@ -1,4 +1,4 @@
-"""`heterotrain explain`: why a job's batches are as they are, from what the operator stored, said and would do next.
+"""`heterotrain explain`: why a job's batches are as they are, from what the operator stored and would do next.
 
 Nothing is estimated here: the operator's own core looks at the operator's own memory.
 """

@@ -1,4 +1,4 @@
-"""How workers came and went, told from what the operator has remembered and said."""
+"""How workers came and went, from what the operator has remembered and reported."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _NAMES = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 def replacements(events: Sequence[ReportedEvent], now: datetime) -> dict[str, list[str]]:
     """What happened to each straggler that was to be replaced, by its name, the newest last."""
-    told: dict[str, list[str]] = {}
+    stories: dict[str, list[str]] = {}
     for event in events:
         begins = _BEGINS.search(event.message) if event.reason == "ReplacingStraggler" else None
         if begins is not None:
-            told.pop(begins[2], None)
-            told[begins[2]] = _story(events, {begins[1], begins[2]}, now)
-    return dict(list(told.items())[-MOST_STORIES:])
+            stories.pop(begins[2], None)
+            stories[begins[2]] = _story(events, {begins[1], begins[2]}, now)
+    return dict(list(stories.items())[-MOST_STORIES:])
 
 
 def passages(memory: Memory | None) -> list[str]:

@@ -27,7 +27,7 @@ class SimulationView:
         self._title = ""
         self._done = 0
         self._began = now()
-        self._said_at = self._drawn_at = now()
+        self._printed_at = self._drawn_at = now()
 
     def __enter__(self) -> SimulationView:
         if self._live is not None:
@@ -57,8 +57,8 @@ class SimulationView:
                 self._drawn_at = moment
                 line = progress_line(self._title, self._reached(steps, moment), self._console.width)
                 self._live.update(line, refresh=True)
-        elif moment - self._said_at >= PLAIN_EVERY_SECONDS:
-            self._said_at = moment
+        elif moment - self._printed_at >= PLAIN_EVERY_SECONDS:
+            self._printed_at = moment
             self.say(f"{self._title}: {self._reached(steps, moment)}")
 
     def end(self, run: RunFigures) -> None:

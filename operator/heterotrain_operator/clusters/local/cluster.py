@@ -3,77 +3,31 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import subprocess
 import sys
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from heterotrain import contract
-from heterotrain_operator.api import (
-    HeteroTrainingJob,
-    ManifestError,
-    Problem,
-    global_batch_variable,
-    training_config,
-)
+from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
+from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.local.limits.detect import detect
 from heterotrain_operator.clusters.local.placement import move
-from heterotrain_operator.clusters.local.ports import HOST, Ports
+from heterotrain_operator.clusters.local.pod import Pod
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
-from heterotrain_operator.clusters.local.python import interpreter_path
-from heterotrain_operator.clusters.local.template import (
-    ProcessTemplate,
-    environment_of,
-    expand,
-    read_templates,
-)
+from heterotrain_operator.clusters.local.starting import Starter, check_working_dirs
+from heterotrain_operator.clusters.local.template import read_templates
 from heterotrain_operator.clusters.local.volume import PlanVolume
-from heterotrain_operator.core.model import (
-    SHORT_GRACE_SECONDS,
-    Decision,
-    PodPhase,
-    Seen,
-    WorkerKey,
-    WorkerMetrics,
-    WorkerSeen,
-)
+from heterotrain_operator.core.model import SHORT_GRACE_SECONDS, Decision, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics.pods import PodReader
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-DEFAULT_NAMESPACE = "default"
-OWN_PREFIX = "HETEROTRAIN_"
-ENV_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
-"""Where torch keeps what it has compiled: by default among the temporary files, so that each worker would compile."""
-
-SCRATCH_LETTERS = 8
-"""Of a worker's uid, in the path of its temporary files: sockets may lie below it, whose paths have to be short."""
-
-
-@dataclass(slots=True)
-class _Pod:
-    key: WorkerKey
-    uid: str
-    address: str
-    metrics_address: str
-    cores: float | None
-    process: WorkerProcess
-    neighbours: int = 0
-    confined: bool = False
-    deleted: bool = False
-    evicted: bool = False
 
 
 class LocalCluster:
@@ -109,20 +63,13 @@ class LocalCluster:
         self.directory = directory.absolute()
         self._logs = self.directory / "workers" if logs is None else logs.absolute()
         self._templates = read_templates(job)
-        self._check_working_dirs()
+        check_working_dirs(job, self._templates)
         self.ignored = tuple(path for template in self._templates.values() for path in template.ignored)
-        self._configs = {
-            group.name: replace(training_config(job, group.name), checkpoint_path=checkpoint_path, endless=endless)
-            for group in job.spec.worker_groups
-        }
         self.mechanism = detect() if mechanism is None else mechanism
         self._cpus = dict(cpus or {})
-        self._job_uid = str(uuid.uuid4())
         self._token = leftovers.new_token()
-        self._secret = secrets.token_hex(contract.SECRET_BYTES)
-        self._ports = Ports()
         self._reader = PodReader()
-        self._pods: dict[str, _Pod] = {}
+        self._pods: dict[str, Pod] = {}
         self._history: dict[str, list[WorkerFiles]] = {}
         self._reported: set[str] = set()
         self._closed = False
@@ -130,8 +77,17 @@ class LocalCluster:
             logger.warning("some processes of an earlier run that was killed could not be removed")
         self._volume = PlanVolume(self.directory / "plan")
         self._version: str | None = None
-        self._path = interpreter_path(self.directory / "bin")
-        self._scratch = tempfile.TemporaryDirectory(prefix="heterotrain-", ignore_cleanup_errors=True)
+        self._starter = Starter(
+            job,
+            self._templates,
+            checkpoint_path,
+            endless=endless,
+            directory=self.directory,
+            logs=self._logs,
+            plan_directory=self._volume.directory,
+            mechanism=self.mechanism,
+            token=self._token,
+        )
         # Last, so that nothing above leaves it behind.
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", leftovers.__file__, self._token, *map(str, self.mechanism.parents)],
@@ -149,9 +105,9 @@ class LocalCluster:
         self._tend()
         stored = self._volume.read()
         self._version = stored.version
-        alive = {name: pod.metrics_address for name, pod in self._pods.items() if pod.process.exit_code() is None}
+        alive = {name: pod.metrics_address for name, pod in self._pods.items() if pod.is_running}
         metrics = self._reader.read(alive)
-        workers = tuple(self._seen(pod, metrics.get(name)) for name, pod in self._pods.items())
+        workers = tuple(pod.seen(metrics.get(name)) for name, pod in self._pods.items())
         self._reported = {worker.uid for worker in workers if worker.exit_code is not None}
         return Seen(workers, stored.plan), _memory(stored.memory)
 
@@ -174,7 +130,9 @@ class LocalCluster:
             if key.name in self._pods:
                 logger.info("worker %s exists still; it is created once the old one is gone", key.name)
             else:
-                self._pods[key.name] = self._start(key, beside_training=decision.beside_training)
+                pod = self._starter.start(key, beside_training=decision.beside_training)
+                self._pods[key.name] = pod
+                self._history.setdefault(key.name, []).append(pod.files)
 
     # --- beside the port ------------------------------------------------------------------------------------
 
@@ -183,7 +141,7 @@ class LocalCluster:
         LimitError if refused.
         """
         pod = self._pod(name)
-        if pod.process.exit_code() is None:
+        if pod.is_running:
             if pod.confined:
                 pod.process.limits.set_cores(cores)
             pod.cores = cores
@@ -194,7 +152,7 @@ class LocalCluster:
         """
         pod = self._pod(name)
         self._cpus[name] = cpu
-        if pod.confined and pod.process.exit_code() is None:
+        if pod.confined and pod.is_running:
             move(pod.process.limits.pids(), cpu)
 
     def set_neighbours(self, name: str, count: int) -> None:
@@ -202,7 +160,7 @@ class LocalCluster:
         changes for one that has ended. Raises ValueError without such a worker, LimitError if that is not possible.
         """
         pod = self._pod(name)
-        if pod.process.exit_code() is None:
+        if pod.is_running:
             if pod.confined:
                 pod.process.limits.set_neighbours(count, self._cpus.get(name))
             pod.neighbours = count
@@ -284,7 +242,7 @@ class LocalCluster:
         self._guardian.wait()
         if self._guardian.stdin is not None:
             self._guardian.stdin.close()
-        self._scratch.cleanup()
+        self._starter.close()
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -297,38 +255,23 @@ class LocalCluster:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _pod(self, name: str) -> _Pod:
+    def _pod(self, name: str) -> Pod:
         if name not in self._pods:
             raise ValueError(f"there is no worker {name!r}; there are {', '.join(self._pods) or 'none'}")
         return self._pods[name]
 
-    def _check_working_dirs(self) -> None:
-        problems = []
-        for index, group in enumerate(self.job.spec.worker_groups):
-            folder = self._templates[group.name].working_dir
-            if folder is not None and not Path(folder).is_dir():
-                path = f"spec.workerGroups[{index}].template.spec.containers[0].workingDir"
-                problems.append(Problem(path, f"{folder} is no folder of this machine"))
-        if problems:
-            raise ManifestError(problems)
-
     def _confine(self, names: Collection[str]) -> None:
         """Set the CPU limits, and the CPU, of those that are about to get their first plan."""
         for name, pod in self._pods.items():
-            if name in names and not pod.confined and pod.process.exit_code() is None:
-                pod.process.limits.set_cores(pod.cores)
-                if name in self._cpus:
-                    move({pod.process.pid, *pod.process.limits.pids()}, self._cpus[name])
-                if pod.neighbours:
-                    pod.process.limits.set_neighbours(pod.neighbours, self._cpus.get(name))
-                pod.confined = True
+            if name in names and not pod.confined and pod.is_running:
+                pod.confine(self._cpus.get(name))
 
     def _running(self) -> bool:
-        return any(pod.process.exit_code() is None for pod in self._pods.values())
+        return any(pod.is_running for pod in self._pods.values())
 
     def _unreported(self) -> bool:
         pods = self._pods.values()
-        return any(pod.uid not in self._reported and pod.process.exit_code() is not None for pod in pods)
+        return any(pod.uid not in self._reported and not pod.is_running for pod in pods)
 
     def _tend(self) -> bool:
         """Do what is due for all processes. Returns whether a deleted one went."""
@@ -345,101 +288,6 @@ class LocalCluster:
             if not pod.process.close(deadline):
                 logger.error("worker %s cannot be removed: processes %s", name, sorted(pod.process.limits.pids()))
 
-    def _start(self, key: WorkerKey, *, beside_training: bool) -> _Pod:
-        template = self._templates[key.group]
-        files = WorkerFiles(self.directory / "workers" / key.name, str(uuid.uuid4()), self._logs / key.name)
-        address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
-        scratch = Path(self._scratch.name, files.uid[:SCRATCH_LETTERS])
-        scratch.mkdir()
-        environment = self._environment(key, template, files, metrics_port, scratch, beside_training=beside_training)
-        command = [expand(word, environment) for word in template.command]
-        limits = self.mechanism.create(key.name, None, template.memory_bytes, self._token)
-        process = WorkerProcess(
-            command,
-            environment,
-            working_dir=template.working_dir,
-            files=files,
-            limits=limits,
-            memory_bytes=template.memory_bytes,
-            scratch=scratch,
-        )
-        self._history.setdefault(key.name, []).append(files)
-        logger.info("worker %s is process %d, its log is %s", key.name, process.pid, files.log)
-        return _Pod(key, files.uid, address, f"{HOST}:{metrics_port}", template.cores, process)
-
-    def _environment(
-        self,
-        key: WorkerKey,
-        template: ProcessTemplate,
-        files: WorkerFiles,
-        metrics_port: int,
-        scratch: Path,
-        *,
-        beside_training: bool,
-    ) -> dict[str, str]:
-        contract_part = {
-            contract.ENV_JOB: self.job.metadata.name,
-            contract.ENV_WORKER: key.name,
-            contract.ENV_UID: files.uid,
-            contract.ENV_GROUP: key.group,
-            contract.ENV_PLAN_DIR: str(self._volume.directory),
-            contract.ENV_CONFIG: self._configs[key.group].to_json(),
-            contract.ENV_METRICS_PORT: str(metrics_port),
-            contract.ENV_TERMINATION_LOG: str(files.termination),
-            contract.ENV_SERIES: str(files.series),
-            contract.ENV_SECRET: self._secret,
-            leftovers.ENV_RUNNER: self._token,
-        }
-        contract_part |= global_batch_variable(self.job)
-        cores = _usable(template.cores)
-        if cores is not None:
-            contract_part[contract.ENV_CPU_LIMIT] = str(cores)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
-        # A container's temporary files go with it; a killed worker cannot remove its own.
-        habits = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch)}
-        habits |= {contract.ENV_WARM_UP: "1"} if beside_training else {}
-        compiled = {ENV_COMPILED: str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
-        given = {**compiled, **inherited, "PATH": self._path, **habits, **contract_part}
-        fields = {
-            "metadata.name": key.name,
-            "metadata.namespace": self.job.metadata.namespace or DEFAULT_NAMESPACE,
-            "metadata.uid": files.uid,
-        }
-        return {**given, **environment_of(template.environment, fields, given), **contract_part}
-
-    def _seen(self, pod: _Pod, metrics: WorkerMetrics | None) -> WorkerSeen:
-        code = pod.process.exit_code()
-        phase: PodPhase = "Running"
-        finished, step, message, evaluated = False, 0, "", None
-        out_of_memory = script_error = fatal = left = False
-        if code is not None:
-            phase = "Failed" if code else "Succeeded"
-            words = pod.process.last_words()
-            finished, step, message = words.finished, words.step, words.message
-            script_error, fatal, evaluated = words.script_error, words.fatal, words.evaluated
-            left = words.left and code == 0
-            out_of_memory = code != 0 and (pod.process.out_of_memory or words.out_of_memory)
-        return WorkerSeen(
-            name=pod.key.name,
-            uid=pod.uid,
-            group=pod.key.group,
-            index=pod.key.index,
-            phase=phase,
-            address=pod.address,
-            cpu_limit=_usable(pod.cores),
-            exit_code=code,
-            finished=finished,
-            step=step,
-            message=message,
-            disrupted=pod.deleted or pod.evicted,
-            out_of_memory=out_of_memory,
-            script_error=script_error,
-            fatal=fatal,
-            left=left,
-            metrics=metrics,
-            evaluated=evaluated,
-        )
-
 
 def _memory(text: str | None) -> Memory | None:
     """The stored memory; None, and so a fresh start, if there is none or it cannot be understood."""
@@ -450,8 +298,3 @@ def _memory(text: str | None) -> Memory | None:
     except ValueError as error:
         logger.warning("what was remembered of earlier decisions is lost: %s", error)
         return None
-
-
-def _usable(cores: float | None) -> float | None:
-    """A CPU limit as far as this machine can give it."""
-    return None if cores is None else min(cores, float(machine_cores()))

@@ -21,13 +21,13 @@ from heterotrain_operator.clusters.local.sockets import Ends
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.02
-"""How often new sockets are looked for; for so long one may be heard."""
+"""How often new sockets are looked for; for so long something may pass through one."""
 
 LOOKS_PER_LISTING = 10
 """How often sockets are looked for until the workers' processes are listed again, which takes longer."""
 
 _PRIORITY = -10
-"""A nice value, of the thread that looks: workers that keep all cores busy would let new sockets be heard for long."""
+"""A nice value, of the thread that looks: workers that keep all cores busy would let much pass through new sockets."""
 
 HEALING_LOOKS = 2
 """A socket may come by another descriptor between its being seen and its being reached."""
@@ -137,7 +137,7 @@ class Partition:
             self._thread = None
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # without the right to it, more of what new sockets carry is heard
+        with contextlib.suppress(OSError):  # without the right to it, more of what new sockets carry arrives
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
         looks = 0
         while not self._ended.wait(LOOK_SECONDS):

@@ -18,7 +18,7 @@ READY = WorkerMetrics(plan_version=0, phase=PHASE_WAITING)
 class SimulatedPod:
     """A pod whose steps take `scale * law.seconds(batch)` seconds of its own, times noise and what events do.
 
-    Whoever holds the simulation may change it at any time, as the world changes real ones. `column` is its place in the
+    Whoever holds the simulation may change it at any time, as real ones are changed. `column` is its place in the
     draws. `runs_at` and `ready_at` (seconds of the simulation's clock) are when its process starts and when its script
     is ready; None: that is behind it. It is being deleted since `deleted_at`.
     """
@@ -58,9 +58,9 @@ class SimulatedPod:
 
     def seen(self, metrics: WorkerMetrics | None = None) -> WorkerSeen:
         """As an observation shows it, with what could be read of it (None: its metrics as they are)."""
-        told = self.metrics if metrics is None else metrics
-        if (told.least_batch_size, told.protocol) != (self.least_batch, self.protocol):
-            told = replace(told, least_batch_size=self.least_batch, protocol=self.protocol)
+        reported = self.metrics if metrics is None else metrics
+        if (reported.least_batch_size, reported.protocol) != (self.least_batch, self.protocol):
+            reported = replace(reported, least_batch_size=self.least_batch, protocol=self.protocol)
         running = self.answers and self.exit_code is None and self.runs_at is None
         return WorkerSeen(
             name=self.name,
@@ -83,7 +83,7 @@ class SimulatedPod:
             deleting_since=self.gone_at,
             node=self.node,
             gated=self.gated,
-            metrics=told if running else None,
+            metrics=reported if running else None,
         )
 
     @property

@@ -48,7 +48,7 @@ class Attending(Turn):
 
     def _wait(self) -> None:
         """Until the next turn that no event brings. A silence is noticed as soon as it has lasted long enough: later,
-        channels to who is silent end, and the try to open them again may let it be heard once more."""
+        channels to who is silent end, and over those that are tried again something may come from it once more."""
         state = self.state
         if state.phase is Phase.OUT:
             return
@@ -68,8 +68,10 @@ class Attending(Turn):
         silence = state.rules.silence_seconds
         silent = [uid for uid in judged if state.leases.is_silent(uid, self.now, state.woke, silence)]
         if not silent:
-            heard = min((max(state.leases.heard.get(uid, state.woke), state.woke) for uid in judged), default=self.now)
-            self._set(judge_at=max(heard + silence, self.now) + _SOON_SECONDS)
+            oldest = min(
+                (max(state.leases.received_at.get(uid, state.woke), state.woke) for uid in judged), default=self.now
+            )
+            self._set(judge_at=max(oldest + silence, self.now) + _SOON_SECONDS)
             return
         for uid in roster.members:
             if uid != state.me and uid in state.links:
@@ -86,14 +88,14 @@ class Attending(Turn):
                 self._set(promised=max(state.seen, state.promised.next()))
                 self._listen_again(target)
             seen = max(state.seen, self.state.promised)
-            self._set(convener=target, called=frozenset(), awaited=frozenset(), told=None, seen=seen)
+            self._set(convener=target, called=frozenset(), awaited=frozenset(), last_meet=None, seen=seen)
             beat = True
         if target == state.me:
             self._convene(beat=beat)
         elif beat:
             if target not in self.state.links:
                 self._dial(target)
-            elif self._own_meet_without_leases() == self.state.told:
+            elif self._own_meet_without_leases() == self.state.last_meet:
                 self._send(target, p.Beat(self._formed_number))
             else:
                 self._send_meet(target)
@@ -104,8 +106,8 @@ class Attending(Turn):
         state = self.state
         everyone = state.standing.everyone
         later = everyone[everyone.index(target) + 1 :] if target in everyone else ()
-        heard = dict.fromkeys((uid for uid in later if uid in state.leases.heard), self.now)
-        self._set(leases=replace(state.leases, heard={**state.leases.heard, **heard}))
+        begun = dict.fromkeys((uid for uid in later if uid in state.leases.received_at), self.now)
+        self._set(leases=replace(state.leases, received_at={**state.leases.received_at, **begun}))
 
     def _target(self) -> str | None:
         """The first candidate that lives and stays, as far as is known here; if all leave, the first that lives."""
@@ -134,7 +136,7 @@ class Attending(Turn):
         if self.quiet and not beat and state.awaited:
             return  # with a thousand members, to look at all whenever one comes would take seconds
         number = max([state.promised, *(met.meet.number for met in state.met.values())])
-        if state.said is not None and state.plan is not None and state.plan.evicted:  # see `_seen_ended`
+        if state.last_hold is not None and state.plan is not None and state.plan.evicted:  # see `_seen_ended`
             number = max(number, Number.by_word_of(state.plan.generation))
         if number > state.promised:
             self._set(promised=number, called=frozenset())
@@ -168,14 +170,14 @@ class Attending(Turn):
             return
         waits = verdict.missing if isinstance(verdict, Waits) and verdict.until is None else ()
         self._set(awaited=frozenset(waits))
-        said = verdict.missing if isinstance(verdict, Holds) else None
-        if isinstance(verdict, Lost) and self.state.said != ():
+        held_up_by = verdict.missing if isinstance(verdict, Holds) else None
+        if isinstance(verdict, Lost) and self.state.last_hold != ():
             self.actions.append(p.AllLost())
-            said = ()
-        if said is not None and said != self.state.said:
-            if said:
-                self.actions.append(p.Hold(said))
-            self._set(said=said)
+            held_up_by = ()
+        if held_up_by is not None and held_up_by != self.state.last_hold:
+            if held_up_by:
+                self.actions.append(p.Hold(held_up_by))
+            self._set(last_hold=held_up_by)
         self._call(meeting, verdict.missing if isinstance(verdict, (Holds, Waits)) else (), beat=beat)
 
     def _call(self, meeting: Meeting, missing: tuple[str, ...], *, beat: bool) -> None:

@@ -1,4 +1,4 @@
-"""Who was heard, who is silent and who is proven dead, as one worker knows it; pure, without torch, clock or I/O.
+"""Who is silent and who is proven dead, as one worker knows it; pure, without torch, clock or I/O.
 
 A port that refuses connections says that its worker is dead. It does not say what this worker agreed to before: it may
 have formed an attempt with others who live. So a refusal is a *proof*, which takes the dead one out of the quorums,
@@ -29,7 +29,7 @@ _NEVER = float("-inf")
 class Leases:
     """What one worker knows of its peers, by UID; all times are in seconds on this worker's own clock."""
 
-    heard: Mapping[str, float] = field(default_factory=dict)
+    received_at: Mapping[str, float] = field(default_factory=dict)  # when something came from it last
     latest: Mapping[str, float] = field(default_factory=dict)  # the peer's own time of sending, to be answered
     contact: Mapping[str, float] = field(default_factory=dict)
     granted: Mapping[str, float] = field(default_factory=dict)
@@ -37,11 +37,11 @@ class Leases:
     refused: Set[str] = frozenset()  # the process has ended, whatever it agreed to before
     proven: Set[str] = frozenset()
 
-    def hear(self, uid: str, now: float, sent: float, echo: float | None) -> Leases:
+    def receive(self, uid: str, now: float, sent: float, echo: float | None) -> Leases:
         """A frame came that was sent at the peer's `sent`; `echo` is the newest time of ours that the peer answers."""
         changed = replace(
             self,
-            heard={**self.heard, uid: now},
+            received_at={**self.received_at, uid: now},
             latest={**self.latest, uid: max(sent, self.latest.get(uid, _NEVER))},
         )
         if echo is not None and echo > self.contact.get(uid, _NEVER) and echo <= now:
@@ -50,7 +50,7 @@ class Leases:
 
     def vouched(self, uid: str, now: float) -> Leases:
         """Somebody who knows says that the peer runs: it is not silent, and has answered nothing."""
-        return replace(self, heard={**self.heard, uid: now})
+        return replace(self, received_at={**self.received_at, uid: now})
 
     def grant(self, uids: Iterable[str], now: float) -> Leases:
         """This worker is bound to these peers as of this time, or of a later one if it was already."""
@@ -67,20 +67,20 @@ class Leases:
         echo = self.latest.get(uid)
         if echo is None or echo <= self.echoed.get(uid, _NEVER):
             return self, echo
-        return replace(self, echoed={**self.echoed, uid: echo}).grant([uid], self.heard.get(uid, now)), echo
+        return replace(self, echoed={**self.echoed, uid: echo}).grant([uid], self.received_at.get(uid, now)), echo
 
     def stepped(self, uids: Iterable[str], now: float, began: float | None) -> Leases:
         """A step with these peers was committed; `began`: when this worker contributed to the step before it."""
         others = list(uids)
-        changed = replace(self, heard={**self.heard, **dict.fromkeys(others, now)}).grant(others, now)
+        changed = replace(self, received_at={**self.received_at, **dict.fromkeys(others, now)}).grant(others, now)
         if began is None:
             return changed
         newer = {uid: max(began, self.contact.get(uid, _NEVER)) for uid in others}
         return replace(changed, contact={**self.contact, **newer})
 
     def refuse(self, uid: str, now: float, proof_seconds: float) -> Leases:
-        """The peer's port refused. A peer that was never heard may not have begun to listen, so it says nothing."""
-        if uid not in self.heard:
+        """The peer's port refused. This proves nothing of one that never spoke: it may not listen yet."""
+        if uid not in self.received_at:
             return self
         changed = replace(self, refused=self.refused | {uid})
         if now < self.contact.get(uid, _NEVER) + proof_seconds:
@@ -97,7 +97,7 @@ class Leases:
             return {uid: at for uid, at in known.items() if uid in kept}
 
         return Leases(
-            of(self.heard),
+            of(self.received_at),
             of(self.latest),
             of(self.contact),
             of(self.granted),
@@ -108,11 +108,11 @@ class Leases:
 
     def restart(self, now: float) -> Leases:
         """Start all silences again: this worker was late itself, so it must accuse nobody. Leases are not prolonged."""
-        return replace(self, heard=dict.fromkeys(self.heard, now))
+        return replace(self, received_at=dict.fromkeys(self.received_at, now))
 
     def is_silent(self, uid: str, now: float, since: float, silence_seconds: float) -> bool:
-        """Whether a peer was not heard for that long, of a time in which this worker listened (from `since` on)."""
-        return now - max(self.heard.get(uid, _NEVER), since) > silence_seconds
+        """Whether nothing came from a peer for that long, of a time in which this worker listened (from `since` on)."""
+        return now - max(self.received_at.get(uid, _NEVER), since) > silence_seconds
 
     def owed(self, uids: Iterable[str], now: float, silence_seconds: float) -> tuple[tuple[str, float], ...]:
         """The seconds for which this worker will still accept no attempt without these peers."""

@@ -17,7 +17,7 @@ CLOCK_BOOTTIME, in seconds, so that it goes on while a process is stopped.
   somebody left out (`leases.py`). The attempt is pending from then on.
 * Groups are made (`Made`): the attempt is complete. It trains after `Agreed`.
 * A worker that is asked to stop (`Leaving`) trains on. It is left out of the next attempt if the others are a quorum
-  and have the state, and told so (`Fenced`); it convenes only if all leave.
+  and have the state, and learns of it (`Fenced`); it convenes only if all leave.
 * A newer attempt is complete without this worker, or the operator has evicted it: `Exit`, and nothing more is written.
 * This worker was itself away for longer than a silence (it was stopped, or the interpreter was held): it commits
   nothing more until a peer has answered it, which grants that it was not left out. It may convene, for all may have
@@ -121,7 +121,7 @@ class _Events(Attending):
             case p.Received():
                 self._receive(event)
             case p.Vouched(uid):
-                if uid in state.leases.heard:
+                if uid in state.leases.received_at:
                     self._set(leases=state.leases.vouched(uid, self.now))
             case p.Committed(steps, began):
                 others = self._others(state.standing.formed)
@@ -175,7 +175,7 @@ class _Events(Attending):
         """Accept a planned change. A joiner that knows of none, and was only called to a meeting, leaves it for one of
         a higher number, and accepts no attempt of that meeting any more: whoever prepares it has gone on without it.
 
-        A joiner forgets older planned changes, since only those who stayed are told that these were abandoned. It has
+        A joiner forgets older planned changes, since only those who stayed learn that these were abandoned. It has
         gone over to none of them, and makes their groups no more, so no step was or ever will be committed there. Nor
         does a meeting miss what it forgets: all members of the attempt in which a change was prepared accept it before
         anybody goes over to it, and every quorum that might not know of it has one of them in it.
@@ -206,19 +206,19 @@ class _Events(Attending):
     def _join(self, roster: Roster) -> None:
         """This worker is in a complete attempt."""
         state = self.state
-        heard = {**state.leases.heard, **dict.fromkeys(self._others(roster), self.now)}
+        received_at = {**state.leases.received_at, **dict.fromkeys(self._others(roster), self.now)}
         self._set(
             phase=Phase.AGREEING,
             standing=state.standing.form(roster),
             begun=True,
             began=None,
             away=False,
-            leases=replace(state.leases, heard=heard),
+            leases=replace(state.leases, received_at=received_at),
             returned={},
             met={},
             form=None,
             convener=None,
-            said=None,
+            last_hold=None,
             announced=frozenset(number for number in state.announced if number >= roster.number),
             next_beat=self.now,
             judge_at=self.now,
@@ -229,7 +229,7 @@ class _Events(Attending):
         """What is known of workers that are gone for long is let go of, once it is much."""
         state = self.state
         here = frozenset(state.standing.everyone)
-        if len(state.leases.heard) > _KEPT_FOR_EACH * len(here) + _KEPT:
+        if len(state.leases.received_at) > _KEPT_FOR_EACH * len(here) + _KEPT:
             leases = state.leases.only(here, self.now, state.rules.silence_seconds)
             self._set(leases=leases, leavers=state.leavers & here)
 
@@ -237,9 +237,9 @@ class _Events(Attending):
 
     def _receive(self, event: p.Received) -> None:
         uid, message = event.uid, event.message
-        if has_returned(self.now, self.state.leases.heard.get(uid), self.state.rules.silence_seconds):
+        if has_returned(self.now, self.state.leases.received_at.get(uid), self.state.rules.silence_seconds):
             self._set(returned={**self.state.returned, uid: self.now})
-        self._set(leases=self.state.leases.hear(uid, self.now, event.sent, event.echo))
+        self._set(leases=self.state.leases.receive(uid, self.now, event.sent, event.echo))
         self._learn(message)
         state = self.state
         if state.away and event.echo is not None and event.echo >= state.woke:

@@ -170,7 +170,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """The process beside a peer says that the peer runs, although nothing can be heard of it.
+    """The process beside a peer says that the peer runs, although nothing comes from it.
 
     It grants nothing for the peer, which is only not taken for silent.
     """

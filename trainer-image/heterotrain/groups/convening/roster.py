@@ -149,7 +149,7 @@ def joint(standings: Iterable[Standing], announced: Mapping[str, Set[Number]] | 
     whose announcer is present and has not done so is no attempt: nobody has switched to it, or ever will.
     """
     known = list(standings)
-    said = announced or {}
+    switched = announced or {}
     formed = max((each.formed for each in known if each.formed is not None), key=lambda each: each.number, default=None)
     pending = dict.fromkeys(roster for each in known for roster in each.pending)
     return Standing(
@@ -158,6 +158,6 @@ def joint(standings: Iterable[Standing], announced: Mapping[str, Set[Number]] | 
             roster
             for roster in sorted(pending, key=lambda each: each.number)
             if (formed is None or roster.number > formed.number)
-            and (roster.announcer is None or roster.number in said.get(roster.announcer, (roster.number,)))
+            and (roster.announcer is None or roster.number in switched.get(roster.announcer, (roster.number,)))
         ),
     )

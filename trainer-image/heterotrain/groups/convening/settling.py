@@ -10,7 +10,7 @@ from heterotrain.groups.convening.protocol import Form, Meet, Plan
 from heterotrain.groups.convening.roster import Number, Roster, Standing, joint
 
 _GAP = 0.5
-"""Of a silence: whoever is heard again after so long has to be heard once more."""
+"""Of a silence: where something comes from a peer again after so long, something has to come once more."""
 
 _CONFIRMED, _PATIENCE = 0.25, 0.8
 """Beats after which it is, and for which it is waited for; it is called five times in each."""
@@ -41,7 +41,7 @@ class Meeting:
     silence_seconds: float
     split: Split
     all_needed: bool = False  # nobody may be left out
-    returned: Mapping[str, float] = field(default_factory=dict)  # when peers were heard again after a long gap
+    returned: Mapping[str, float] = field(default_factory=dict)  # when peers spoke again after a long gap
     beat_seconds: float = 1.0
 
 
@@ -76,19 +76,19 @@ Verdict = Waits | Holds | Lost | Out | Form
 
 
 def has_returned(at: float, before: float | None, silence_seconds: float) -> bool:
-    """Whether a peer that is heard now, and `before` this the last time, was gone for so long that it may be again."""
+    """Whether a peer that spoke `before` this the last time was gone for so long that it may be again."""
     return before is not None and at - before > _GAP * silence_seconds
 
 
 def is_doubtful(uid: str, returned: Mapping[str, float], leases: Leases, beat_seconds: float) -> bool:
-    """Whether a peer that was gone was heard in one moment alone since then, as happens where its network comes and
-    goes. Whoever forms groups with it waits for it until they fail, and then it may be heard for a moment again."""
+    """Whether from a peer that was gone something came in one moment alone since then, as happens where its network
+    comes and goes. Whoever forms groups with it waits until they fail, and then it may be there for a moment again."""
     at = returned.get(uid)
-    return at is not None and leases.heard.get(uid, at) - at < _CONFIRMED * beat_seconds
+    return at is not None and leases.received_at.get(uid, at) - at < _CONFIRMED * beat_seconds
 
 
 def doubtful(meeting: Meeting) -> tuple[str, ...]:
-    """Those who met and are to be heard once more before they count."""
+    """Those who met, and from whom something has to come once more before they count."""
     if meeting.all_needed:
         return ()
     return tuple(
@@ -134,8 +134,8 @@ def settle(meeting: Meeting, now: float) -> Verdict:
     if not set(missing) <= evicted and not any(ready[uid].begun for uid in present):
         return Holds(missing)  # the job's first attempt needs all whom the plan names
     ended, newcomers = _seen_ended(known, meeting)
-    unheard = tuple(uid for uid in newcomers if uid not in ready and uid not in refused)
-    ended = frozenset() if unheard else ended
+    silent_newcomers = tuple(uid for uid in newcomers if uid not in ready and uid not in refused)
+    ended = frozenset() if silent_newcomers else ended
     staying = tuple(uid for uid in present if meeting.all_needed or not ready[uid].leaving)
     for members in dict.fromkeys((staying, present)):
         if any(ready[uid].has_state for uid in members) and _may_form(members, known, ready, meeting, ended):
@@ -143,7 +143,7 @@ def settle(meeting: Meeting, now: float) -> Verdict:
             return _formed(members, known, meeting, refused | evicted | leaving, now)
     gone = evicted | refused if _may_form(present, known, ready, meeting, ended) else ended
     is_lost = not any(ready[uid].has_state for uid in present) and all(uid in gone for uid in missing)
-    return Lost() if is_lost else Holds((*missing, *unheard))
+    return Lost() if is_lost else Holds((*missing, *silent_newcomers))
 
 
 def is_only_one(me: str, known: Standing, leases: Leases) -> bool:

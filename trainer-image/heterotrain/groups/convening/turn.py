@@ -46,7 +46,7 @@ class Turn:
         promised = max(state.seen, state.promised.next(), state.standing.newest.next())
         was_in_attempt = state.phase in IN_ATTEMPT or state.phase is Phase.BREAKING
         if was_in_attempt:
-            self._hear_as_of_now(state.standing.formed)
+            self._begin_silences(state.standing.formed)
         self._set(
             phase=Phase.MEETING,
             promised=promised,
@@ -54,20 +54,20 @@ class Turn:
             convener=None,
             since=state.since if was_in_attempt or state.phase is Phase.MAKING else self.now,
             form=None,
-            said=None,
+            last_hold=None,
             awaited=frozenset(),
-            told=None,
+            last_meet=None,
             called=frozenset(),
         )
 
-    def _hear_as_of_now(self, formed: Roster | None) -> None:
+    def _begin_silences(self, formed: Roster | None) -> None:
         """As a member this worker has listened to the first two, and as one of these to all members; the silence of
         the others begins now."""
         state = self.state
         members = formed.members if formed is not None else ()
         listened = members if state.me in members[:2] else members[:2]
-        unheard = dict.fromkeys((uid for uid in state.standing.everyone if uid not in listened), self.now)
-        self._set(leases=replace(state.leases, heard={**state.leases.heard, **unheard}))
+        begun = dict.fromkeys((uid for uid in state.standing.everyone if uid not in listened), self.now)
+        self._set(leases=replace(state.leases, received_at={**state.leases.received_at, **begun}))
 
     def _make(self, form: p.Form) -> None:
         standing = form.known.accept(form.roster)
@@ -126,7 +126,7 @@ class Turn:
         return replace(self._own_meet(), owes=())
 
     def _send_meet(self, uid: str) -> None:
-        self._set(told=self._own_meet_without_leases())
+        self._set(last_meet=self._own_meet_without_leases())
         self._send(uid, self._own_meet())
 
     def _reach(self, uid: str, message: p.Message) -> None:

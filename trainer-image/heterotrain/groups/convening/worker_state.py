@@ -67,7 +67,7 @@ class State:
     standing: Standing = field(default_factory=Standing)
     plan: p.Plan | None = None
     leases: Leases = field(default_factory=Leases)
-    returned: Mapping[str, float] = field(default_factory=dict)  # when peers were heard again after a long gap
+    returned: Mapping[str, float] = field(default_factory=dict)  # when peers spoke again after a long gap
     steps: int = 0  # committed
     has_state: bool = False
     begun: bool = False  # it was ever a member of groups
@@ -86,9 +86,9 @@ class State:
     since: float = 0.0
     met: Mapping[str, Met] = field(default_factory=dict)
     form: p.Form | None = None  # what is being made
-    said: tuple[str, ...] | None = None  # the newest `Hold`
+    last_hold: tuple[str, ...] | None = None
     awaited: frozenset[str] = frozenset()  # as the convener: while these are missing, who comes settles nothing
-    told: p.Meet | None = None  # to the convener; said again only if something else is true by now, or if it calls
+    last_meet: p.Meet | None = None  # sent to the convener; sent again only if it differs by now, or if that one calls
     # of the channels
     links: frozenset[str] = frozenset()
     dialled: frozenset[str] = frozenset()

@@ -121,7 +121,7 @@ class Board:
 
     def collect(self, question: Question, asker: object, tell: Callable[[Answer], None]) -> None:
         """Call `tell` once all values are there, or at once if the question is about what is there `now`; perhaps in
-        another thread, and never once the board is dropped. An asker is told once, however often it asks meanwhile.
+        another thread, and never once the board is dropped. An asker is answered once, however often it asks meanwhile.
 
         Raises BoardError if the question is none.
         """
@@ -145,13 +145,13 @@ class Board:
             tell(answer)
 
     def drop(self) -> set[object]:
-        """The attempt is over, and nothing is kept; who has asked and was not told."""
+        """The attempt is over, and nothing is kept; who has asked and was not answered."""
         with self._lock:
             self._is_dropped = True
-            untold = {asker for asked in self._open.values() for asker in asked.askers}
+            unanswered = {asker for asked in self._open.values() for asker in asked.askers}
             for held in (self._values, self._open, self._answers):
                 held.clear()
-        return untold
+        return unanswered
 
     def _answer(self, question: Question) -> Answer:
         made = Answer(self.number, question, tuple(self._values[key] for key in question.keys))

@@ -17,7 +17,7 @@ from heterotrain.groups.peering.board import BoardError, Question
 from heterotrain.groups.peering.messages import Blobs
 
 CONNECT_TRIES = 5
-"""How often gloo tries to connect two members, each time for as long as it is told (pairs of gloo in torch 2.13)."""
+"""How often gloo tries to connect two members, each time for as long as it may (pairs of gloo in torch 2.13)."""
 
 
 class StoreError(dist.DistStoreError):

@@ -33,7 +33,7 @@ class Boards:
         return len(self._boards) + len(self._stores)
 
     def open(self, number: Number, members: Collection[str]) -> Board:
-        """As the convener, keep a board for the members with these UIDs; before any of them is told the number. Raises
+        """As the convener, keep a board for the members with these UIDs; before any of them learns the number. Raises
         ValueError if there is one of this number."""
         board = Board(number, members)
         with self._lock:

@@ -31,7 +31,7 @@ Listener = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the process is told at its start. It vouches while nothing was heard from the worker for `late_seconds`,
+    """What the process is to do, from its start on. It vouches while nothing came from the worker for `late_seconds`,
     every `beat_seconds`, and for no more than `most_seconds` at a time: who hangs for so long is not vouched for."""
 
     worker: int  # its process
@@ -59,12 +59,12 @@ class Vouching:
         self._server.start()
         self._listeners: Sequence[Listener] = ()
         self._channels: dict[str, Channel] = {}
-        self._heard = self._looked = self._spoke = time.monotonic()
+        self._received_at = self._looked = self._spoke = time.monotonic()
 
     def read(self, lines: Sequence[bytes]) -> None:
         """The worker speaks: an empty line says that it lives, another one who listens to it."""
         if lines:
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
             self._hang_up()
         for line in filter(None, lines):
             self._listeners = [(name, uid, address) for name, uid, address in json.loads(line)]
@@ -73,9 +73,12 @@ class Vouching:
         """Vouch for the worker if that is due."""
         order, now = self._order, time.monotonic()
         if now - self._looked > order.late_seconds:  # this process was held up itself, and the worker perhaps with it
-            self._heard = now
+            self._received_at = now
         self._looked = now
-        is_due = order.late_seconds < now - self._heard < order.most_seconds and now >= self._spoke + order.beat_seconds
+        is_due = (
+            order.late_seconds < now - self._received_at < order.most_seconds
+            and now >= self._spoke + order.beat_seconds
+        )
         if is_due and self._runs():
             self._spoke = now
             for listener in self._listeners:

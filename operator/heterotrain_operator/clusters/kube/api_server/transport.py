@@ -183,8 +183,8 @@ def _document(data: bytes) -> Document | None:
 
 def _refused(what: str, status: int, reason: str, document: Mapping[str, Any]) -> GatewayError:
     """What went wrong, with the API server's own message where it gave one."""
-    said = document.get("message")
-    message, why = f"{what}: {said or reason} (HTTP {status})", str(said or f"{status} {reason}")
+    answered = document.get("message")
+    message, why = f"{what}: {answered or reason} (HTTP {status})", str(answered or f"{status} {reason}")
     causes = bool((document.get("details") or {}).get("causes"))
     if status != CONFLICT:
         return GatewayError(message, status, why=why, causes=causes)

@@ -84,8 +84,8 @@ def _in_words(terminated: Document, words: Termination, memory_limit: str) -> st
     reason = terminated.get("reason") or ""
     if reason == _OUT_OF_MEMORY and terminated["exitCode"]:
         limit = f"limit {memory_limit}" if memory_limit else "it has no limit; its node ran out"
-        said = words.message if words.message != text else ""  # a log that was cut off has no last words
-        return "; ".join(filter(None, [f"out of memory ({limit})", said]))
+        message = words.message if words.message != text else ""  # a log that was cut off has no last words
+        return "; ".join(filter(None, [f"out of memory ({limit})", message]))
     if reason and reason not in _PLAIN_ENDS:
         return ": ".join(filter(None, [reason, own]))
     return own

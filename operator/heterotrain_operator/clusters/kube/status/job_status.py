@@ -42,14 +42,14 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     plan = decision.plan or seen.plan
     over = decision.phase in FINAL_PHASES
     groups = [group.name for group in job.spec.worker_groups]
-    safe, states = dict(decision.batch_limits), dict(decision.worker_states)
+    batch_limits, states = dict(decision.batch_limits), dict(decision.worker_states)
     workers = worker_entries(
         previous.get("workers") or (),
         groups,
         seen,
         plan,
         states=states,
-        safe=safe,
+        batch_limits=batch_limits,
         slowed=dict(decision.slowed_by),
         stragglers={verdict.worker: verdict for verdict in decision.stragglers},
         replacing=decision.replacing,

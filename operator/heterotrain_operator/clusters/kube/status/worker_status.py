@@ -63,7 +63,7 @@ def worker_entries(
     plan: Plan | None,
     *,
     states: Mapping[str, WorkerState],
-    safe: Mapping[str, int],
+    batch_limits: Mapping[str, int],
     slowed: Mapping[str, str],
     stragglers: Mapping[str, Verdict],
     replacing: Sequence[tuple[str, str]],
@@ -72,8 +72,8 @@ def worker_entries(
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
-    `plan` is the one that is active after this decision, `states` those that it rests on, `safe` what memory holds,
-    `slowed` what slowed whom and `stragglers` the verdicts, by worker; `replacing` are stragglers, each with the
+    `plan` is the one that is active after this decision, `states` those that it rests on, `batch_limits` what memory
+    holds, `slowed` what slowed whom and `stragglers` the verdicts, by worker; `replacing` are stragglers, each with the
     newcomer that is to take its place, and `arrivals` the newest that joined. `over`: the job has ended, so workers
     whose pods are gone stay listed as they were last seen.
     """
@@ -95,8 +95,8 @@ def worker_entries(
         if state is not None:
             joins = state is WorkerState.WARM and "batchSize" in entry
             entry["state"] = (WorkerState.MEMBER if joins else state).value
-        if 0 <= safe.get(entry["name"], -1) <= MAX_BATCH:
-            entry["maxBatchSize"] = safe[entry["name"]]
+        if 0 <= batch_limits.get(entry["name"], -1) <= MAX_BATCH:
+            entry["maxBatchSize"] = batch_limits[entry["name"]]
         if entry["name"] in slowed:
             entry["slowedBy"] = slowed[entry["name"]]
         if entry["name"] in stragglers:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from heterotrain_operator.clusters.local.limits import cgroup_v1, cgroup_v2, duty_cycle, scope
+from heterotrain_operator.clusters.local.limits import cgroup_v2, duty_cycle, scope
+from heterotrain_operator.clusters.local.limits.cgroup_v1 import mechanism as cgroup_v1
 from heterotrain_operator.clusters.local.limits.mechanism import LimitError, Mechanism
 
 logger = logging.getLogger(__name__)

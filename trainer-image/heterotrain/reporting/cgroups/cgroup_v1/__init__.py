@@ -1,0 +1,1 @@
+"""All that only machines with version 1 of cgroups need; to be removed as a whole once there are none."""
