@@ -11,6 +11,7 @@ No GPU has confirmed this yet.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ def await_arrival(generation: Generation, device: torch.device) -> None:
     """
     if generation.repeats or device.type != "cuda":
         return
-    reached = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    reached: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     reached.record(torch.cuda.current_stream(device))
     while not reached.query():
         generation.check_others()
