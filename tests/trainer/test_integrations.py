@@ -160,6 +160,23 @@ def test_a_trainer_smooths_labels_and_measures_every_few_steps(tmp_path: Path) -
     assert session.metrics["eval_loss"] > 0
 
 
+@pytest.mark.parametrize("padding", [0, 2])
+def test_a_models_own_loss_over_padded_labels_is_warned_of(
+    tmp_path: Path, padding: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a mean over tokens: over as many of each sample where nothing is padded, though the last has no target."""
+    session = heterotrain.join(batch_size=2)
+    model = hugging_face(tmp_path).model
+    padded = {"input_ids": torch.arange(4), "labels": torch.arange(4).masked_fill(torch.arange(4) >= 4 - padding, -100)}
+    data = [*SAMPLES[:2], padded, padded, SAMPLES[0], padded]
+    model, optimizer, batches = session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
+    for batch in batches:
+        session.scale(model(**batch).loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert caplog.text.count("the loss is no mean over samples") == bool(padding)
+
+
 # --- Lightning --------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
+from heterotrain.groups.generation import GROUP_SECONDS
 from heterotrain.training.leaving import Leaving
 from heterotrain.training.saving import Saving
 from trainer.gang import STAY, Gang
@@ -53,6 +54,10 @@ def test_who_waits_for_groups_is_bounded_and_listens(tmp_path: Path, kind: str) 
         gang.processes[0].send_signal(signal.SIGTERM)
         assert gang.wait_for(0) == contract.EXIT_PREEMPTED
     assert gang.ending(0).asked_to_stop
+
+
+def test_groups_that_cannot_be_made_are_tried_once_more_before_a_worker_is_taken_for_hung() -> None:
+    assert TrainingConfig().progress_timeout_seconds > 2 * GROUP_SECONDS
 
 
 def test_who_is_asked_to_stop_before_all_have_met_says_so(tmp_path: Path) -> None:
@@ -116,6 +121,19 @@ def test_who_leaves_early_is_not_waited_for(
     assert others == ([1, 1] if environment else [0, 0])
     assert gang.ending(1).message == mine
     assert gang.ending(1).script_error == (code == 1 and "ValueError" in mine)
+
+
+def test_who_catches_what_ended_its_loop_is_not_waited_for(tmp_path: Path) -> None:
+    loop = (
+        "try:\n    for x, y in bs:\n        train(x, y)\n"
+        "        if name == 'w-1' and s.step == 3: raise ValueError('no such column')\n"
+        "except ValueError: time.sleep(7)"
+    )
+    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=1000), environment=STAY) as gang:
+        assert gang.wait() == [1, 0, 1]
+    for rank in (0, 2):
+        assert "w-1 left: its script left the loop over the batches after step 3 of 1000" in gang.ending(rank).message
+    assert gang.ending(1).message == "the script ended before the job's last step (step 3 of 1000)"
 
 
 @pytest.mark.parametrize("then", ["break", "pass"])
@@ -252,14 +270,18 @@ def test_an_epochs_loop_may_be_left_where_it_ends(tmp_path: Path) -> None:
     assert gang.ending(0).step == 12
 
 
-@pytest.mark.parametrize(("is_out", "written"), [(False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("is_out", "may_lack_sums", "written"), [(False, False, True), (True, False, False), (False, True, False)]
+)
 def test_whoever_finishes_without_an_answer_of_the_others_writes_the_last_checkpoint(
-    is_out: bool, written: bool
+    is_out: bool, may_lack_sums: bool, written: bool
 ) -> None:
-    """Unless they have gone on without it. The group and the state stand in for those of a worker whose peers are lost
-    with their machine, at the very end of the job."""
+    """Unless they have gone on without it, or sums may be missing in it. The group and the state stand in for those of
+    a worker whose peers are lost with their machine, at the very end of the job."""
     saved: list[bool] = []
-    group: Any = MagicMock(may_write=False, is_out=is_out, protocol=contract.MEMBERS_MAY_END)
+    group: Any = MagicMock(
+        may_write=False, is_out=is_out, may_lack_sums=may_lack_sums, protocol=contract.MEMBERS_MAY_END
+    )
     state: Any = SimpleNamespace(save=lambda *, writes, beside: saved.append(writes))
     context: Any = MagicMock()
     saving = Saving(context, state, group, MagicMock())
@@ -267,3 +289,19 @@ def test_whoever_finishes_without_an_answer_of_the_others_writes_the_last_checkp
     leaving.finish(alone=True)
     assert leaving.finished
     assert saved == [written]
+
+
+@pytest.mark.parametrize("may_lack_sums", [False, True])
+def test_a_leader_that_is_asked_to_stop_writes_no_step_in_which_sums_may_be_missing(
+    may_lack_sums: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved: list[bool] = []
+    group: Any = MagicMock(may_lack_sums=may_lack_sums, protocol=contract.MEMBERS_STAY)
+    state: Any = SimpleNamespace(save=lambda *, writes, beside: saved.append(writes), position=SimpleNamespace(step=5))
+    context: Any = MagicMock(plans=SimpleNamespace(rank=0))
+    saving = Saving(context, state, group, MagicMock())
+    leaving = Leaving(context, state, group=group, exchange=MagicMock(), accounts=MagicMock(), saving=saving)
+    with pytest.raises(SystemExit):
+        leaving.leave_on_request()
+    assert saved == [not may_lack_sums]
+    assert ("no checkpoint of step 5" in caplog.text) == may_lack_sums

@@ -111,6 +111,22 @@ def test_hyperparameters_are_what_a_step_computes_with_and_not_how() -> None:
     assert there.param_groups[0]["betas"] == (0.5, 0.6)
 
 
+def used(**rates: float) -> int:
+    """The checksum after ten steps, with a learning rate of 0.1 but for steps such as `step_3`."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=0.1)
+    hyperparameters = Hyperparameters(optimizer)
+    hyperparameters.settle()
+    for step in range(10):
+        optimizer.param_groups[0]["lr"] = rates.get(f"step_{step}", 0.1)
+        hyperparameters.used(step, hyperparameters.values())
+    return hyperparameters.checksum
+
+
+def test_a_checksum_of_hyperparameters_covers_each_step_and_not_only_the_newest() -> None:
+    assert used() == used()
+    assert len({used(), used(step_3=0.2), used(step_4=0.2), used(step_3=0.2, step_4=0.2), used(step_3=0.3)}) == 5
+
+
 def test_a_witness_sees_a_change_of_sign() -> None:
     model = nn.Linear(3, 1)
     model(torch.tensor([[1.0, 2, 4]])).sum().backward()

@@ -1,6 +1,7 @@
 """Whatever a script does in its loop, its replicas equal one process's model; where they do not, the job stops."""
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -75,10 +76,24 @@ def script(folder: Path, body: str = "pass") -> list[str]:
 NOISE = "print('noise', name, s.step, torch.rand(()).item(), random.random(), numpy.random.rand())"
 
 
-def noise(gang: Gang) -> dict[tuple[str, int], list[str]]:
-    """What workers drew, by their names and the step: from torch, Python and NumPy."""
+def draws(gang: Gang) -> list[tuple[tuple[str, int], list[str]]]:
+    """What workers drew, with their names and the step: from torch, Python and NumPy."""
     found = re.findall(r"noise (\S+) (\d+) (\S+) (\S+) (\S+)", gang.logs())
-    return {(name, int(step)): numbers for name, step, *numbers in found}
+    return [((name, int(step)), numbers) for name, step, *numbers in found]
+
+
+def repeats(drawn: Sequence[tuple[tuple[str, int], list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """What a worker drew in a step once more, with the place of what it drew there first."""
+    first: dict[tuple[str, int], int] = {}
+    for place, (key, numbers) in enumerate(drawn):
+        if key in first:
+            yield first[key], numbers
+        first.setdefault(key, place)
+
+
+def noise(gang: Gang) -> dict[tuple[str, int], list[str]]:
+    """What they drew last in each step."""
+    return dict(draws(gang))
 
 
 @pytest.mark.processes
@@ -98,6 +113,20 @@ def test_random_numbers_belong_to_seed_worker_and_step(tmp_path: Path) -> None:
     assert {key: numbers[0] for key, numbers in resumed.items()} == {key: each[0] for key, each in whole.items()}
     assert [len({numbers[kind] for numbers in resumed.values()}) for kind in range(3)] == [24, 24, 24]
     assert not {each[0] for each in other.values()} & {each[0] for each in whole.values()}
+
+
+@pytest.mark.processes
+def test_a_replayed_step_draws_the_same_of_torch_again(tmp_path: Path) -> None:
+    command = [BREAK, "w-0", "before", "5", *script(tmp_path, NOISE)]
+    with Gang(tmp_path, command, (6, 2), TrainingConfig(steps=8)) as gang:
+        gang.succeed()
+        drawn = draws(gang)
+    again = [(drawn[first][1], numbers) for first, numbers in repeats(drawn)]
+    assert again
+    for first, second in again:
+        assert first[0] == second[0]
+        assert first[1] != second[1]
+        assert first[2] != second[2]
 
 
 @pytest.mark.processes
@@ -140,6 +169,19 @@ def test_one_flipped_bit_stops_the_job_and_says_whose_it_is(tmp_path: Path) -> N
         assert equal is not None, ending.message
         assert int(equal[1]) <= 100 < int(ending.step) <= 100 + 2 * 64
         assert int(equal[2]) <= int(equal[1])
+
+
+ONCE = 'o.param_groups[0]["lr"] = 0.02 if s.step == 100 and name == "w-1" else 0.01'
+
+
+@pytest.mark.processes
+def test_a_learning_rate_that_differs_in_a_single_step_stops_the_job_and_says_whose_it_is(tmp_path: Path) -> None:
+    """Also where no exchange is in that step: most have none."""
+    with Gang(tmp_path, script(tmp_path, ONCE), (4, 2, 2), TrainingConfig(steps=400)) as gang:
+        assert gang.wait() == [1, 1, 1]
+    for rank in range(3):
+        assert "hyperparameters of w-1 differ from the others'" in gang.ending(rank).message
+        assert 100 < gang.ending(rank).step <= 100 + 2 * 16
 
 
 WINDOWS = 3  # of a model with 363,605 parameters

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,39 +17,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel
 from torch.optim import lr_scheduler
-from torch.utils.data import TensorDataset
 
 import heterotrain
 from heterotrain.data.once import first_here
-from heterotrain.gradients.mean_check import MeanCheck
 from heterotrain.groups.sockets import SocketCutter
-
-DATA = TensorDataset(torch.arange(24.0).reshape(12, 2) / 24, torch.ones(12, 1))
-
-
-def sgd(*modules: nn.Module) -> torch.optim.SGD:
-    return torch.optim.SGD([each for module in modules for each in module.parameters()], lr=0.1)
-
-
-def prepared(
-    model: Any = None, optimizer: Any = None, data: Any = DATA, *, epochs: int = 2, **options: Any
-) -> tuple[heterotrain.Session, Any, Any, Any]:
-    session = heterotrain.join(batch_size=4, epochs=epochs)
-    model = nn.Linear(2, 1) if model is None else model
-    return session, *session.prepare(model, optimizer or sgd(model), data, **options)
-
-
-def train(session: heterotrain.Session, model: Any, optimizer: Any, batches: Any) -> Iterator[int]:
-    for inputs, targets in batches:
-        session.scale((model(inputs) - targets).square().mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        yield session.step
-
-
-def run(session: heterotrain.Session, model: Any, optimizer: Any, batches: Any) -> None:
-    for _ in train(session, model, optimizer, batches):
-        pass
+from trainer.alone import DATA, prepared, run, sgd, train
 
 
 class Sparse(nn.Module):
@@ -172,76 +143,6 @@ def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> No
         assert session.loss == pytest.approx(loss.item())
 
 
-class Named:
-    """A schedule of another library's kind."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, int]] = []
-
-    def state_dict(self) -> dict[str, int]:
-        return {}
-
-    def load_state_dict(self, _state: dict[str, int]) -> None: ...
-
-
-class TimmLike(Named):
-    def step(self, epoch: int) -> None:
-        self.calls.append(("epoch", epoch))
-
-    def step_update(self, num_updates: int) -> None:
-        self.calls.append(("step", num_updates))
-
-
-class Plain(Named):
-    def step(self) -> None:
-        self.calls.append(("step", len(self.calls)))
-
-
-class Demanding(Named):
-    def step(self, metric: float) -> None: ...
-
-
-def test_schedules_are_stepped_by_step_or_by_epoch_whosever_they_are() -> None:
-    session, model, optimizer, batches = prepared(epochs=2)
-    by_epoch, updates, epochs, plain = lr_scheduler.StepLR(optimizer, 1, 0.5), TimmLike(), TimmLike(), Plain()
-    session.register(every="epoch", by_epoch=by_epoch, epochs=epochs)
-    session.register(updates=updates, plain=plain)
-    rates = []
-    for _ in train(session, model, optimizer, batches):
-        rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.05, 0.025])
-    assert updates.calls == [("step", step) for step in range(1, 7)]
-    assert epochs.calls == [("epoch", 1), ("epoch", 2)]
-    assert len(plain.calls) == 6
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau needs a metric"),
-        (lambda _: Demanding(), "asks for arguments"),
-        (lambda _: sgd(nn.Linear(1, 1)), "an optimizer that is registered would never be stepped"),
-    ],
-)
-def test_what_has_a_step_and_cannot_be_stepped_is_refused(made: Callable[[Any], Any], message: str) -> None:
-    session, _, optimizer, _ = prepared()
-    with pytest.raises(TypeError, match=f"thing: .*{message}"):
-        session.register(thing=made(optimizer))
-
-
-def test_a_schedule_of_another_length_than_the_jobs_is_named_before_training(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    session, _, optimizer, batches = prepared()
-    session.register(one=lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5))
-    with pytest.raises(ValueError, match=r"'one' \(OneCycleLR\) is made for 5 calls, the job has 6 steps"):
-        next(iter(batches))
-    session, model, optimizer, batches = prepared()
-    session.register(cosine=lr_scheduler.CosineAnnealingLR(optimizer, T_max=3))
-    run(session, model, optimizer, batches)
-    assert "'cosine' (CosineAnnealingLR) is made for 3 calls" in caplog.text
-
-
 def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
     own = nn.Linear(2, 1)
     session, model, optimizer, batches = prepared(own)
@@ -346,30 +247,6 @@ def test_an_epoch_that_is_not_gone_through_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="the loop over the batches of epoch 0 was not gone through"):
         for _ in session.epochs():
             pass
-
-
-CLASSES = torch.tensor([0, 1, 2, 0])
-
-
-@pytest.mark.parametrize(
-    ("loss", "warns"),
-    [
-        (lambda x: nn.functional.cross_entropy(x, CLASSES), False),
-        (lambda x: nn.functional.cross_entropy(x, CLASSES) * 2 + x.square().mean(), False),
-        (lambda x: nn.functional.cross_entropy(x, CLASSES, weight=torch.tensor([1.0, 2, 1])), True),
-        (lambda x: nn.functional.cross_entropy(x, CLASSES, ignore_index=1) + x.square().mean(), True),
-        (lambda x: nn.functional.cross_entropy(x, CLASSES, ignore_index=1, reduction="sum") / 4, False),
-        (lambda x: nn.functional.cross_entropy(x.T[None], torch.tensor([[0, 1, -100, 0]]), ignore_index=-100), True),
-    ],
-)
-def test_a_mean_over_something_else_than_samples_is_warned_of_once(
-    loss: Callable[[torch.Tensor], torch.Tensor], warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    check = MeanCheck()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            check.look(loss(torch.randn(4, 3, requires_grad=True)), 4)
-    assert caplog.text.count("the loss is no mean over samples") == warns
 
 
 def test_the_first_process_prepares_while_others_wait_and_is_followed_if_it_fails(tmp_path: Path) -> None:

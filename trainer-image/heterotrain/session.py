@@ -260,7 +260,8 @@ class Session:
 
     def stop(self, reason: str) -> None:
         """End the job well, for all workers, soon: after a step that they agree on, or at once if the script then
-        leaves the loop over the batches. For early stopping. Raises RuntimeError before the loop."""
+        leaves the loop over the batches, which it may not do over nccl. For early stopping. Raises RuntimeError before
+        the loop."""
         life = self._prepared("stop()")
         if not life.started:
             raise RuntimeError("session.stop() belongs into the loop over the batches")
@@ -339,9 +340,11 @@ class Session:
 
         Those among them that have a `step()`, as learning-rate schedules do, are stepped by the session on every
         worker, once per committed step, or with `every="epoch"` once per epoch; do not step them in the loop. Schedules
-        of timm get the number of steps or epochs. Call it between `prepare()` and the loop, or it raises RuntimeError;
-        TypeError for an object without those two methods, and for one that the session cannot step: a
-        ReduceLROnPlateau, which needs a metric, or an optimizer.
+        of timm get the number of steps or epochs. Modules are compared over the workers before each checkpoint, and
+        must be the same on all: change them in `after_step` functions. Call it between `prepare()` and the loop, or it
+        raises RuntimeError; TypeError for an object without those two methods, and for one that the session cannot
+        step: a ReduceLROnPlateau, which needs a metric, or an optimizer. ValueError for a schedule of timm's that
+        counts steps where `every` says epochs, or epochs where it says steps.
         """
         life = self._before_loop("register()")
         if every not in ("step", "epoch"):

@@ -16,6 +16,16 @@ import heterotrain
 from heterotrain import contract
 from heterotrain.workloads.digits import digits
 
+
+class Own:
+    """What each worker collects for itself in its loop; no module, since modules must be the same on all workers."""
+
+    def __init__(self, kept: torch.optim.swa_utils.AveragedModel) -> None:
+        self.kept = kept
+        self.state_dict = kept.state_dict
+        self.load_state_dict = kept.load_state_dict
+
+
 out, kind = Path(sys.argv[1]), sys.argv[2]
 name = os.environ["HETEROTRAIN_WORKER"]
 notes = (out / f"{name}.notes").open("a", buffering=1)
@@ -32,7 +42,7 @@ optimizer = torch.optim.Adam(
 data = torch.utils.data.DataLoader(digits(), num_workers=1) if kind == "epochs" else digits()
 model, optimizer, batches = session.prepare(network, optimizer, data, counted=True)
 average = torch.optim.swa_utils.AveragedModel(network)
-in_loop = torch.optim.swa_utils.AveragedModel(network)
+in_loop = Own(torch.optim.swa_utils.AveragedModel(network))
 session.register(
     average=average, in_loop=in_loop, schedule=torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.9)
 )
@@ -61,7 +71,7 @@ def train() -> None:
         session.scale(loss, count=len(labels)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        in_loop.update_parameters(network)
+        in_loop.kept.update_parameters(network)
         if session.warming:
             network[2].bias.data.add_(1.0)
         optimizer.zero_grad()

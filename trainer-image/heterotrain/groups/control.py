@@ -43,13 +43,16 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """One worker's figures that must be equal on all workers: whole numbers below 2**53, or sums."""
+    """One worker's figures that must be equal on all workers: whole numbers below 2**53, or sums. That of `registered`
+    modules is 0 where they are not compared."""
 
     hyperparameters: float
     replica: float
+    registered: float = 0.0
 
 
 _SIGNALS = len(fields(Signals))
+_CHECKSUMS = len(fields(Checksums))
 _FRAME = 1 << 14  # bytes of the first collective of a document, of which as many as `_LENGTH` say how long it is
 _LENGTH = 8
 
@@ -61,8 +64,9 @@ class PendingSignals:
         """Launch it. Raises RuntimeError if the group is broken."""
         # float64 is exact for integers up to 2**53. Checksums have a place for each rank, so that every rank sees all
         # of them.
-        own = [0.0] * (2 * generation.world_size)
-        own[2 * generation.rank : 2 * generation.rank + 2] = astuple(checksums)
+        own = [0.0] * (_CHECKSUMS * generation.world_size)
+        place = _CHECKSUMS * generation.rank
+        own[place : place + _CHECKSUMS] = astuple(checksums)
         self._tensor = torch.tensor([*astuple(signals), *own], dtype=torch.float64)
         self._end = generation.sum(self._tensor)
 
@@ -70,8 +74,8 @@ class PendingSignals:
         """The sums over all ranks, and each rank's checksums. Raises RuntimeError if the group broke meanwhile."""
         self._end.wait()
         numbers = self._tensor.tolist()
-        places = numbers[_SIGNALS:]
-        return Signals(*numbers[:_SIGNALS]), [Checksums(*pair) for pair in zip(places[::2], places[1::2], strict=True)]
+        places = range(_SIGNALS, len(numbers), _CHECKSUMS)
+        return Signals(*numbers[:_SIGNALS]), [Checksums(*numbers[place : place + _CHECKSUMS]) for place in places]
 
 
 def sum_over_ranks(tensor: torch.Tensor, generation: Generation) -> None:

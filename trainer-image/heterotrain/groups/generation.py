@@ -159,6 +159,12 @@ class Generation:
         made: dist.ProcessGroup = group
         return made
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it is known which steps are committed once a collective has failed, so that a step can be repeated.
+        Over nccl it is not: what that calls completed is only enqueued."""
+        return self.backend != "nccl"
+
     def sum_gradients(self, tensor: torch.Tensor) -> Collective:
         """Sum over all members, in place. Raises RuntimeError if the groups are broken already."""
         return self._watched(self.gradients.allreduce([tensor], self._sum), self.backend)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import platform
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
@@ -52,6 +52,10 @@ class ReplicaChecksum:
         self._parameters = list(module.parameters())  # frozen ones too, which a script may change by itself
         self._device = self._parameters[0].device if self._parameters else torch.device("cpu")
         self._starts = list(accumulate((each.numel() for each in self._parameters), initial=0))
+
+    def of(self, modules: Iterable[nn.Module]) -> ReplicaChecksum:
+        """That of the parameters of other modules."""
+        return ReplicaChecksum(nn.ModuleList(modules), self._optimizer)
 
     def at(self, number: int, *, exact: bool) -> float:
         """The checksum of the `number`th window: of its bits, a whole number below 2**52; or if not `exact`, the sum

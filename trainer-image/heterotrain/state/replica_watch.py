@@ -22,6 +22,19 @@ a newcomer has taken over the right ones."""
 
 _NAMED = 5
 
+_HYPERPARAMETERS = "hyperparameters"
+_REPLICA = "parameters or optimizer state"
+_REGISTERED = "parameters of registered modules"
+
+_HINTS = {
+    _HYPERPARAMETERS: "what the script sets by hand must depend on session.step alone, schedules are registered with "
+    "session.register() and not stepped by the script, and samplers must not depend on what a worker has seen",
+    _REPLICA: "a script that changes parameters or their gradients by itself, in its loop or with random numbers, does "
+    "so on workers with samples only: session.after_step() runs on all",
+    _REGISTERED: "a script that updates a moving average, or another module that follows the model, in its loop does "
+    "so on workers with samples only, and once for each pass: session.after_step() runs on all, once a step",
+}
+
 
 class ReplicaWatch:
     """One worker's side of the comparison; all workers draw the same conclusion at the same step."""
@@ -34,11 +47,14 @@ class ReplicaWatch:
         self._number = 0
         self._looked_at = 0  # the step at whose beginning the exchange under way began
         self._equal_at: int | None = None
+        self._looks_at_registered = False  # in the comparison under way
+        self._registered_equal_at: int | None = None
 
     def checksums(self, steps_between: int) -> Checksums:
         """The checksums of this worker at the beginning of a step; exchanges are `steps_between` steps apart. Where
         exchanges follow one another fast, most carry no checksum of the replica, which would cost too much."""
         step = self._state.position.step
+        self._looks_at_registered = False
         due = self._number == 0 or steps_between < MOST_STEPS or step - self._looked_at >= STEPS_BETWEEN
         if not due:
             return Checksums(self._hyperparameters.checksum, 0.0)
@@ -49,20 +65,26 @@ class ReplicaWatch:
         return Checksums(self._hyperparameters.checksum, self._checksum.over(first, count, exact=self.exact))
 
     def whole(self) -> Checksums:
-        """The checksums of this worker over all numbers, for where the job ends and for what a checkpoint holds."""
+        """The checksums of this worker over all numbers, also of modules that are registered, for where the job ends
+        and for what a checkpoint holds."""
         self._looked_at = self._state.position.step
-        return Checksums(self._hyperparameters.checksum, self._checksum.whole(exact=self.exact))
+        self._looks_at_registered = True
+        modules = self._state.registered_modules.values()
+        registered = self._checksum.of(modules).whole(exact=self.exact) if modules else 0.0
+        return Checksums(self._hyperparameters.checksum, self._checksum.whole(exact=self.exact), registered)
 
     def compare(self, everybodys: Sequence[Checksums], members: Sequence[Member]) -> None:
         """Raises ReplicaError, naming who differs from the others."""
-        rates = [each.hyperparameters for each in everybodys]
-        replicas = [each.replica for each in everybodys]
-        found = difference("hyperparameters", rates, exact=True) or difference(
-            "parameters or optimizer state", replicas, exact=self.exact
+        found = (
+            difference(_HYPERPARAMETERS, [each.hyperparameters for each in everybodys], exact=True)
+            or difference(_REPLICA, [each.replica for each in everybodys], exact=self.exact)
+            or difference(_REGISTERED, [each.registered for each in everybodys], exact=self.exact)
         )
         if found is not None:
             raise ReplicaError(self._explained(found, members))
         self._equal_at = self._looked_at
+        if self._looks_at_registered:
+            self._registered_equal_at = self._looked_at
 
     def restart(self) -> None:
         """All workers begin together, at the start and after a failure."""
@@ -70,25 +92,18 @@ class ReplicaWatch:
         self._hyperparameters.restart()
 
     def _explained(self, found: Difference, members: Sequence[Member]) -> str:
-        names = [members[rank].name for rank in found.ranks]
-        who = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-        equal_at = self._equal_at
+        who = _enumerated([members[rank].name for rank in found.ranks])
+        what, equal_at = found.what, self._equal_at
+        if what == _REGISTERED:
+            what, equal_at = f"{what} ({_enumerated(list(self._state.registered_modules))})", self._registered_equal_at
         since = "they have never been seen equal" if equal_at is None else f"they were equal at step {equal_at} still"
         saved = [step for step in self._state.saved_steps if equal_at is not None and step <= equal_at]
         where = f"checkpoint of step {max(saved)}" if saved else "none: start from the beginning"
-        hint = ""
-        if found.what == "hyperparameters":
-            hint = (
-                "; what the script sets by hand must depend on session.step alone, schedules are registered with "
-                "session.register() and not stepped by the script, and samplers must not depend on what a worker has "
-                "seen"
-            )
-        else:
-            hint = (
-                "; a script that changes parameters or their gradients by itself, in its loop or with random numbers, "
-                "does so on workers with samples only: session.after_step() runs on all"
-            )
         return (
-            f"the workers' models have become different: {found.what} of {who} differ from the others' at step "
-            f"{self._looked_at}; {since}; last checkpoint known to be equal: {where}{hint}"
+            f"the workers' models have become different: {what} of {who} differ from the others' at step "
+            f"{self._looked_at}; {since}; last checkpoint known to be equal: {where}; {_HINTS[found.what]}"
         )
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

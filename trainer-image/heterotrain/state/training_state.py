@@ -47,6 +47,13 @@ class TrainingState:
         self.taken_over: Origin | None = None  # what another job has trained, and this one goes on from
         self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
+    @property
+    def registered_modules(self) -> dict[str, nn.Module]:
+        """What is registered and has parameters, such as a moving average of the model's; in the same order on all
+        ranks."""
+        modules = {name: each for name, each in sorted(self.registered.items()) if isinstance(each, nn.Module)}
+        return {name: each for name, each in modules.items() if any(True for _ in each.parameters())}
+
     def checked(self) -> dict[str, Any]:
         """The states of the model, the optimizer and all that is registered. Raises CheckpointError if a checkpoint of
         it could not be read again, naming what is in the way.

@@ -58,8 +58,8 @@ class Agreement:
         on workers that lag behind; `again`: after a failure. Raises RuntimeError if the groups break, CheckpointError
         if the state does not fit.
 
-        Parameters and buffers are taken over when a worker meets the others for the first time. From then on buffers
-        stay each worker's own, until they are merged.
+        Parameters and buffers, and parameters of registered modules, are taken over when a worker meets the others for
+        the first time. From then on buffers stay each worker's own, until they are merged.
         """
         rank, exchange = self._plans.rank, self._exchange
         steps, new, done, resumed = self._report(generation, is_new=not gathering.has_met)
@@ -87,7 +87,8 @@ class Agreement:
         if new.any() and not lag:
             self._state.snapshots.before_change()
             with self._buffers.kept():  # after a failure they were not merged, and each holds what it has seen alone
-                broadcast_tensors(self._subject.tensors(), source, generation)
+                registered = [each for it in self._state.registered_modules.values() for each in it.parameters()]
+                broadcast_tensors([*self._subject.tensors(), *registered], source, generation)
 
     def _report(self, generation: Generation, *, is_new: bool) -> torch.Tensor:
         """By rank: committed steps, and whether it is new, its script has ended the job, and it has looked for a

@@ -55,10 +55,13 @@ class Batches:
             life.go_on()
             while life.begin_step(epoch):
                 share = step.share
-                if share is not None:
-                    yield self._prefetch.batch(share)
-                else:
+                if share is None:
                     life.step_without_samples()
+                    continue
+                batch = self._prefetch.batch(share)
+                life.loop_changes.begin()
+                yield batch
+                life.loop_changes.end()
         except GeneratorExit:
             if epoch is None or life.position.epoch == epoch:
                 life.loop_left()

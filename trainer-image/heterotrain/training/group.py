@@ -14,6 +14,7 @@ from heterotrain.gradients.gradient_sum import GradientSum
 from heterotrain.gradients.losses import Losses
 from heterotrain.gradients.reduction import Reducing, StepReduction
 from heterotrain.gradients.wire import wire_for
+from heterotrain.groups.arrival import await_arrival
 from heterotrain.groups.assembly import MembershipError
 from heterotrain.groups.control import Signals, gather_documents, sum_over_ranks
 from heterotrain.groups.generation import Collective, CollectiveError, Generation, is_collective_error
@@ -88,8 +89,18 @@ class Group:
     @property
     def protocol(self) -> int:
         """How the members of these groups meet; see `heterotrain.contract`."""
-        over_nccl = self.generation is not None and self.generation.backend == "nccl"
-        return MEMBERS_STAY if over_nccl else MEMBERS_MAY_END
+        return MEMBERS_MAY_END if self.repeats else MEMBERS_STAY
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a step that failed is done again in place. True alone."""
+        return self.generation is None or self.generation.repeats
+
+    @property
+    def may_lack_sums(self) -> bool:
+        """Whether sums that have not arrived may be missing in what this worker has committed: its groups broke, and a
+        failed step cannot be repeated in them."""
+        return bool(self.broken) and not self.repeats
 
     @property
     def is_new(self) -> bool:
@@ -160,8 +171,7 @@ class Group:
         self.exchange.transition.drop("the members meet again")
         self._retired.release_all()
         if self.generation is not None:
-            if self.generation.backend == "nccl":
-                # What nccl calls completed is only enqueued, so it is not known which steps are committed.
+            if not self.repeats:
                 raise MembershipError(
                     f"{self.broken}; over nccl a failed step is not repeated in place, the job goes on from its newest "
                     "checkpoint (training.backend: gloo repeats it)"
@@ -311,9 +321,11 @@ class Group:
         return self._together(self.buffers.merge)
 
     def unite(self) -> bool:
-        """Make the buffers of all workers equal, and check that all else is equal; False as `share_buffers`. Raises
-        ReplicaError if the workers differ."""
-        return self.share_buffers() and self._together(self.exchange.compare_all)
+        """Wait until all that is committed has arrived, make the buffers of all workers equal, and check that all else
+        is equal; False as `share_buffers`. Raises ReplicaError if the workers differ."""
+        device = self._subject.device
+        arrived = self._together(lambda generation: await_arrival(generation, device))
+        return arrived and self.share_buffers() and self._together(self.exchange.compare_all)
 
     def send_count(self, count: float, samples: int) -> None:
         """Send what this worker's loss of the running step counts; the loss was scaled as if all workers' counts were

@@ -95,6 +95,11 @@ class Leaving:
         self.stopped = True
         self._accounts.settle()
         self._group.unite()
+        if self._group.may_lack_sums:
+            log.warning(
+                "no checkpoint of step %d: the groups broke, and over nccl sums may be missing in it",
+                self._state.position.step,
+            )
         writes = self._saving.may_write
         self._group.say_goodbye()
         self._saving.save(writes=writes)

@@ -24,6 +24,7 @@ from heterotrain.state.batch_norm import (
     LEAST_SAMPLES_WITH_BATCH_NORM,
     has_batch_norm,
 )
+from heterotrain.state.loop_changes import LoopChanges
 from heterotrain.state.replica_check import ReplicaChecksum
 from heterotrain.state.replica_watch import ReplicaWatch
 from heterotrain.state.snapshot import Snapshots, Written
@@ -81,6 +82,7 @@ class WorkerLife:
             job_uid,
             snapshots=Snapshots(metrics.memory, self._wrote),
         )
+        self.loop_changes = LoopChanges(lambda: self.state.registered_modules)
         self.evaluation = Evaluation(config)
         self.started = False  # the loop over the batches has begun
         self._ended = False  # this worker's script has ended the job
@@ -216,10 +218,13 @@ class WorkerLife:
 
     def commit(self) -> None:
         """Commit the running step, or drop it if its gradients did not arrive. See `ElasticOptimizer.step`."""
+        in_loop = self.loop_changes.end()
         if self.batch.commit():
             self._replays = 0
             if self.progress.done:
                 self._boundary()
+        if in_loop:
+            self.loop_changes.begin()
 
     def _boundary(self) -> bool:
         """Do whatever is due between two steps; whether there is a next one. The same on all workers."""
@@ -402,11 +407,12 @@ class WorkerLife:
         state.phase = contract.PHASE_TRAINING
 
     def _recovered(self) -> bool:
-        """Form the group again; False if the others are gone but this worker has committed the job's last step."""
+        """Form the group again; False if the others are gone but this worker has committed the job's last step. Raises
+        MembershipError, also if sums may be missing in that step."""
         try:
             self._reform(repeats=not self._plans.active.holds)
         except MembershipError:
-            if not self.progress.done:
+            if not self.progress.done or self._group.may_lack_sums:
                 if self._group.is_out and self._plans.is_left_out:
                     self.leaving.leave_the_others("the others have gone on without this worker, as it was to leave")
                 raise
@@ -456,7 +462,7 @@ class WorkerLife:
         if self.leaving.over:
             return
         self.accounts.settle()
-        if self._ended:
+        if self._ended and self._group.repeats:
             if self.step.is_open:
                 self.step.drop("the script left it")
             # The others are in the midst of a step that this worker will not finish; all meet once more to end it.
@@ -465,7 +471,14 @@ class WorkerLife:
             return
         self.subject.passes.close()
         total = self.progress.total_steps
+        why = (
+            "over nccl a script that calls session.stop() has to go on until the loop ends by itself"
+            if self._ended
+            else "a script that wants to end the job calls session.stop()"
+        )
+        if self._ended:
+            log.error("step %d: the script left the loop over the batches; %s", self.position.step, why)
         self._group.leave_early(
             f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
-            "break, a return or an exception; a script that wants to end the job calls session.stop()"
+            f"break, a return or an exception; {why}"
         )

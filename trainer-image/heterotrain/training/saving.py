@@ -31,14 +31,15 @@ class Saving:
 
     @property
     def may_write(self) -> bool:
-        """Whether this worker writes the job's checkpoints. Others may lead a job that goes on without it."""
+        """Whether this worker writes the job's checkpoints. Others may lead a job that goes on without it, and what is
+        committed may be no whole step."""
         leads = self._context.worker is not None and self._context.plans.rank == 0
-        return leads and (not self.others_go_on or self._group.may_write)
+        return leads and not self._group.may_lack_sums and (not self.others_go_on or self._group.may_write)
 
     @property
     def may_write_alone(self) -> bool:
         """Whether this worker writes the job's last checkpoint if the others do not answer: they have not gone on."""
-        return self._context.worker is not None and not self._group.is_out
+        return self._context.worker is not None and not self._group.is_out and not self._group.may_lack_sums
 
     def if_due(self) -> None:
         """Begin a checkpoint if one is due; training goes on while it is written. Raises CheckpointError."""

@@ -34,10 +34,12 @@ class Schedules:
         """Take an object that is a schedule, that is, has a `step()`.
 
         Raises TypeError for what has a `step()` that the session cannot call: a ReduceLROnPlateau, an optimizer.
+        ValueError for a schedule of timm's that counts otherwise than `every` says, and so would never move.
         """
         if not callable(getattr(candidate, "step", None)):
             return
-        if isinstance(candidate, lr_scheduler.ReduceLROnPlateau):
+        inner = getattr(candidate, "lr_scheduler", None)  # timm's is made of torch's
+        if isinstance(candidate, lr_scheduler.ReduceLROnPlateau) or isinstance(inner, lr_scheduler.ReduceLROnPlateau):
             raise TypeError(
                 f"{name}: ReduceLROnPlateau needs a metric, so a session cannot step it; set the learning rate by hand "
                 "from session.metrics instead"
@@ -51,6 +53,13 @@ class Schedules:
             raise TypeError(
                 f"{name}: its step() asks for arguments, so a session cannot step it; wrap it in an object whose "
                 "step() takes none"
+            )
+        in_epochs = getattr(candidate, "t_in_epochs", None) if hasattr(candidate, "step_update") else None
+        if in_epochs is not None and (every == "epoch") != bool(in_epochs):
+            wanted = "epoch" if in_epochs else "step"
+            raise ValueError(
+                f"{name}: this schedule counts {wanted}s (t_in_epochs={in_epochs}), so it would never move; register "
+                f"it with every={wanted!r}"
             )
         self._all.append(_Schedule(name, candidate, every))
 
@@ -97,13 +106,29 @@ def _step(schedule: Any) -> None:
 
 
 def _length(schedule: Any) -> int | None:
+    """For how many calls a schedule is made; None if that is not known, or without meaning."""
     if isinstance(schedule, lr_scheduler.OneCycleLR):
         return int(schedule.total_steps)
     if isinstance(schedule, lr_scheduler.CosineAnnealingLR):
         return int(schedule.T_max)
     if isinstance(schedule, lr_scheduler.PolynomialLR):
         return int(schedule.total_iters)
-    return None
+    if isinstance(schedule, lr_scheduler.SequentialLR):
+        last = _length(schedule._schedulers[-1])
+        return None if last is None else int(schedule._milestones[-1]) + last
+    if isinstance(schedule, lr_scheduler.LambdaLR):  # transformers' are of partial functions
+        given = getattr(schedule.lr_lambdas[0], "keywords", {})
+        return _whole(given.get("num_training_steps"))
+    if not hasattr(schedule, "step_update"):
+        return None
+    if not getattr(schedule, "cycle_limit", 1):
+        return None  # timm's has cycle after cycle
+    cycles = getattr(schedule, "get_cycle_length", None)
+    return _whole(cycles() if callable(cycles) else getattr(schedule, "t_initial", None))
+
+
+def _whole(number: Any) -> int | None:
+    return number if isinstance(number, int) else None
 
 
 def _needs_arguments(function: Callable[..., Any]) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import zlib
 
+from torch import nn
+
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.subject import Subject
@@ -20,8 +22,9 @@ def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) ->
     """By names that a user understands. The metrics that an evaluation has are not among them, since nobody knows them
     before the first one."""
     every = subject.schedules.every
+    shapes = {name: _shapes(module) for name, module in state.registered_modules.items()}
     registered = [
-        f"{name} ({type(each).__name__}{f', each {every[name]}' if name in every else ''})"
+        f"{name} ({type(each).__name__}{shapes.get(name, '')}{f', each {every[name]}' if name in every else ''})"
         for name, each in sorted(state.registered.items())
     ]
     return {
@@ -29,6 +32,11 @@ def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) ->
         "set of registered objects": _bounded(", ".join(registered) or "none"),
         "evaluation": evaluation.describe(),
     }
+
+
+def _shapes(module: nn.Module) -> str:
+    described = [f"{tuple(each.shape)} {each.dtype}" for each in module.parameters()]
+    return f" of {len(described)} parameters, checksum {zlib.crc32(repr(described).encode()):08x}"
 
 
 def _bounded(text: str) -> str:
