@@ -167,7 +167,7 @@ def test_output_of_a_leader_that_is_gone_is_followed_by_its_successors(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     talking = TRAIN.replace("    time.sleep(0.01)", "    time.sleep(0.01)\n    print('a batch', flush=True)")
-    job = manifest(talking, replicas=3, training={"globalBatchSize": 30, "epochs": 10_000})
+    job = manifest(talking, replicas=3, training={"globalBatchSize": 30, "steps": 1000})
     command = start(tmp_path, "run", str(write_manifest(tmp_path, job)), "--out", "out")
     assert command.stderr is not None
     lines = iter(command.stderr.readline, "")

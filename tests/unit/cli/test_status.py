@@ -167,6 +167,7 @@ def test_any_object_in_place_of_a_job_is_shown_by_what_is_known(document: Any, w
         ("status.step", "seven", lambda state: state.step),
         ("status.workers", {"name": "w"}, lambda state: state.workers or None),
     ],
+    ids=["no moment", "no zone", "a number for a moment", "too great", "no number", "no list"],
 )
 def test_field_of_another_type_counts_as_absent(path: str, value: object, read: Callable[[JobState], object]) -> None:
     *parts, name = path.split(".")

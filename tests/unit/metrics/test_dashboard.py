@@ -34,7 +34,7 @@ def test_dashboard_is_up_to_date() -> None:
     assert (REPOSITORY / generator.PATH).read_text(encoding="utf-8") == generator.render()
 
 
-@pytest.mark.parametrize("shown", [worker_metrics.LOSS, worker_metrics.EVALUATION, worker_metrics.OWN_SECONDS])
+@pytest.mark.parametrize("shown", [worker_metrics.LOSS, table.JOB_EVALUATION, worker_metrics.OWN_SECONDS])
 def test_what_a_job_learns_is_on_the_dashboard(shown: Metric) -> None:
     asked = set().union(*(names_in(with_values(query.expression, VALUES)) for query in queries(DASHBOARD)))
     assert shown.series in asked
