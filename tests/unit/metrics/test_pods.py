@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.server
 import math
 import socket
 import threading
@@ -209,35 +208,6 @@ def test_an_answer_that_is_dear_to_parse_does_not_keep_the_event_loop(monkeypatc
     assert found == {"costly": WorkerMetrics(plan_version=1), "well": EXPECTED}
     (_, quick), (_, costly) = sorted(threads.items())
     assert quick == threading.get_ident() != costly
-
-
-def test_a_client_asks_again_over_the_same_connection() -> None:
-    asked: list[tuple[str, int]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            asked.append(self.client_address)
-            body = text_of(registry(7))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class names it so
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            assert scraped({"a": f"127.0.0.1:{server.server_port}"}, looks=3) == {"a": EXPECTED}
-        finally:
-            server.shutdown()
-            thread.join()
-    assert len(asked) == 3
-    assert len(set(asked)) == 1
 
 
 def test_redirects_are_not_followed() -> None:
