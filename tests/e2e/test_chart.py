@@ -137,6 +137,15 @@ def test_operator_learns_where_it_is_and_what_to_watch() -> None:
     }
 
 
+def test_operator_asks_for_the_disk_that_its_logs_take_and_gets_no_more() -> None:
+    (deployment,) = of_kind(render(CHART), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {kind: "ephemeral-storage" in container["resources"][kind] for kind in ("requests", "limits")} == {
+        "requests": True,
+        "limits": True,
+    }
+
+
 # --- rights ------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from typing import Any, Self
 import aiohttp
 
 from heterotrain_operator.metrics.lookups import Lookups
+from heterotrain_operator.metrics.parsing import Parsing
 from heterotrain_operator.metrics.shares import Shares
 
 IDLE_SECONDS = 15.0
@@ -55,6 +56,8 @@ class Client:
 
     def __init__(self, *, proxies: bool = False, per_owner: int = CONNECTIONS_PER_OWNER) -> None:
         """`proxies`: use those that the environment names. `per_owner`: concurrent requests of one owner."""
+        self.parsing = Parsing()
+        """For what the servers answer."""
         self._proxies = proxies
         self._shares = Shares(per_owner)
         self._session: aiohttp.ClientSession | None = None
@@ -96,6 +99,7 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections."""
+        self.parsing.close()
         if self._session is not None:
             await self._session.close()
             self._session = None

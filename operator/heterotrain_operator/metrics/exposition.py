@@ -9,7 +9,6 @@ Source of the format: https://prometheus.io/docs/instrumenting/exposition_format
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from heterotrain.worker_metrics import WORKERS
 from heterotrain_operator.metrics.workers import Sample
@@ -19,6 +18,9 @@ MAX_SERIES = 256
 
 MAX_LINE = 4096
 """Characters of one series' labels."""
+
+MAX_LABELS = 64
+"""Of one series; a worker gives its series at most six."""
 
 _BEGINNING = f"\n{WORKERS.prefix}"
 """Of a series, with the end of the line before it: a search for a fixed text passes over other lines several times as
@@ -35,7 +37,9 @@ _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 
 def own_samples(text: str) -> list[Sample]:
-    """The samples of workers' metrics. Raises ValueError if one is malformed, or if there are more than MAX_SERIES."""
+    """The samples of workers' metrics. Raises ValueError if one is malformed, or if there are more than MAX_SERIES, or
+    MAX_LABELS of one.
+    """
     lines = f"\n{text}"
     number = lines.count(_BEGINNING)
     if number > MAX_SERIES:
@@ -43,19 +47,22 @@ def own_samples(text: str) -> list[Sample]:
     found = _SAMPLE.findall(lines)
     if len(found) != number:
         raise ValueError(f"{number - len(found)} series are malformed, or longer than {MAX_LINE} characters")
-    labels_of = {written: dict(_labels(written)) for written in {written for _, written, _ in found}}
+    labels_of = {written: _labels(written) for written in {written for _, written, _ in found}}
     return [Sample(name, labels_of[written], float(value)) for name, written, value in found]
 
 
-def _labels(written: str) -> Iterator[tuple[str, str]]:
-    at = 0
+def _labels(written: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    at = number = 0
     while at < len(written):
         found = _LABEL.match(written, at)
-        if found is None:
-            raise ValueError(f"no labels: {written[:80]!r}")
+        if found is None or number == MAX_LABELS:
+            raise ValueError(f"no labels: {written[:80]!r}" if found is None else f"more than {MAX_LABELS} labels")
         value = found[2]
-        yield found[1], _ESCAPE.sub(_unescaped, value) if "\\" in value else value
+        labels[found[1]] = _ESCAPE.sub(_unescaped, value) if "\\" in value else value
         at = found.end()
+        number += 1
+    return labels
 
 
 def _unescaped(found: re.Match[str]) -> str:

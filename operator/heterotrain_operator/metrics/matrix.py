@@ -36,20 +36,21 @@ class NotAMatrixError(ValueError):
     """The document is not an answer of the query API with a matrix in it; the text says why."""
 
 
-def series_of(body: bytes, most: int) -> Iterator[Series]:
-    """The series of workers' metrics in an answer, each with its newest sample; those without samples are left out.
+def parts_of(body: bytes, most: int) -> Iterator[Series | None]:
+    """The series of workers' metrics in an answer, each with its newest sample; None for whatever else was read, so
+    that the time from part to part is bounded.
 
     Raises NotAMatrixError, after the series before the fault, and also if there are more than `most`.
     """
     try:
-        yield from _series(body, most)
+        yield from _parts(body, most)
     except NotAMatrixError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise NotAMatrixError(f"{type(error).__name__}: {error}") from None
 
 
-def _series(body: bytes, most: int) -> Iterator[Series]:
+def _parts(body: bytes, most: int) -> Iterator[Series | None]:
     cursor = _Cursor(body)
     status = kind = None
     for key in cursor.members():
@@ -63,15 +64,17 @@ def _series(body: bytes, most: int) -> Iterator[Series]:
                     yield from _listed(cursor, most)
                 else:
                     cursor.value()
+                    yield None
         else:
             cursor.value()
+            yield None
     if status != "success":
         raise NotAMatrixError("status is not success")
     if kind != "matrix":
         raise NotAMatrixError(f"resultType is {str(kind)[:40]!r}, not 'matrix'")
 
 
-def _listed(cursor: _Cursor, most: int) -> Iterator[Series]:
+def _listed(cursor: _Cursor, most: int) -> Iterator[Series | None]:
     for number, entry in enumerate(cursor.items()):
         if number == most:
             raise NotAMatrixError(f"more than {most} series")
@@ -81,6 +84,8 @@ def _listed(cursor: _Cursor, most: int) -> Iterator[Series]:
             if not math.isfinite(time):
                 raise NotAMatrixError(f"a sample's time is {time:g}")
             yield labels, time, value
+        else:
+            yield None
 
 
 class _Cursor:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.client import Client, UnreachableError, WrongAnswerError
 from heterotrain_operator.metrics.exposition import own_samples
+from heterotrain_operator.metrics.parsing import CostlyError
 from heterotrain_operator.metrics.workers import metrics_of
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,9 @@ TIMEOUT_SECONDS = 1.0
 
 MAX_BYTES = 1 << 18
 """Fifty times the size of a worker's answer."""
+
+PARSING_SECONDS = 0.1
+"""CPU time for one worker's answer."""
 
 AT_ONCE = 64
 """Concurrent requests for one job; with more, answers come too late only because there are so many requests."""
@@ -67,10 +71,19 @@ async def _read(client: Client, address: str, owner: str, seconds: float) -> Wor
         answer = await client.get(
             f"http://{address}/metrics", owner=owner, seconds=seconds, max_bytes=MAX_BYTES, headers=_HEADERS
         )
-        return parse_metrics(answer.body.decode()) if answer.status == _OK else None
-    except (UnreachableError, WrongAnswerError, UnicodeDecodeError) as error:
+        if answer.status != _OK:
+            return None
+        found = await client.parsing.values(
+            _parsed(answer.body), owner=owner, size=len(answer.body), seconds=PARSING_SECONDS
+        )
+        return found[0] if found else None
+    except (UnreachableError, WrongAnswerError, CostlyError, UnicodeDecodeError) as error:
         logger.debug("worker at %s: %s", address, error)
         return None
+
+
+def _parsed(body: bytes) -> Iterator[WorkerMetrics | None]:
+    yield parse_metrics(body.decode())
 
 
 class PodReader:

@@ -9,13 +9,11 @@ explore it through the operator. The operator's log has the details.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import math
 import ssl
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -25,8 +23,10 @@ from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.allowed import Server
 from heterotrain_operator.metrics.client import Answer, Client, UnreachableError, UntrustedError, WrongAnswerError
 from heterotrain_operator.metrics.credentials import Credentials
-from heterotrain_operator.metrics.matrix import NAME_LABEL, NotAMatrixError, Series, series_of
-from heterotrain_operator.metrics.workers import OWN_LABELS, Sample, metrics_of
+from heterotrain_operator.metrics.matrix import NAME_LABEL, NotAMatrixError, parts_of
+from heterotrain_operator.metrics.parsing import CostlyError
+from heterotrain_operator.metrics.scrapes import Scrapes
+from heterotrain_operator.metrics.workers import metrics_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +43,14 @@ A worker has about 25 series of 400 bytes, and 25 bytes for each of their sample
 SERIES_PER_WORKER = 256
 """A worker may have series of some plan versions and phases, and from two scraping servers."""
 
-QUICK_BYTES = 1 << 18
-"""Size of an answer that is read within milliseconds; a larger one is read in a thread beside the event loop."""
+PARSING_SECONDS_PER_WORKER = 0.01
+"""CPU time for an answer: so much for each worker and once more; an honest one takes a tenth of it."""
 
 UNREACHABLE = "the server cannot be reached"
 ANSWERS_WRONGLY = "the server answers, but not as Prometheus does"
 REFUSES = "the server does not accept the credentials, or asks for some"
 UNTRUSTED = "the server's certificate is not trusted"
 """What a job's status may say about a server; the last two are wrong answers that a user can correct."""
-
-Target = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,55 +108,84 @@ class PrometheusSource:
         belong to the former pod.
         """
         query = query_of(job, namespace, self._max_age_seconds)
-        problem, why, series = await self._ask(query, namespace, len(workers))
+        oldest = now - self._max_age_seconds
+        oldest_of = {worker: max(oldest, since.get(worker, oldest)) for worker in workers}
+        problem, why, found = await self._ask(query, namespace, oldest_of)
         if problem:
             if why != self._reported:
                 logger.warning("job %s/%s: %s: %s", namespace, job, self._server.url, why)
             self._reported = why
             return Reading(dict.fromkeys(workers), problem=problem)
         self._reported = ""
-        oldest = now - self._max_age_seconds
-        oldest_of = {worker: max(oldest, since.get(worker, oldest)) for worker in workers}
-        metrics = {worker: metrics_of(samples) for worker, samples in newest_scrapes(series, oldest_of).items()}
-        return Reading(metrics, note=_note(metrics, known=bool(series), query=query))
+        return Reading(found.metrics, note=_note(found.metrics, known=found.known, query=query))
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    async def _ask(self, query: str, namespace: str, workers: int) -> tuple[str, str, list[Series]]:
-        """The problem for the user, its cause for the log (both empty if there is none), and the series."""
+    async def _ask(self, query: str, namespace: str, oldest_of: Mapping[str, float]) -> tuple[str, str, _Found]:
+        """The problem for the user, its cause for the log (both empty if there is none), and what is in the answer."""
+        shares = len(oldest_of) + 1
         try:
             answer = await self._client.get(
                 f"{self._server.url}{QUERY_PATH}?{urllib.parse.urlencode({'query': query})}",
                 owner=namespace,
                 seconds=self._timeout_seconds,
-                max_bytes=min(MAX_BYTES, BYTES_PER_WORKER * (workers + 1)),
+                max_bytes=min(MAX_BYTES, BYTES_PER_WORKER * shares),
                 headers=self._headers,
                 tls=self._tls,
                 server_name=self._server.name if self._server.url.startswith("https:") else None,
             )
-            return "", "", await _series_in(answer, SERIES_PER_WORKER * (workers + 1))
+            _check(answer)
+            (found,) = await self._client.parsing.values(
+                _read(answer.body, SERIES_PER_WORKER * shares, oldest_of),
+                owner=namespace,
+                size=len(answer.body),
+                seconds=PARSING_SECONDS_PER_WORKER * shares,
+            )
+            return "", "", found
         except UnreachableError as error:
-            return UNREACHABLE, str(error), []
+            return UNREACHABLE, str(error), _NOTHING
         except UntrustedError as error:
-            return UNTRUSTED, str(error), []
+            return UNTRUSTED, str(error), _NOTHING
         except _RefusedError as error:
-            return REFUSES, str(error), []
-        except (WrongAnswerError, NotAMatrixError) as error:
-            return ANSWERS_WRONGLY, str(error), []
+            return REFUSES, str(error), _NOTHING
+        except (WrongAnswerError, NotAMatrixError, CostlyError) as error:
+            return ANSWERS_WRONGLY, str(error), _NOTHING
 
 
 class _RefusedError(Exception):
     """The server refuses the credentials, or a request without credentials."""
 
 
-async def _series_in(answer: Answer, most: int) -> list[Series]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is in an answer, by worker; `known`: there are samples at all."""
+
+    metrics: dict[str, WorkerMetrics | None]
+    known: bool
+
+
+_NOTHING = _Found({}, known=False)
+
+
+def _check(answer: Answer) -> None:
     if answer.status in (401, 403):
         raise _RefusedError(f"HTTP status {answer.status}")
     if answer.status != 200:
         raise WrongAnswerError(f"HTTP status {answer.status}")
-    if len(answer.body) <= QUICK_BYTES:
-        return list(series_of(answer.body, most))
-    return await asyncio.to_thread(lambda: list(series_of(answer.body, most)))
+
+
+def _read(body: bytes, most: int, oldest_of: Mapping[str, float]) -> Iterator[_Found | None]:
+    """What is in an answer, after None for each part of the work. Raises NotAMatrixError."""
+    scrapes = Scrapes(oldest_of)
+    for part in parts_of(body, most):
+        if part is not None:
+            scrapes.add(*part)
+        yield None
+    metrics: dict[str, WorkerMetrics | None] = {}
+    for worker in oldest_of:
+        metrics[worker] = metrics_of(scrapes.of(worker))
+        yield None
+    yield _Found(metrics, known=bool(scrapes))
 
 
 def _context(ca_pem: str) -> ssl.SSLContext:
@@ -177,27 +204,6 @@ def query_of(job: str, namespace: str, max_age_seconds: int) -> str:
     # PromQL's strings are Go's, and JSON's escapes are among theirs.
     equal = ",".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in matchers.items())
     return f'{{{NAME_LABEL}=~"{names}",{equal}}}[{max_age_seconds}s]'
-
-
-def newest_scrapes(series: Sequence[Series], oldest_of: Mapping[str, float]) -> dict[str, list[Sample]]:
-    """The samples of each worker's newest scrape; none if that scrape is older than the worker's `oldest_of`.
-
-    A scrape is recognised by the series of the plan version, which it always has. The newest moment decides and not the
-    greatest version, since a restarted worker may count from a lower version, and two servers or scrape jobs may watch
-    one worker. All samples of a scrape have its time. A series that has ended may have a value that is not a number.
-    """
-    scrapes: dict[tuple[Target, float], list[Sample]] = {}
-    newest: dict[str, tuple[float, float, Target]] = {}
-    for labels, time, value in series:
-        name = labels.get(NAME_LABEL, "")
-        target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, *OWN_LABELS))
-        scrapes.setdefault((target, time), []).append(Sample(name, labels, value))
-        worker = labels.get(table.WORKER_LABEL, "")
-        if name != table.PLAN_VERSION.series or worker not in oldest_of or not math.isfinite(value):
-            continue
-        if time >= oldest_of[worker] and (worker not in newest or (time, value) > newest[worker][:2]):
-            newest[worker] = (time, value, target)
-    return {worker: scrapes[newest[worker][2], newest[worker][0]] if worker in newest else [] for worker in oldest_of}
 
 
 def _note(metrics: Mapping[str, WorkerMetrics | None], *, known: bool, query: str) -> str:

@@ -10,6 +10,24 @@ from typing import Any
 
 import yaml
 
+TRAIN = """
+import time, torch, heterotrain
+from torch.utils.data import TensorDataset
+
+session = heterotrain.join()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(640, 4), torch.randn(640, 1))
+model, optimizer, batches = session.prepare(model, optimizer, data)
+for inputs, targets in batches:
+    time.sleep(0.01)
+    loss = session.scale(torch.nn.functional.mse_loss(model(inputs), targets))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 
 def manifest(script: str = "pass", replicas: int = 2, **spec: Any) -> dict[str, Any]:
     """A job whose workers run a Python script given as text; `spec` adds or replaces fields."""

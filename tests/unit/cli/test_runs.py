@@ -8,26 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments.checkpoints import newest_step
-from unit.cli.commands import manifest, processes_that_mention, start, write_manifest
+from unit.cli.commands import TRAIN, manifest, processes_that_mention, start, write_manifest
 
-TRAIN = """
-import time, torch, heterotrain
-from torch.utils.data import TensorDataset
-
-session = heterotrain.join()
-torch.manual_seed(0)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-data = TensorDataset(torch.randn(640, 4), torch.randn(640, 1))
-model, optimizer, batches = session.prepare(model, optimizer, data)
-for inputs, targets in batches:
-    time.sleep(0.01)
-    loss = session.scale(torch.nn.functional.mse_loss(model(inputs), targets))
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
 
@@ -176,6 +160,23 @@ def test_output_of_all_workers_or_of_none_is_shown_as_asked(shown: str, names: s
     assert " | job-cpu" not in err, "no line has two prefixes"
     logs_kept = (tmp_path / ".heterotrain" / "runs" / "job").glob("*/arms/*/workers/*/log")
     assert {log.parent.name for log in logs_kept} == {"job-cpu-0", "job-cpu-1"}
+
+
+def test_output_of_a_leader_that_is_gone_is_followed_by_its_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    talking = TRAIN.replace("    time.sleep(0.01)", "    time.sleep(0.01)\n    print('a batch', flush=True)")
+    job = manifest(talking, replicas=3, training={"globalBatchSize": 30, "steps": 1000})
+    command = start(tmp_path, "run", str(write_manifest(tmp_path, job)), "--out", "out")
+    assert command.stderr is not None
+    lines = iter(command.stderr.readline, "")
+    assert any(line == "job-cpu-0 | a batch\n" for line in lines)
+    assert main(["chaos", "job", "kill", "cpu-0"]) == 0
+    assert any(line.endswith(" | a batch\n") and not line.startswith("job-cpu-0 ") for line in lines)
+    command.send_signal(signal.SIGTERM)
+    command.communicate(timeout=60)
+    assert not processes_that_mention(str(tmp_path))
 
 
 def test_interrupted_run_without_checkpoints_promises_none(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from heterotrain_operator.cli.local.located import script_at
 from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.cli.script_job import ScriptJob, document_of, job_name
-from unit.cli.commands import manifest, start, write_manifest
+from unit.cli.commands import TRAIN, manifest, start, write_manifest
 
 SAY = "import sys\nprint('arguments', sys.argv[1:], flush=True)\nsys.exit(3)\n"
 ROOT = Path(__file__).parents[3]
@@ -66,6 +67,17 @@ def test_script_runs_with_its_arguments(script: Path) -> None:
     _, err = command.communicate(timeout=120)
     assert command.returncode == 1
     assert "my-train-2-cpu-1000m-0 | arguments ['--lr', '--json']" in err
+
+
+@pytest.mark.processes
+def test_script_trains_to_its_end_without_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN, "utf-8")
+    command = start(tmp_path, "run", "train.py", "--workers", "1,1", "--global-batch", "32", "--steps", "20", "--json")
+    out, err = command.communicate(timeout=120)
+    assert command.returncode == 0, err
+    found = json.loads(out)
+    assert found["phase"] == "Succeeded"
+    assert found["arms"][0]["steps"] == 20
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
 
-from heterotrain_operator.cli.cluster.job_state import read_job
+from heterotrain_operator.cli.cluster.job_state import JobState, read_job
+from heterotrain_operator.cli.cluster.job_tables import job_view, jobs_table
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import wording
+from hostile import spoilt
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, trained
@@ -134,6 +140,40 @@ def test_status_of_another_version_is_read_with_patience() -> None:
     assert (state.phase, state.workers[0].name, state.workers[0].batch) == ("Dreaming", "w", None)
     assert state.created is None
     assert not state.ended
+
+
+SHOWN = trained()
+
+
+@settings(max_examples=200)
+@given(spoilt(SHOWN.document), st.booleans())
+def test_any_object_in_place_of_a_job_is_shown_by_what_is_known(document: Any, wide: bool) -> None:
+    if not isinstance(document, dict):
+        return
+    out = Console(file=io.StringIO(), width=80)
+    state = read_job(document)
+    out.print(job_view(state, SHOWN.now, wide=wide, width=80))
+    out.print(jobs_table([state], SHOWN.now, everywhere=True, wide=wide, width=80))
+    out.file.getvalue().encode()  # type: ignore[attr-defined]  # a StringIO
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "read"),
+    [
+        ("creationTimestamp", "yesterday", lambda state: state.created),
+        ("creationTimestamp", "2026-01-01T00:00:00", lambda state: state.created),
+        ("status.completionTime", 17, lambda state: state.completed),
+        ("status.step", 10**400, lambda state: state.step),
+        ("status.step", "seven", lambda state: state.step),
+        ("status.workers", {"name": "w"}, lambda state: state.workers or None),
+    ],
+    ids=["no moment", "no zone", "a number for a moment", "too great", "no number", "no list"],
+)
+def test_field_of_another_type_counts_as_absent(path: str, value: object, read: Callable[[JobState], object]) -> None:
+    *parts, name = path.split(".")
+    document: dict[str, Any] = {"metadata": {"name": "j"}, "status": {}}
+    document[parts[0] if parts else "metadata"][name] = value
+    assert read(read_job(document)) is None
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])

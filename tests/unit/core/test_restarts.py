@@ -584,6 +584,55 @@ def test_the_only_worker_proves_by_its_code_alone_that_its_command_is_wrong(code
     assert world.tick().phase == phase
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/workspace/train.py", line 3, in <module>
+ModuleNotFoundError: No module named 'torchvision'"""
+
+
+def test_the_only_worker_whose_code_cannot_run_fails_the_job_at_its_second_end() -> None:
+    world = World(Job("job", (Group("a", 1),), 8, backoff_limit=9))
+    world.forgetful = True
+    start_and_end(world, (1, TRACEBACK))
+    assert world.tick().phase == "Restarting"
+    start_and_end(world, (1, TRACEBACK.replace("line 3", "line 4")))
+    assert world.tick().phase == "Failed"
+    code, message = failure(world)
+    assert code == "WorkersFailedAlike"
+    assert message.startswith("the only worker ended in the same way twice before the first step: job-a-0 exited with")
+    assert world.memory.restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((1, TRACEBACK), (1, TRACEBACK.replace("torchvision", "torchaudio"))),
+        ((1, "ConnectionRefusedError: [Errno 111]"), (1, "ConnectionRefusedError: [Errno 111]")),
+        ((1, "ValueError: no ImportError: at all"), (1, "ValueError: no ImportError: at all")),
+        ((1, ""), (1, "")),
+    ],
+    ids=["another module", "may pass", "named in passing", "without a word"],
+)
+def test_second_end_of_the_only_worker_that_another_try_may_not_have_is_tried_again(
+    first: tuple[int, str], second: tuple[int, str]
+) -> None:
+    world = World(Job("job", (Group("a", 1),), 8, backoff_limit=9))
+    start_and_end(world, first)
+    world.tick()
+    start_and_end(world, second)
+    assert world.tick().phase == "Restarting"
+    assert world.memory.restarts == 2
+
+
+def test_end_of_the_only_worker_after_it_was_disrupted_is_its_first() -> None:
+    world = World(Job("job", (Group("a", 1),), 8, backoff_limit=9))
+    start_and_end(world, (1, TRACEBACK))
+    world.workers["job-a-0"].end(1, message=TRACEBACK, disrupted=True)
+    assert world.tick().phase == "Restarting"
+    start_and_end(world, (1, TRACEBACK))
+    assert world.tick().phase == "Restarting"
+    assert world.memory.restarts == 1
+
+
 def test_worker_without_the_promised_device_fails_the_job_at_once() -> None:
     world = World(hetero_world(backoff_limit=9).job)
     start_and_end(world, (1, "MissingDeviceError: torch finds no GPU here; set onMissingDevice: UseCPU"))

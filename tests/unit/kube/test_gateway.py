@@ -11,12 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
 from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError, Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import BrokenOffError
+from hostile import spoilt_text
 from kube_server.api_server import CUT, GONE, ApiServer, StatusError
 from unit.kube.worlds import JOB
 
@@ -334,3 +337,48 @@ def test_log_of_a_pod_that_waits_is_refused_with_its_reason(gateway: Gateway, ap
     with pytest.raises(GatewayError, match="waiting to start: ContainerCreating") as caught:
         next(gateway.log("team-a", "p", "trainer"))
     assert caught.value.status == 400
+
+
+# --- answers of whatever stands in the API server's place --------------------------------------------------------
+
+STATUS = {
+    "kind": "Status",
+    "message": "pods is forbidden",
+    "reason": "Forbidden",
+    "details": {"causes": [{"field": "spec"}]},
+    "code": 403,
+}
+LIST = {"kind": "List", "metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "p", "uid": "u"}}]}
+
+
+class Answer:
+    """An answer of HTTP."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status, self.reason, self._data = status, "said so", text.encode(errors="surrogatepass")
+        self.response = self
+
+    def read(self, amount: int, **_: object) -> bytes:
+        return self._data[:amount]
+
+    def stream(self, _: int) -> Iterator[bytes]:
+        yield self._data
+
+    def release_conn(self) -> None:
+        """There is none."""
+
+    def close(self) -> None:
+        """There is none."""
+
+
+@settings(max_examples=200)
+@given(spoilt_text(STATUS, LIST), st.sampled_from([200, 201, 400, 403, 404, 409, 410, 422, 429, 500, 503]))
+def test_any_answer_is_one_of_the_api_server_or_a_failure_in_words(text: str, status: int) -> None:
+    client = PatientClient(Configuration(host="http://127.0.0.1:9"))
+    client.call_api = lambda *_, **__: Answer(status, text)
+    gateway = Gateway(client, lambda: None, lambda verb, kind: None)
+    for ask in (*READS.values(), *WRITES.values(), lambda asked: list(watched(asked))):
+        try:
+            ask(gateway)
+        except (GatewayError, JobGoneError) as error:
+            assert str(error)

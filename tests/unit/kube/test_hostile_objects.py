@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft4Validator
 
+from heterotrain.contract import Member, Plan
 from heterotrain_operator.api import Problem
 from heterotrain_operator.api.generate.crd import custom_resource_definition
+from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY
+from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map, read_plan_map
 from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts
 from heterotrain_operator.clusters.kube.observe.workers import worker_seen
 from heterotrain_operator.clusters.kube.status.invalid import invalid_status
@@ -20,7 +26,7 @@ from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.outcome import outcome_in
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from hostile import ODD_TEXT, spoilt, spoilt_text
-from unit.kube.documents import Document, job, merged, pod, read
+from unit.kube.documents import JOB_UID, Document, job, merged, pod, read
 from unit.kube.statuses import MEMORY, NOW, decision, status, training, worker
 
 SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
@@ -76,6 +82,32 @@ def test_any_status_is_gone_on_from_and_what_follows_the_cluster_takes(found: An
     outcome_in(known)
     admitted(checked(next_status(known, JOB, training(), decision(), MEMORY, NOW)))
     admitted(invalid_status(found, 4, [Problem("spec", "x")], NOW))
+
+
+PLAN = Plan(7, 2, "step", (Member("digits-small-0", "u1", "10.0.0.7:29500", "small", 192),))
+PLAN_MAP = build_plan_map(JOB, JOB_UID, PLAN.to_json(), MEMORY.to_json())
+BYTES = st.binary(max_size=200) | st.binary(max_size=200).map(gzip.compress)
+PACKED = BYTES.map(lambda data: base64.b64encode(data).decode()) | st.text() | ODD_TEXT
+TEXTS = spoilt_text(json.loads(PLAN.to_json()), json.loads(MEMORY.to_json()))
+
+
+@settings(max_examples=200)
+@given(st.fixed_dictionaries({}, optional={PLAN_KEY: TEXTS, MEMORY_KEY: TEXTS | st.just("")}), PACKED, st.booleans())
+def test_any_config_map_is_a_plan_and_a_memory_or_says_what_is_wrong(
+    data: dict[str, str], packed: str, with_packed: bool
+) -> None:
+    body = {**PLAN_MAP, "data": data, **({"binaryData": {PACKED_MEMORY_KEY: packed}} if with_packed else {})}
+    stored = read_plan_map(body)
+    assert (stored.plan is None) == (PLAN_KEY not in data or bool(stored.plan_problem))
+    assert (stored.memory is None) == (not (MEMORY_KEY in data or with_packed) or bool(stored.memory_problem))
+    assert len(stored.plan_problem + stored.memory_problem) < 1000
+
+
+@settings(max_examples=200)
+@given(spoilt(PLAN_MAP))
+def test_any_object_in_place_of_a_config_map_is_read(found: Any) -> None:
+    if isinstance(found, dict):
+        read_plan_map(found)
 
 
 def test_status_of_a_newer_operator_is_gone_on_from() -> None:

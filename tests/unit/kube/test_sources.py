@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from heterotrain_operator.clusters.kube.observe.sources import (
 )
 from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.prometheus import REFUSES, Reading
+from heterotrain_operator.metrics.shares import Shares
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import Document, job
 from unit.metrics.servers import Script, serving
@@ -76,7 +78,7 @@ class Patient:
 
 @pytest.fixture
 def source(gateway: Gateway) -> Patient:
-    return Patient(FromPrometheus(gateway, Client(), ALLOWED))
+    return Patient(FromPrometheus(gateway, Client(), ALLOWED, Shares(1)))
 
 
 def secret(api: ApiServer, **data: str) -> None:
@@ -215,9 +217,37 @@ def test_authority_comes_from_the_config_map(source: Patient, api: ApiServer, sc
 
 def test_server_that_the_installation_does_not_allow_is_never_asked(gateway: Gateway, script: Script) -> None:
     with serving(script) as url:
-        found = read(Patient(FromPrometheus(gateway, Client(), ("in-cluster",))), url)
+        found = read(Patient(FromPrometheus(gateway, Client(), ("in-cluster",), Shares(1))), url)
     assert found.problem == "spec.metrics.prometheus: the operator's settings allow in-cluster, and not 127.0.0.1"
     assert script.asked == []
+
+
+def test_one_namespaces_credentials_take_few_of_the_threads_that_all_have() -> None:
+    released = threading.Event()
+
+    class Slow(Gateway):
+        def __init__(self) -> None:
+            """It speaks to nobody."""
+
+        def read(self, kind: str, namespace: str, name: str) -> None:
+            if namespace == "theirs":
+                released.wait()
+
+    asks = job({"metrics": {"source": "Prometheus", "prometheus": {"url": "http://127.0.0.1:9", **TOKEN}}})
+
+    async def both() -> Reading:
+        sources = Sources(Slow(), ALLOWED)
+        looks = [asyncio.ensure_future(sources.of(asks).read(asks, "theirs", [POD], NOW)) for _ in range(64)]
+        try:
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                return await sources.of(asks).read(asks, "ours", [POD], NOW)
+        finally:
+            released.set()
+            await asyncio.gather(*looks)
+            await sources.close()
+
+    assert "there is no Secret ours/prometheus" in asyncio.run(both()).problem
 
 
 def test_server_that_is_away_is_a_problem_until_it_is_back(source: Patient, script: Script) -> None:

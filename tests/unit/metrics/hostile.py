@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,25 @@ async def endless_body() -> AsyncIterator[bytes]:
     yield HEAD + b"\r\n"
     while True:
         yield b"# nothing\n" * 1000
+
+
+def _complete(body: str) -> bytes:
+    return HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body.encode()
+
+
+async def costly_series() -> AsyncIterator[bytes]:
+    """A complete answer within a worker's bounds, of what is dearest to parse."""
+    version = 'heterotrain_worker_plan_version{plan_version="1"} 1\n'
+    labels = "".join(f'{chr(97 + number % 26)}{number}="",' for number in range(64))
+    yield _complete(version + "".join(f'heterotrain_worker_x{{{labels[:-2]}{number}"}} 1\n' for number in range(255)))
+
+
+async def costly_matrix() -> AsyncIterator[bytes]:
+    """A complete answer within a server's bounds for one worker, of what is dearest to parse."""
+    labels = {f"a{number}": "" for number in range(9000)}
+    series = [{"metric": {"__name__": "heterotrain_worker_x", **labels}, "values": [[1, "1"]]}]
+    document = {"status": "success", "data": {"resultType": "matrix", "result": series}}
+    yield _complete(json.dumps(document).ljust(2 << 16))
 
 
 DAWDLERS: tuple[Behaviour, ...] = (

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from heterotrain import worker_metrics
+from heterotrain.metric import Metric
 from heterotrain_operator.metrics import table
 from unit.metrics.promql import Exported, choices, faults, names_in, queries, with_values
 
@@ -26,6 +27,12 @@ def test_dashboard_is_up_to_date() -> None:
     from batch_convergence import PATH, render
 
     assert (REPOSITORY / PATH).read_text(encoding="utf-8") == render()
+
+
+@pytest.mark.parametrize("shown", [worker_metrics.LOSS, table.JOB_EVALUATION, worker_metrics.OWN_SECONDS])
+def test_what_a_job_learns_is_on_the_dashboard(shown: Metric) -> None:
+    asked = set().union(*(names_in(with_values(query.expression, VALUES)) for query in queries(DASHBOARD)))
+    assert shown.series in asked
 
 
 @pytest.mark.parametrize("query", list(queries(DASHBOARD)), ids=lambda query: f"{query.panel}: {query.legend}")

@@ -21,9 +21,9 @@ from heterotrain.metric import Metric
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics import pods
 from heterotrain_operator.metrics.client import CONNECTIONS_PER_OWNER, Client
-from heterotrain_operator.metrics.exposition import MAX_LINE, MAX_SERIES, own_samples
+from heterotrain_operator.metrics.exposition import MAX_LABELS, MAX_LINE, MAX_SERIES, own_samples
 from heterotrain_operator.metrics.pods import AT_ONCE, MAX_BYTES, PodReader, parse_metrics, scrape_pods
-from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, dripping_headers, hostile
+from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, costly_series, dripping_headers, hostile
 from unit.metrics.servers import Script, serving
 
 LABELS = {"training_job": "job", "worker": "job-cpu-0", "group": "cpu"}
@@ -195,6 +195,21 @@ def test_one_namespaces_silent_workers_keep_no_other_waiting() -> None:
     assert one.most_open <= CONNECTIONS_PER_OWNER
 
 
+def test_an_answer_that_is_dear_to_parse_does_not_keep_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[int, int] = {}
+
+    def noted(text: str) -> WorkerMetrics | None:
+        threads[len(text)] = threading.get_ident()
+        return parse_metrics(text)
+
+    monkeypatch.setattr(pods, "parse_metrics", noted)
+    with a_worker() as address, hostile(costly_series) as (one,):
+        found = scraped({"costly": one.address, "well": address})
+    assert found == {"costly": WorkerMetrics(plan_version=1), "well": EXPECTED}
+    (_, quick), (_, costly) = sorted(threads.items())
+    assert quick == threading.get_ident() != costly
+
+
 def test_redirects_are_not_followed() -> None:
     elsewhere = Script(raw=text_of(registry(7)))
     with serving(elsewhere) as other:
@@ -327,6 +342,12 @@ def test_text_that_is_made_to_be_costly_costs_little(text: str) -> None:
     spent = time.process_time()
     assert parse_metrics(text) is None
     assert time.process_time() - spent < 0.5
+
+
+def test_a_series_of_more_labels_than_there_can_be_makes_a_worker_unreadable() -> None:
+    for more, found in ((MAX_LABELS - 1, WorkerMetrics(plan_version=1)), (MAX_LABELS, None)):
+        labels = "".join(f'a{number}="",' for number in range(more))
+        assert parse_metrics(f'{table.PLAN_VERSION.name}{{{labels}plan_version="1"}} 1\n') == found
 
 
 @pytest.mark.parametrize("name", [table.STEP.name, table.BATCH_SIZE.name, table.OWN_SECONDS.name])

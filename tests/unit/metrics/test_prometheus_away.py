@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
+from heterotrain_operator.metrics import prometheus
+from heterotrain_operator.metrics.matrix import Series, parts_of
 from heterotrain_operator.metrics.prometheus import ANSWERS_WRONGLY, BYTES_PER_WORKER, REFUSES, UNREACHABLE
-from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, hostile
+from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, costly_matrix, hostile
 from unit.metrics.samples import WORKER, matrix, problem, scrape, source
 from unit.metrics.servers import Script
 
@@ -97,6 +100,30 @@ def test_answer_beyond_what_the_workers_need_is_not_read(url: str, script: Scrip
     script.raw = well.ljust(3 * BYTES_PER_WORKER)
     assert problem(url) == ANSWERS_WRONGLY
     assert source(url).read(WORKER, "digits-cpu-1").problem == ""
+
+
+def test_answer_that_is_dear_to_parse_does_not_keep_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+
+    def noted(body: bytes, most: int) -> Iterator[Series | None]:
+        for part in parts_of(body, most):
+            threads.add(threading.get_ident())
+            yield part
+
+    monkeypatch.setattr(prometheus, "parts_of", noted)
+    with hostile(costly_matrix) as (one,):
+        assert source(f"http://{one.address}").read().problem == ""
+    (thread,) = threads
+    assert thread != threading.get_ident()
+
+
+def test_answer_that_takes_more_cpu_time_than_an_honest_one_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(prometheus, "PARSING_SECONDS_PER_WORKER", 0.0)
+    with hostile(costly_matrix) as (one,):
+        assert problem(f"http://{one.address}") == ANSWERS_WRONGLY
+    assert "of CPU time" in caplog.text
 
 
 def test_reading_resumes_by_itself_when_the_server_is_back(url: str, script: Script) -> None:

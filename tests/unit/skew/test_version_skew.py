@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from heterotrain import worker_metrics as table
 from heterotrain.contract import (
     EvaluationRecord,
     Plan,
@@ -25,6 +26,7 @@ from heterotrain_operator.api import ManifestError, parse_manifest, parse_stored
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.columns import columns_of
+from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
@@ -34,11 +36,17 @@ from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
+from heterotrain_operator.metrics.exposition import own_samples
+from heterotrain_operator.metrics.pods import parse_metrics
 from unit.core.layouts import stored_names
 from unit.kube.documents import job
 
 PREVIOUS = Path(__file__).parent / "previous"
 UNKNOWN = {"fromTheFuture": {"values": [1, {"x": None}]}}
+
+
+def previous_metrics() -> str:
+    return (PREVIOUS / "metrics.txt").read_text()
 
 
 def previous(name: str) -> str:
@@ -88,6 +96,34 @@ def test_last_words_and_records_of_the_previous_trainer_are_understood() -> None
     assert EvaluationRecord.from_json(previous("evaluation")).metrics == {"accuracy": 0.93}
 
 
+def test_metrics_of_the_previous_trainer_are_read_and_what_it_does_not_export_is_not_known() -> None:
+    assert parse_metrics(previous_metrics()) == WorkerMetrics(
+        plan_version=3,
+        generation=1,
+        batch_size=52,
+        step=120,
+        total_steps=150,
+        epoch=4,
+        phase="training",
+        steps=40.0,
+        samples=2080.0,
+        own_seconds=4.5,
+        own_seconds_squared=0.51,
+        wait_seconds=0.5,
+        own_seconds_ewma=0.1125,
+        loss=0.25,
+        memory_bytes=3.5e8,
+        cpu_limit=0.5,
+        memory_peak_bytes=4e8,
+        memory_limit_bytes=1e9,
+        memory_batch_size=52,
+        least_batch_size=8,
+        cpu_throttled_seconds=None,
+        protocol=1,
+        rank=None,
+    )
+
+
 def test_status_of_the_previous_operator_is_gone_on_from_as_it_is() -> None:
     status = json.loads(previous("status"))
     assert tolerated(status) == status
@@ -119,6 +155,19 @@ def test_last_words_and_records_of_the_next_trainer_are_understood() -> None:
     assert Termination.from_text(next_of(words.to_json())) == words
     step = StepRecord(1.0, 2, 0, 3, 4, 4, 0.1, 0.2, None, "")
     assert StepRecord.from_json(next_of(step.to_json())) == step
+
+
+def test_series_labels_and_phases_that_only_the_next_trainer_has_are_passed_over() -> None:
+    known = parse_metrics(previous_metrics())
+    labels = 'training_job="digits",worker="digits-small-0",group="small",plan_version="3"'
+    newer = previous_metrics().replace(labels, f'zone="a",{labels},device="cuda:0"').replace('"training"', '"tuning"')
+    newer += f"""# TYPE heterotrain_worker_from_the_future histogram
+heterotrain_worker_from_the_future_bucket{{{labels},le="+Inf"}} NaN
+heterotrain_worker_from_the_future_count{{{labels}}} -1
+heterotrain_worker_from_the_future_total{{{labels}}} 1e300 1700000000000
+"""
+    assert known is not None
+    assert parse_metrics(newer) == replace(known, phase="tuning")
 
 
 def test_status_of_the_next_operator_is_gone_on_from_by_what_is_known() -> None:
@@ -170,6 +219,11 @@ def test_trainer_of_the_previous_version_knows_all_that_a_job_without_new_featur
 def test_trainer_of_the_previous_version_finds_in_a_plan_all_that_it_asks_for() -> None:
     ours, theirs = json.loads(previous_plan().to_json()), json.loads(previous("plan"))
     assert ours == theirs, "field by field, in the schema that it reads"
+
+
+def test_operator_of_the_previous_version_finds_all_series_that_it_reads() -> None:
+    theirs = {sample.name for sample in own_samples(previous_metrics())}
+    assert theirs <= {row.series for row in table.WORKERS}
 
 
 def test_rows_of_the_previous_operator_get_keys_with_which_it_reads_them_as_before() -> None:

@@ -1,7 +1,7 @@
 """Read the object of a job in a cluster tolerantly.
 
 The object may come from another version of the operator, or from one that has not looked at it yet: absent fields are
-None, and unknown ones are ignored.
+None, unknown ones are ignored, and one of another type counts as absent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from heterotrain.contract import Evaluated
+from heterotrain.foreign import as_text, is_number, is_whole
 from heterotrain_operator.core.model import FINAL_PHASES
+
+LONGEST_TEXT = 32_768
+"""Characters of a text; a condition's message may have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,74 +100,102 @@ class JobState:
 
 def read_job(document: Mapping[str, Any]) -> JobState:
     """The state of a job from its object as the API gives it; `phase` is empty until an operator has seen it."""
-    metadata = document["metadata"]
-    status = document.get("status") or {}
-    batching = (document.get("spec") or {}).get("batching") or {}
-    observed = status.get("observedGeneration")
+    metadata, status = _Fields(document.get("metadata")), _Fields(document.get("status"))
+    batching = _Fields(_Fields(document.get("spec")).get("batching"))
+    observed, generation = status.whole("observedGeneration"), metadata.whole("generation")
     return JobState(
-        name=metadata["name"],
-        namespace=metadata.get("namespace", ""),
-        uid=metadata.get("uid", ""),
+        name=metadata.text("name"),
+        namespace=metadata.text("namespace"),
+        uid=metadata.text("uid"),
         created=moment(metadata.get("creationTimestamp")),
-        policy=batching.get("policy", ""),
+        policy=batching.text("policy"),
         dry_run=batching.get("dryRun") is True,
-        phase=status.get("phase", ""),
-        outdated=observed is not None and observed < metadata.get("generation", observed),
-        ready=status.get("ready", ""),
-        step=status.get("step"),
-        total_steps=status.get("totalSteps"),
-        imbalance_percent=status.get("imbalancePercent"),
-        evaluated=_evaluated(status.get("evaluation")),
-        plan_version=status.get("planVersion"),
-        plan_generation=status.get("planGeneration"),
-        global_batch=status.get("globalBatchSize"),
-        restarts=status.get("restarts"),
-        reason=status.get("reason", ""),
+        phase=status.text("phase"),
+        outdated=observed is not None and generation is not None and observed < generation,
+        ready=status.text("ready"),
+        step=status.whole("step"),
+        total_steps=status.whole("totalSteps"),
+        imbalance_percent=status.whole("imbalancePercent"),
+        evaluated=_evaluated(_Fields(status.get("evaluation"))),
+        plan_version=status.whole("planVersion"),
+        plan_generation=status.whole("planGeneration"),
+        global_batch=status.whole("globalBatchSize"),
+        restarts=status.whole("restarts"),
+        reason=status.text("reason"),
         completed=moment(status.get("completionTime")),
-        conditions=tuple(_condition(entry) for entry in status.get("conditions") or ()),
-        workers=tuple(_worker(entry) for entry in status.get("workers") or ()),
+        conditions=tuple(_condition(entry) for entry in status.entries("conditions")),
+        workers=tuple(_worker(entry) for entry in status.entries("workers")),
     )
 
 
-def moment(text: str | None) -> datetime | None:
+def moment(text: object) -> datetime | None:
     """A point in time as Kubernetes writes it (RFC 3339); None for none."""
-    return datetime.fromisoformat(text) if text else None
-
-
-def _evaluated(entry: Any) -> Evaluated | None:
-    if not isinstance(entry, Mapping):
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
         return None
-    metrics = entry.get("metrics") or ()
-    return Evaluated.of(entry.get("step"), [(each.get("name"), each.get("value")) for each in metrics])
+    return None if found is None or found.tzinfo is None else found
 
 
-def _condition(entry: Mapping[str, Any]) -> ConditionState:
+class _Fields:
+    """What is of the expected type among the fields of an object, which may be none at all."""
+
+    def __init__(self, found: object) -> None:
+        self._fields: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+
+    def get(self, name: str) -> Any:
+        return self._fields.get(name)
+
+    def text(self, name: str, otherwise: str = "") -> str:
+        found = self._fields.get(name)
+        return as_text(found, LONGEST_TEXT) if isinstance(found, str) else otherwise
+
+    def whole(self, name: str) -> int | None:
+        found = self._fields.get(name)
+        return found if is_whole(found) else None
+
+    def number(self, name: str) -> float | None:
+        found = self._fields.get(name)
+        return found if is_number(found) else None
+
+    def entries(self, name: str) -> list[_Fields]:
+        found = self._fields.get(name)
+        return [_Fields(entry) for entry in found] if isinstance(found, list) else []
+
+
+def _evaluated(evaluation: _Fields) -> Evaluated | None:
+    step = evaluation.whole("step")
+    metrics = evaluation.entries("metrics")
+    return Evaluated.of(step, [(each.get("name"), each.get("value")) for each in metrics])
+
+
+def _condition(entry: _Fields) -> ConditionState:
     return ConditionState(
-        type=entry.get("type", ""),
-        status=entry.get("status", "Unknown"),
-        reason=entry.get("reason", ""),
-        message=entry.get("message", ""),
+        type=entry.text("type"),
+        status=entry.text("status", "Unknown"),
+        reason=entry.text("reason"),
+        message=entry.text("message"),
         since=moment(entry.get("lastTransitionTime")),
     )
 
 
-def _worker(entry: Mapping[str, Any]) -> WorkerState:
-    own, waiting = entry.get("ownMilliseconds"), entry.get("waitingPercent")
+def _worker(entry: _Fields) -> WorkerState:
+    own, waiting = entry.number("ownMilliseconds"), entry.number("waitingPercent")
     return WorkerState(
-        name=entry.get("name", ""),
-        group=entry.get("group", ""),
-        phase=entry.get("phase", ""),
-        batch=entry.get("batchSize"),
-        most=entry.get("maxBatchSize"),
+        name=entry.text("name"),
+        group=entry.text("group"),
+        phase=entry.text("phase"),
+        batch=entry.whole("batchSize"),
+        most=entry.whole("maxBatchSize"),
         own_seconds=None if own is None else own / 1000,
         waiting=None if waiting is None else waiting / 100,
-        throttled=entry.get("cpuThrottledPercent"),
-        cpu_wait=entry.get("cpuWaitPercent"),
-        slowed_by=entry.get("slowedBy", ""),
-        cpu_limit=entry.get("cpuLimit"),
-        plan_version=entry.get("planVersion"),
-        node=entry.get("node", ""),
-        message=entry.get("message", ""),
-        replaced_by=entry.get("replacedBy", ""),
-        replaces=entry.get("replaces", ""),
+        throttled=entry.whole("cpuThrottledPercent"),
+        cpu_wait=entry.whole("cpuWaitPercent"),
+        slowed_by=entry.text("slowedBy"),
+        cpu_limit=entry.number("cpuLimit"),
+        plan_version=entry.whole("planVersion"),
+        node=entry.text("node"),
+        message=entry.text("message"),
+        replaced_by=entry.text("replacedBy"),
+        replaces=entry.text("replaces"),
     )

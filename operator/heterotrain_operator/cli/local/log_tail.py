@@ -21,11 +21,11 @@ def visible(line: str) -> str:
 
 
 class LogTail:
-    """Follows one log from its beginning."""
+    """Follows one log from its beginning, or from where it ends now."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_now: bool = False) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = path.stat().st_size if from_now and path.exists() else 0
         self._rest = ""
         self._decoder = getincrementaldecoder("utf-8")(errors="replace")
 

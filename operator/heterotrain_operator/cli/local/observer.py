@@ -35,6 +35,8 @@ class TerminalObserver(Observer):
 
     def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
         """Show one round of the loop."""
+        if self._output is not None and seen.plan is not None:
+            self._output.follow([worker.name for worker in seen.workers], seen.plan.members[0].name)
         self.look()
         self._view.show(seen, decision, entry)
 

@@ -16,7 +16,7 @@ LOOK_EVERY_SECONDS = 0.25
 
 
 class ScriptOutput:
-    """Follows the logs that the user wants to see."""
+    """Follows the logs that the user wants to see, of whichever workers there are by now."""
 
     def __init__(
         self,
@@ -30,8 +30,22 @@ class ScriptOutput:
         """
         shown = {NONE: (), LEADER: names[:1], ALL: names}[what]
         self._tails = {name: LogTail(log_file(name)) for name in shown}
+        self._log_file = log_file
         self._show = show
+        self._what = what
         self._next = 0.0
+
+    def follow(self, names: Sequence[str], leader: str) -> None:
+        """These are the workers now, and the leader among them.
+
+        Of a newcomer everything is shown, of a new leader what it prints from now on: it has printed much that the one
+        before it printed, too. What the former leader has printed is shown first, for it may say why it ended.
+        """
+        if self._what == ALL:
+            self._tails |= {name: LogTail(self._log_file(name)) for name in names if name not in self._tails}
+        elif self._what == LEADER and leader not in self._tails:
+            self._pass_on(ended=True)
+            self._tails = {leader: LogTail(self._log_file(leader), from_now=True)}
 
     def look(self) -> None:
         """Show what is new, if the last look is long enough ago."""

@@ -146,10 +146,12 @@ def _no_other_end(job: Job, facts: Facts, memory: Memory) -> tuple[Incident, str
     lacking = hopeless.without_device(facts.failed)
     if lacking:
         return Incident.DEVICE_MISSING, lacking
-    if not (hopeless.alike(facts.failed, memory) and hopeless.is_proof(job, facts.failed)):
+    if not (hopeless.alike(facts.failed, memory) and hopeless.is_proof(job, facts.failed, memory)):
         return None
+    one = facts.failed[0]
     who = "the only worker" if len(facts.failed) == 1 else f"all {len(facts.failed)} workers"
-    return Incident.FAILED_ALIKE, f"{who} ended in the same way before the first step: {described_end(facts.failed[0])}"
+    times = " twice" if len(facts.failed) == 1 and hopeless.is_repeated(one, memory) else ""
+    return Incident.FAILED_ALIKE, f"{who} ended in the same way{times} before the first step: {described_end(one)}"
 
 
 def _never_joined(facts: Facts, memory: Memory) -> tuple[Incident, str] | None:

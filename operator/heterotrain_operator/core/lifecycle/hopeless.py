@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 from heterotrain.contract import ERROR_MISSING_DEVICE, ERRORS_THAT_PASS
 from heterotrain_operator.core.facts import Facts
+from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.model import Job, WorkerSeen
+from heterotrain_operator.core.outcomes import LONGEST_MESSAGE
 from heterotrain_operator.core.state import Memory
 
 WITNESS_SECONDS = 10.0
@@ -23,6 +25,14 @@ GREATEST_PLAIN_CODE = 128
 WRONG_COMMAND_CODES = frozenset({2, 126, 127, 128})
 """Of a command that cannot be run, or not so: of Python without its script, of shells, of container runtimes. They need
 no second worker as a witness.
+"""
+
+_ERROR_OF_THE_CODE = re.compile(
+    r"^(?:ImportError|ModuleNotFoundError|SyntaxError|IndentationError|TabError|NameError|AttributeError|TypeError)\b",
+    re.MULTILINE,
+)
+"""A line of a worker's last words, or of the end of its log, that says that its code cannot run. Of most other errors,
+such as a connection that is refused, nobody knows whether they pass.
 """
 
 _FIGURE = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -54,14 +64,29 @@ def may_be_all(facts: Facts, memory: Memory) -> bool:
     return not any(facts.members) and never_trained(memory) and alike(facts.failed, memory) and bool(facts.live)
 
 
-def is_proof(job: Job, failures: Sequence[WorkerSeen]) -> bool:
+def is_proof(job: Job, failures: Sequence[WorkerSeen], memory: Memory) -> bool:
     """Whether the ends of all workers, alike, say how the next try would end."""
     wanted = sum(group.replicas for group in job.groups)
-    return len(failures) >= wanted and (wanted > 1 or failures[0].exit_code in WRONG_COMMAND_CODES)
+    if len(failures) < wanted:
+        return False
+    return wanted > 1 or failures[0].exit_code in WRONG_COMMAND_CODES or is_repeated(failures[0], memory)
+
+
+def is_repeated(worker: WorkerSeen, memory: Memory) -> bool:
+    """Whether the only worker ended of the same error of its code as before the restart, to which its end then led: it
+    is its own witness, for it has no other.
+    """
+    if not _ERROR_OF_THE_CODE.search(worker.message):
+        return False
+    return _without_figures(described_end(worker)[:LONGEST_MESSAGE]) == _without_figures(memory.message)
 
 
 def _manner(worker: WorkerSeen) -> tuple[int | None, str]:
-    return worker.exit_code, _FIGURE.sub("#", worker.message.replace(worker.name, ""))
+    return worker.exit_code, _without_figures(worker.message.replace(worker.name, ""))
+
+
+def _without_figures(words: str) -> str:
+    return _FIGURE.sub("#", words)
 
 
 def _by_itself(worker: WorkerSeen, memory: Memory) -> bool:

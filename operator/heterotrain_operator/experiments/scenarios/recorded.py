@@ -86,7 +86,8 @@ def _records(path: Path) -> Iterator[tuple[str, StepRecord]]:
         if "cpuLimit" in document:
             return
         worker = document.get("worker")
-        if isinstance(worker, str) and not record.mark and record.samples > 0 and record.own > 0:
+        measured = not record.mark and record.batch > 0 and record.samples > 0 and record.own > 0
+        if isinstance(worker, str) and measured:
             yield worker, record
 
 

@@ -114,7 +114,10 @@ class Gateway:
         query = {"labelSelector": f"{label}={value}"}
         what = f"list {kind} of {value}"
         found = self._transport.ask("GET", _path(kind, namespace), what, query=query, accept=METADATA_ONLY)
-        return frozenset(item["metadata"]["uid"] for item in found["items"])
+        try:
+            return frozenset(str(item["metadata"]["uid"]) for item in found["items"])
+        except (KeyError, TypeError):
+            raise _no_list(what) from None
 
     def listed(self, kind: str, namespace: str | None, *, labels: str = "", fields: str = "") -> Document:
         """The list of a kind, in a namespace or (None) in all: `items`, and in `metadata` the version to watch from.
@@ -126,7 +129,7 @@ class Gateway:
         what = f"list {kind}"
         found = self._transport.ask("GET", _path(kind, namespace), what, query=query)
         if not isinstance(found.get("items"), list) or not isinstance(found.get("metadata"), dict):
-            raise GatewayError(f"{what}: the answer is no list", OK, why="the answer is no list")
+            raise _no_list(what)
         return found
 
     def changes(
@@ -239,6 +242,11 @@ class Gateway:
         written = self._transport.ask(method, path, f"{verb} {kind} {name}", **request)
         self._wrote(verb, kind)
         return written
+
+
+def _no_list(what: str) -> GatewayError:
+    why = "the answer is no list"
+    return GatewayError(f"{what}: {why}", OK, why=why)
 
 
 def _path(kind: str, namespace: str | None, name: str = "") -> str:

@@ -185,7 +185,8 @@ def _refused(what: str, status: int, reason: str, document: Mapping[str, Any]) -
     """What went wrong, with the API server's own message where it gave one."""
     answered = document.get("message")
     message, why = f"{what}: {answered or reason} (HTTP {status})", str(answered or f"{status} {reason}")
-    causes = bool((document.get("details") or {}).get("causes"))
+    details = document.get("details")
+    causes = isinstance(details, dict) and bool(details.get("causes"))
     if status != CONFLICT:
         return GatewayError(message, status, why=why, causes=causes)
     conflict = ConflictError(message, status, why=why, causes=causes)

@@ -71,14 +71,20 @@ def read_plan_map(body: Mapping[str, Any] | None) -> StoredPlan:
     """What a ConfigMap holds, None if there is none; never an exception."""
     if body is None:
         return StoredPlan()
-    data = body.get("data") or {}
+    data, packed = _texts(body, "data"), _texts(body, "binaryData")
     plan, plan_problem = _read(data, PLAN_KEY, parse_plan)
-    if data.get(MEMORY_KEY, "") or PACKED_MEMORY_KEY not in (body.get("binaryData") or {}):
+    if data.get(MEMORY_KEY, "") or PACKED_MEMORY_KEY not in packed:
         memory, memory_problem = _read(data, MEMORY_KEY, Memory.from_json)
     else:
-        memory, memory_problem = _read(body["binaryData"], PACKED_MEMORY_KEY, _unpacked)
-    version = (body.get("metadata") or {}).get("resourceVersion") or ""
+        memory, memory_problem = _read(packed, PACKED_MEMORY_KEY, _unpacked)
+    version = _texts(body, "metadata").get("resourceVersion", "")
     return StoredPlan(version, plan, plan_problem, memory, memory_problem)
+
+
+def _texts(body: Mapping[str, Any], name: str) -> Mapping[str, str]:
+    """The entries of a part of the object that are text, as all are in an answer of the API server."""
+    part = body.get(name)
+    return {key: text for key, text in part.items() if isinstance(text, str)} if isinstance(part, Mapping) else {}
 
 
 def _unpacked(text: str) -> Memory:

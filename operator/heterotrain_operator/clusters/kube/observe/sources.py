@@ -17,6 +17,7 @@ from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials
 from heterotrain_operator.metrics.pods import scrape_pods
 from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
+from heterotrain_operator.metrics.shares import Shares
 
 CREDENTIAL_SECONDS = 60.0
 """A Secret or ConfigMap is read again after this time, for it may have been rotated."""
@@ -26,6 +27,9 @@ RENEWAL_SECONDS = 10.0
 
 QUERIES_EACH = 16
 """Most queries of one namespace at the same time."""
+
+RENEWALS_EACH = 1
+"""Most credentials of one namespace that are read at the same time, each in a thread of those that all have."""
 
 
 class Source(Protocol):
@@ -45,11 +49,12 @@ class Sources:
         self._allowed = tuple(allowed)
         self._to_pods = Client()  # a proxy for the outside world knows nothing of pods
         self._to_servers = Client(proxies=True, per_owner=QUERIES_EACH)
+        self._renewals = Shares(RENEWALS_EACH)
 
     def of(self, job: HeteroTrainingJob) -> Source:
         """What the job's manifest asks for."""
         if job.spec.metrics.source == "Prometheus":
-            return FromPrometheus(self._gateway, self._to_servers, self._allowed)
+            return FromPrometheus(self._gateway, self._to_servers, self._allowed, self._renewals)
         return FromPods(self._to_pods)
 
     async def close(self) -> None:
@@ -73,10 +78,12 @@ class FromPods:
 class FromPrometheus:
     """Asks the server that the job names, with the credentials that lie in the job's namespace."""
 
-    def __init__(self, gateway: Gateway, client: Client, allowed: Sequence[str]) -> None:
+    def __init__(self, gateway: Gateway, client: Client, allowed: Sequence[str], renewals: Shares) -> None:
+        """`renewals` are the turns in which the jobs of a namespace read their credentials."""
         self._gateway = gateway
         self._client = client
         self._allowed = allowed
+        self._renewals = renewals
         self._server: PrometheusSource | None = None
         self._settings: Prometheus | None = None
         self._problem = ""
@@ -90,7 +97,8 @@ class FromPrometheus:
         names = [pod.name for pod in pods]
         settings = job.spec.metrics.prometheus
         if settings != self._settings or not self._made_at <= now < self._good_until:
-            await asyncio.to_thread(self._renew, settings, namespace, now)
+            async with self._renewals.of(namespace):
+                await asyncio.to_thread(self._renew, settings, namespace, now)
         if self._server is None:
             return Reading(dict.fromkeys(names), problem=self._problem)
         since = {pod.name: pod.created_at for pod in pods if pod.created_at is not None}

@@ -1,0 +1,52 @@
+"""What `make images` says is in the images: every package at the version that is pinned, and what each image is for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from e2e.helm import REPOSITORY
+
+SBOMS = REPOSITORY / "out" / "sbom"
+PINNED = dict(
+    line.split("==") for line in (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines() if "==" in line
+)
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not SBOMS.is_dir(), reason="`make images` has not run here, which writes out/sbom"),
+]
+
+
+@pytest.fixture(params=["operator", "trainer"])
+def image(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def sbom(image: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((SBOMS / f"heterotrain-{image}.cdx.json").read_text("utf-8"))
+    return document
+
+
+def packages(sbom: dict[str, Any]) -> dict[str, str]:
+    return {component["name"]: component["version"] for component in sbom["components"]}
+
+
+def test_list_of_an_image_is_one_that_scanners_read(sbom: dict[str, Any]) -> None:
+    assert sbom["bomFormat"] == "CycloneDX"
+    assert all(component["purl"].startswith("pkg:pypi/") for component in sbom["components"])
+
+
+def test_list_of_an_image_names_what_the_image_is_for(image: str, sbom: dict[str, Any]) -> None:
+    needed = {"operator": {"aiohttp", "kopf", "kubernetes"}, "trainer": {"torch", "prometheus_client"}}
+    assert needed[image] <= packages(sbom).keys()
+    assert ("torch" in packages(sbom)) == (image == "trainer")
+
+
+def test_packages_of_an_image_are_of_the_pinned_versions(sbom: dict[str, Any]) -> None:
+    found = {name: version.partition("+")[0] for name, version in packages(sbom).items() if name in PINNED}
+    assert found == {name: PINNED[name] for name in found}
