@@ -78,7 +78,7 @@ def is_repeated(worker: WorkerSeen, memory: Memory) -> bool:
     """
     if not _ERROR_OF_THE_CODE.search(worker.message):
         return False
-    return _without_figures(described_end(worker)[:LONGEST_MESSAGE]) == _without_figures(memory.message)
+    return _without_figures(described_end(worker)[:LONGEST_MESSAGE]) == _without_figures(memory.outcome.message)
 
 
 def _manner(worker: WorkerSeen) -> tuple[int | None, str]:
