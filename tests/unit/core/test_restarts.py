@@ -599,7 +599,7 @@ def test_the_only_worker_whose_code_cannot_run_fails_the_job_at_its_second_end()
     code, message = failure(world)
     assert code == "WorkersFailedAlike"
     assert message.startswith("the only worker ended in the same way twice before the first step: job-a-0 exited with")
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 @pytest.mark.parametrize(
@@ -620,7 +620,7 @@ def test_second_end_of_the_only_worker_that_another_try_may_not_have_is_tried_ag
     world.tick()
     start_and_end(world, second)
     assert world.tick().phase == "Restarting"
-    assert world.memory.restarts == 2
+    assert world.memory.budget.restarts == 2
 
 
 def test_end_of_the_only_worker_after_it_was_disrupted_is_its_first() -> None:
@@ -630,7 +630,7 @@ def test_end_of_the_only_worker_after_it_was_disrupted_is_its_first() -> None:
     assert world.tick().phase == "Restarting"
     start_and_end(world, (1, TRACEBACK))
     assert world.tick().phase == "Restarting"
-    assert world.memory.restarts == 1
+    assert world.memory.budget.restarts == 1
 
 
 def test_worker_without_the_promised_device_fails_the_job_at_once() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from heterotrain_operator.core.passages import Passage
 
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
+from heterotrain_operator.core.memory.passages import Passage, Passages
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job
@@ -201,7 +201,7 @@ def test_status_lists_the_verdict_about_a_straggler_beside_the_worker() -> None:
 
 
 def test_status_says_in_which_generation_a_worker_trains_and_when_and_why_it_joined() -> None:
-    memory = replace(MEMORY, arrivals=(Passage("digits-small-1", 90, NOW - 5, "more workers are wanted"),))
+    memory = replace(MEMORY, passages=Passages((Passage("digits-small-1", 90, NOW - 5, "more workers are wanted"),)))
     written = status(memory=memory)
     entries = {entry["name"]: entry for entry in written["workers"]}
     assert {entry["generation"] for entry in entries.values()} == {2}
