@@ -14,10 +14,7 @@ PINNED = dict(
     line.split("==") for line in (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines() if "==" in line
 )
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not SBOMS.is_dir(), reason="`make images` has not run here, which writes out/sbom"),
-]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(params=["operator", "trainer"])
@@ -28,6 +25,7 @@ def image(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def sbom(image: str) -> dict[str, Any]:
+    assert SBOMS.is_dir(), "`make images`, which writes out/sbom, has not run here"
     document: dict[str, Any] = json.loads((SBOMS / f"heterotrain-{image}.cdx.json").read_text("utf-8"))
     return document
 
