@@ -85,11 +85,17 @@ def _complete(body: str) -> bytes:
     return HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body.encode()
 
 
+async def _until_they_leave() -> None:
+    """To close before the request is read would take back what is not read of the answer."""
+    await asyncio.Event().wait()
+
+
 async def costly_series() -> AsyncIterator[bytes]:
     """A complete answer within a worker's bounds, of what is dearest to parse."""
     version = 'heterotrain_worker_plan_version{plan_version="1"} 1\n'
     labels = "".join(f'{chr(97 + number % 26)}{number}="",' for number in range(64))
     yield _complete(version + "".join(f'heterotrain_worker_x{{{labels[:-2]}{number}"}} 1\n' for number in range(255)))
+    await _until_they_leave()
 
 
 async def costly_matrix() -> AsyncIterator[bytes]:
@@ -98,6 +104,7 @@ async def costly_matrix() -> AsyncIterator[bytes]:
     series = [{"metric": {"__name__": "heterotrain_worker_x", **labels}, "values": [[1, "1"]]}]
     document = {"status": "success", "data": {"resultType": "matrix", "result": series}}
     yield _complete(json.dumps(document).ljust(2 << 16))
+    await _until_they_leave()
 
 
 DAWDLERS: tuple[Behaviour, ...] = (
