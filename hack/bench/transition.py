@@ -302,12 +302,16 @@ def show(found: Sequence[Transition], console: Console) -> bool:
             most = PER_WORKER * workers if what in FAULTS else 0  # samples of the step that was not committed
             reached = reached and idle[-1] <= goal and not any(each.lost or each.repeated > most for each in rows)
     console.print(shown)
-    planned = [each.idle for each in found if each.what not in NO_GOAL and each.what not in FAULTS] or [float("nan")]
+    planned = [each.idle for each in found if each.what not in NO_GOAL and each.what not in FAULTS]
+    idle_of_planned = (
+        f"idle {1000 * statistics.median(planned):.0f} ms (median), {1000 * max(planned):.0f} ms (longest)"
+        if planned
+        else "not measured"
+    )
     console.print(
-        f"{len(planned)} planned changes: idle {1000 * statistics.median(planned):.0f} ms (median), "
-        f"{1000 * max(planned):.0f} ms (longest); goals (<= {1000 * GOAL_SECONDS:.0f} ms, nothing lost or repeated; "
-        f"kill of a worker 1 s, of the leader 2 s, stop and partition {HEARTBEAT_SECONDS + 1:.0f} s, one step "
-        f"repeated): {'reached' if reached else 'MISSED'}"
+        f"{len(planned)} planned changes: {idle_of_planned}; goals (<= {1000 * GOAL_SECONDS:.0f} ms, nothing lost or "
+        f"repeated; kill of a worker 1 s, of the leader 2 s, stop and partition {HEARTBEAT_SECONDS + 1:.0f} s, one "
+        f"step repeated): {'reached' if reached else 'MISSED'}"
     )
     return reached
 

@@ -133,6 +133,40 @@ def test_a_tensor_that_is_a_view_of_some_kind_gets_to_another_worker(
     torch.testing.assert_close(received["tensor"], tensor, rtol=0, atol=0, check_stride=False)
 
 
+def collectives_of(generation: Generation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What this worker takes part in from now on."""
+    done: list[str] = []
+    for name in ("broadcast", "exchange", "sum"):
+        original = getattr(generation, name)
+
+        def begin(*arguments: Any, name: str = name, original: Callable[..., Collective] = original) -> Collective:
+            done.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(generation, name, begin)
+    return done
+
+
+def test_many_small_tensors_take_few_collectives(
+    pair: tuple[Generation, Generation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs milliseconds where many workers take part, and all stand still meanwhile."""
+    parameters = {f"{kind}{layer}": torch.randn(1 << 20 if kind else 7) for layer in range(3) for kind in ("", "w")}
+    buffers = {str(number): torch.randn(3, 4).t() for number in range(100)}
+    state = {"model": parameters, "mine": buffers}
+    empty = {kind: {name: torch.zeros_like(each) for name, each in those.items()} for kind, those in state.items()}
+    done = collectives_of(pair[0], monkeypatch)
+    _, came = at_once(
+        [
+            lambda: hand_over(state, 0, pair[0], takes=False, shared=in_model),
+            lambda: hand_over(empty, 0, pair[1], takes=True, shared=in_model, in_place=True),
+        ]
+    )
+    torch.testing.assert_close(came, state, rtol=0, atol=0, check_stride=False)
+    assert done.count("exchange") == 4  # three large ones, and all small ones together
+    assert done.count("broadcast") == 2  # the layout, and all that is not shared
+
+
 @pytest.fixture
 def gather(request: pytest.FixtureRequest) -> Iterator[list[Generation]]:
     """The groups of so many workers, which are threads of this process."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, pairwise
 
 import torch
 
 from heterotrain.groups.generation import Generation
+from heterotrain.groups.packs import packs
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +122,23 @@ def gather_documents(data: bytes, generation: Generation) -> list[bytes]:
     return [received[start:stop] for start, stop in parts]
 
 
-def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int, generation: Generation) -> None:
-    """Send the tensors of rank `source` to all, in place, one after the other; they must be alike. Raises
+def broadcast_tensors(tensors: Iterable[torch.Tensor], source: int, generation: Generation) -> None:
+    """Send the tensors of rank `source` to all, in place, small ones together; they must be alike. Raises
     RuntimeError."""
     with torch.no_grad():
-        for each in tensors:
-            if not each.numel():
+        for pack in packs(tensors):
+            # A tensor that is conjugated or negated lazily cannot be viewed as bytes.
+            own = [each.detach().to("cpu").resolve_conj().resolve_neg().contiguous() for each in pack]
+            parts = [each.reshape(-1).view(torch.uint8) for each in own]
+            together = parts[0] if len(parts) == 1 else torch.cat(parts)
+            _broadcast(together, source, generation)
+            if generation.rank == source:
                 continue
-            # a tensor that is conjugated or negated lazily cannot be viewed as bytes
-            own = each.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-            _broadcast(own.reshape(-1).view(torch.uint8), source, generation)
-            if generation.rank != source:
-                each.copy_(own)
+            if len(parts) > 1:
+                for part, came in zip(parts, torch.split(together, [len(part) for part in parts]), strict=True):
+                    part.copy_(came)
+            for each, came in zip(pack, own, strict=True):
+                each.copy_(came)
 
 
 def _broadcast(tensor: torch.Tensor, source: int, generation: Generation) -> None:

@@ -13,13 +13,14 @@ import platform
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
 
 from heterotrain.groups.control import broadcast_document, broadcast_tensors, sum_over_ranks
 from heterotrain.groups.generation import Collective, Generation
+from heterotrain.groups.packs import packs
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError
 
@@ -30,8 +31,6 @@ _BYTES_MORE = 64 << 20
 
 WINDOW_BYTES = 16 << 20
 """So much of the state travels at once, and as much waits to be sent behind it."""
-
-_ALONE_SHARE = 4  # of a window; tensors of a quarter of it travel from where they are, without being copied together
 
 Place = tuple[Any, ...]
 """Keys and places that lead to a tensor of a state."""
@@ -73,10 +72,9 @@ def hand_over(
         # Whoever neither holds nor takes it walks the source's layout, so that all meet in as many collectives.
         walked = own if generation.rank in roles.holders else here
         _pass_on([each for path, each in _named_tensors(walked) if shared(path)], roles, generation)
-    for path, tensor in _named_tensors(here):
-        if not (in_pairs and shared(path)):
-            # A frame has no content: what comes is forgotten.
-            broadcast_tensors([_room_for(tensor, None) if tensor.is_meta else tensor], source, generation)
+    rest = (each for path, each in _named_tensors(here) if not (in_pairs and shared(path)))
+    # A frame has no content: what comes is forgotten.
+    broadcast_tensors((_room_for(each, None) if each.is_meta else each for each in rest), source, generation)
     return here if takes else None
 
 
@@ -238,24 +236,11 @@ def _may_travel_as_it_is(window: Sequence[torch.Tensor]) -> bool:
 
 
 def _windows(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """All elements, in order, as pieces that are vectors, in windows of at most `WINDOW_BYTES` (or one element)."""
-    window: list[torch.Tensor] = []
-    room = WINDOW_BYTES
-    for tensor in tensors:
-        # A tensor that is conjugated or negated lazily cannot be viewed as bytes.
-        flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-        for piece in torch.split(flat, max(1, WINDOW_BYTES // flat.itemsize)):
-            size = _bytes(piece)
-            if window and (size > room or size * _ALONE_SHARE >= WINDOW_BYTES):
-                yield window
-                window, room = [], WINDOW_BYTES
-            if size * _ALONE_SHARE >= WINDOW_BYTES:
-                yield [piece]
-            elif size:
-                window.append(piece)
-                room -= size
-    if window:
-        yield window
+    """All elements as pieces that are vectors, in windows of at most `WINDOW_BYTES` (or one element)."""
+    # A tensor that is conjugated or negated lazily cannot be viewed as bytes.
+    flat = (each.detach().resolve_conj().resolve_neg().reshape(-1) for each in tensors)
+    pieces = (torch.split(each, max(1, WINDOW_BYTES // each.itemsize)) for each in flat)
+    return packs(chain.from_iterable(pieces), WINDOW_BYTES)
 
 
 def _without_content(state: dict[str, Any]) -> dict[str, Any]:
