@@ -19,12 +19,13 @@ import torch
 from heterotrain.groups.control import Signals
 from heterotrain.groups.generation import Collective, CollectiveError, Generation
 from heterotrain.training import agreeing
-from heterotrain.training import group as group_module
 from heterotrain.training.group import Group
+from heterotrain.training.membership import going_over
+from heterotrain.training.membership.going_over import GoingOver
 
 worker, kind = sys.argv[1], sys.argv[2]
 hand_over, broadcast = agreeing.hand_over, Generation.broadcast
-make_groups, sum_over_ranks, part = Generation.make_groups, group_module.sum_over_ranks, Group.part
+make_groups, sum_over_ranks, part = Generation.make_groups, going_over.sum_over_ranks, GoingOver.part
 begin_exchange, receive = Group.begin_exchange, Group.receive
 happened = []
 
@@ -54,18 +55,18 @@ def breaking_receive(own: Group) -> Signals | None:
     return signals
 
 
-def missing_part(own: Group) -> bool:
+def missing_part(own: GoingOver) -> bool:
     def missing_sum(tensor: torch.Tensor, generation: Generation) -> None:
         sum_over_ranks(tensor, generation)
         if not happened:
             happened.append(kind)
             raise CollectiveError(f"injected: {kind}")
 
-    group_module.sum_over_ranks = missing_sum
+    going_over.sum_over_ranks = missing_sum
     try:
         return part(own)
     finally:
-        group_module.sum_over_ranks = sum_over_ranks
+        going_over.sum_over_ranks = sum_over_ranks
 
 
 def dying_hand_over(*arguments: Any, **more: Any) -> Any:
@@ -86,7 +87,7 @@ if os.environ["HETEROTRAIN_WORKER"] == worker:
     elif kind == "dies-handing-over":
         agreeing.hand_over = dying_hand_over
     elif kind == "misses-the-end":
-        Group.part = missing_part
+        GoingOver.part = missing_part
     elif kind == "breaks-preparing":
         Group.receive = breaking_receive
     else:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-
-import torch
 
 from heterotrain.contract import MEMBERS_MAY_END, MEMBERS_STAY, Plan
 from heterotrain.data.evaluation import Evaluation
@@ -15,11 +12,10 @@ from heterotrain.gradients.losses import Losses
 from heterotrain.gradients.reduction import Reducing, StepReduction
 from heterotrain.gradients.wire import wire_for
 from heterotrain.groups.arrival import await_arrival
-from heterotrain.groups.assembly import MembershipError
-from heterotrain.groups.control import Signals, gather_documents, sum_over_ranks
-from heterotrain.groups.generation import Collective, CollectiveError, Generation, is_collective_error
+from heterotrain.groups.assembly import Assembly, MembershipError
+from heterotrain.groups.control import Signals, gather_documents
+from heterotrain.groups.generation import CollectiveError, Generation, is_collective_error
 from heterotrain.groups.making import DEVICE, Traits
-from heterotrain.groups.retired import RetiredGroups
 from heterotrain.groups.succession import Succession
 from heterotrain.job.plans import Plans
 from heterotrain.reporting.timing import StepClock
@@ -30,13 +26,10 @@ from heterotrain.training.agreeing import Agreement
 from heterotrain.training.exchange import Exchange
 from heterotrain.training.gathering import KIND, Gathering, Meeting
 from heterotrain.training.handing_on import hand_on_changes
+from heterotrain.training.parting import Parting
 from heterotrain.training.subject import Subject
 from heterotrain.training.traits import traits_of
 
-log = logging.getLogger(__name__)
-
-_PROBE_SECONDS = 5.0  # for all members of the next generation to answer in its groups
-_RELEASE_SECONDS = 5.0
 _CLOSING_SECONDS = 1.0
 
 
@@ -67,7 +60,6 @@ class Group:
         self._evaluation = evaluation
         self._reducing = Reducing()
         self._gathering: Gathering | None = None
-        self._farewell: Collective | None = None
         self._agreement = Agreement(
             subject=subject,
             state=state,
@@ -77,7 +69,7 @@ class Group:
             evaluation=evaluation,
             buffers=self.buffers,
         )
-        self._retired = RetiredGroups()
+        self._parting = Parting()
         transition = exchange.transition
         transition.prepare = self._prepare
 
@@ -111,6 +103,12 @@ class Group:
     def is_out(self) -> bool:
         """Whether others have gone on without this worker, as they say."""
         return self._gathering is not None and self._gathering.assembly.is_out
+
+    @property
+    def assembly(self) -> Assembly:
+        """Who is there, once a plan has named this worker."""
+        assert self._gathering is not None
+        return self._gathering.assembly
 
     @property
     def in_collective(self) -> bool:
@@ -169,7 +167,7 @@ class Group:
         assert gathering is not None
         self._reducing.now = None
         self.exchange.transition.drop("the members meet again")
-        self._retired.release_all()
+        self._parting.release_all()
         if self.generation is not None:
             if not self.repeats:
                 raise MembershipError(
@@ -209,41 +207,6 @@ class Group:
         stays = self.protocol < MEMBERS_MAY_END
         return self._gathering.prepare(plan, "over nccl members change with a restart alone" if stays else "")
 
-    def part(self) -> bool:
-        """All members are about to go over to the next generation, or to leave: make the buffers equal, and look
-        whether all answer in the new groups. False if they stay as they are, or as `share_buffers`.
-
-        All else is equal, or the comparisons that ride on the exchange find it: whoever joins takes it from one member,
-        so nobody gets a mixture.
-        """
-        transition, gathering = self.exchange.transition, self._gathering
-        succession = transition.succession
-        assert succession is not None and gathering is not None
-        if not self.share_buffers():
-            return False
-        answers = torch.tensor([succession.rank is None or self._all_answer(succession)], dtype=torch.float64)
-        if not self._together(lambda generation: sum_over_ranks(answers, generation)):
-            return False
-        assert self.generation is not None
-        if answers.item() < self.generation.world_size:
-            transition.postpone("a member did not answer in its groups")
-            return False
-        if succession.rank is not None and succession.number is not None:
-            gathering.assembly.switched(succession.number)
-        self.say_goodbye()
-        return True
-
-    def _all_answer(self, succession: Succession) -> bool:
-        generation = succession.generation
-        if generation is None:
-            return False
-        try:
-            generation.sum(torch.ones(1)).wait(_PROBE_SECONDS)
-        except RuntimeError as error:
-            log.warning("groups of the next generation do not work: %s", error)
-            return False
-        return True
-
     def enter(self) -> None:
         """Go over to the groups of the next generation, which are made. If its members do not come to the same state,
         it is `broken`, and they meet again as members of that generation."""
@@ -253,32 +216,17 @@ class Group:
         self._gathering.assembly.offer(None)
         self._reducing.now = None
         self._plans.adopt(succession.plan, succession.rank)
-        if old is not None and self._farewell is not None:
-            self._retired.add(old, self._farewell)
-        elif old is not None:
-            old.break_up("its members have gone over to others")
-            old.leave()
-        self._farewell = None
+        self._parting.retire(old)
         self._settle_in(generation, traits)
 
     def say_goodbye(self) -> None:
         """All have what they need of one another in the present groups. Whoever leaves waits for this to arrive
         everywhere (`await_release`): a connection that is closed takes along what it has not delivered."""
-
-        def say(generation: Generation) -> None:
-            self._farewell = generation.sum(torch.ones(1))
-
-        self._together(say)
+        self.together(self._parting.say_goodbye)
 
     def await_release(self) -> None:
         """Wait until no member needs this worker any more, as far as they said goodbye."""
-        farewell, self._farewell = self._farewell, None
-        if farewell is None:
-            return
-        try:
-            farewell.wait(_RELEASE_SECONDS)
-        except CollectiveError as error:
-            log.info("the others did not say goodbye: %s", error)
+        self._parting.await_release()
 
     # --- while they train -----------------------------------------------------------------------------------------
 
@@ -318,14 +266,14 @@ class Group:
 
     def share_buffers(self) -> bool:
         """Make the buffers of all workers equal; False if the groups broke, and this group is `broken`."""
-        return self._together(self.buffers.merge)
+        return self.together(self.buffers.merge)
 
     def unite(self) -> bool:
         """Wait until all that is committed has arrived, make the buffers of all workers equal, and check that all else
         is equal; False as `share_buffers`. Raises ReplicaError if the workers differ."""
         device = self._subject.device
-        arrived = self._together(lambda generation: await_arrival(generation, device))
-        return arrived and self.share_buffers() and self._together(self.exchange.compare_all)
+        arrived = self.together(lambda generation: await_arrival(generation, device))
+        return arrived and self.share_buffers() and self.together(self.exchange.compare_all)
 
     def send_count(self, count: float, samples: int) -> None:
         """Send what this worker's loss of the running step counts; the loss was scaled as if all workers' counts were
@@ -353,12 +301,12 @@ class Group:
             hand_on_changes(subject.trained, subject.hyperparameters, witness, source, generation, takes=takes)
             self.clock.bucket_done()
 
-        return self._together(hand_on)
+        return self.together(hand_on)
 
     def begin_exchange(self, step_seconds: float) -> None:
         """Send the others this worker's messages; see `Exchange`."""
-        self._retired.release_ended()
-        self._together(lambda generation: self.exchange.begin(step_seconds, generation))
+        self._parting.release_ended()
+        self.together(lambda generation: self.exchange.begin(step_seconds, generation))
 
     def receive(self) -> Signals | None:
         """What was sent in the step that is just committed; None if it did not arrive."""
@@ -367,10 +315,11 @@ class Group:
         def receive(generation: Generation) -> None:
             received[0] = self.exchange.receive(self._state.position.step, generation)
 
-        self._together(receive)
+        self.together(receive)
         return received[0]
 
-    def _together(self, act: Callable[[Generation], None]) -> bool:
+    def together(self, act: Callable[[Generation], None]) -> bool:
+        """Do with all members what may fail in their groups; False as `share_buffers`. True alone."""
         if self.generation is None:
             return True
         if self.broken:
@@ -413,7 +362,7 @@ class Group:
         self.await_release()
         self.reduction = None
         self.exchange.restart()
-        self._retired.release_all()
+        self._parting.release_all()
         if self.generation is not None:
             self.generation.leave()
             self.generation = None

@@ -1,0 +1,124 @@
+"""The parts of a worker's life, and how they are put together: each is given those before it that it uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heterotrain import contract
+from heterotrain.data.evaluation import Evaluation
+from heterotrain.data.sampler import Rules
+from heterotrain.gradients.losses import Losses
+from heterotrain.reporting.timing import StepClock, clock_for
+from heterotrain.state.batch_norm import (
+    GOOD_SAMPLES_WITH_BATCH_NORM,
+    LEAST_SAMPLES_WITH_BATCH_NORM,
+    has_batch_norm,
+)
+from heterotrain.state.replica_check import ReplicaChecksum
+from heterotrain.state.replica_watch import ReplicaWatch
+from heterotrain.state.snapshot import Snapshots, Written
+from heterotrain.state.training_state import TrainingState
+from heterotrain.training.accounts import Accounts
+from heterotrain.training.context import Context
+from heterotrain.training.exchange import Exchange
+from heterotrain.training.group import Group
+from heterotrain.training.leaving import Leaving
+from heterotrain.training.progress import Progress
+from heterotrain.training.protocol import StepProtocol
+from heterotrain.training.saving import Saving
+from heterotrain.training.subject import Subject
+from heterotrain.training.synchronous import Synchronous
+from heterotrain.training.warming import WarmUp
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One of each; `clock` times the steps, and `step` is the protocol that the workers follow in them."""
+
+    context: Context
+    subject: Subject
+    state: TrainingState
+    evaluation: Evaluation
+    clock: StepClock
+    accounts: Accounts
+    exchange: Exchange
+    group: Group
+    saving: Saving
+    leaving: Leaving
+    step: StepProtocol
+    warm_up: WarmUp
+    progress: Progress
+
+
+def put_together(context: Context, subject: Subject) -> Parts:
+    """The parts of a worker that has not joined its job yet. What the operator is to know of it is exported by then."""
+    config, worker, plans = context.config, context.worker, context.plans
+    normalises = has_batch_norm(subject.module)
+    _export(context, normalises=normalises)
+    state = _state_of(context, subject)
+    evaluation = Evaluation(config)
+    least = LEAST_SAMPLES_WITH_BATCH_NORM if normalises else 1
+    rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
+    clock = clock_for(subject.device)
+    losses = Losses(config.reaches_target_loss, config.target_every_steps)
+    on_gpu = subject.device.type == "cuda"
+    accounts = Accounts(losses, context.metrics, context.series, config.smoothing, one_later=on_gpu)
+    checksum = ReplicaChecksum(subject.module, subject.optimizer)
+    exchange = Exchange(plans, losses, context.stop, ReplicaWatch(subject.hyperparameters, checksum, state))
+    group = Group(
+        subject=subject,
+        state=state,
+        plans=plans,
+        losses=losses,
+        exchange=exchange,
+        clock=clock,
+        evaluation=evaluation,
+    )
+    saving = Saving(context, state, group, accounts)
+    return Parts(
+        context=context,
+        subject=subject,
+        state=state,
+        evaluation=evaluation,
+        clock=clock,
+        accounts=accounts,
+        exchange=exchange,
+        group=group,
+        saving=saving,
+        leaving=Leaving(context, state, group=group, exchange=exchange, accounts=accounts, saving=saving),
+        step=Synchronous(context, subject, state=state, rules=rules, group=group, accounts=accounts),
+        warm_up=WarmUp(context, subject, state=state, group=group, rules=rules),
+        progress=Progress(
+            rules=rules,
+            state=state,
+            plans=plans,
+            losses=losses,
+            evaluation=evaluation,
+            exchange=exchange,
+            batch_size=None if worker is None else worker.global_batch_size,
+        ),
+    )
+
+
+def _export(context: Context, *, normalises: bool) -> None:
+    """What plans for this worker rest on: whether its members may end, and how many samples suit what it trains."""
+    shown = context.metrics.state
+    if context.worker is not None and context.worker.elastic:
+        shown.protocol = contract.MEMBERS_MAY_END
+    shown.least_batch_size = GOOD_SAMPLES_WITH_BATCH_NORM if normalises else 1
+
+
+def _state_of(context: Context, subject: Subject) -> TrainingState:
+    metrics = context.metrics
+
+    def wrote(written: Written) -> None:
+        metrics.state.checkpoint = written
+
+    return TrainingState(
+        subject.module,
+        subject.optimizer,
+        subject.order.length,
+        context.config,
+        "" if context.worker is None else context.worker.job_uid,
+        snapshots=Snapshots(metrics.memory, wrote),
+    )
