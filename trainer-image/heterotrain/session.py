@@ -34,6 +34,7 @@ from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
 from heterotrain.training.batches import Batches
 from heterotrain.training.context import Context
+from heterotrain.training.leaving import last_words
 from heterotrain.training.life import WorkerLife
 from heterotrain.training.model import ElasticModel
 from heterotrain.training.optimizer import ElasticOptimizer
@@ -380,23 +381,5 @@ class Session:
         self._metrics.state.plans_rejected += 1
 
     def _last_words(self, error: str) -> Termination:
-        life = self._life
-        finished = life is not None and life.leaving.finished
-        message = error
-        stopped = not error and life is not None and life.leaving.stopped
-        if stopped:
-            why = "asked to stop" if self._stop.requested else "another worker was asked to stop"
-            message = f"{why}; left after step {self.step}"
-        elif not error and life is not None and life.leaving.left:
-            message = f"the job goes on without this worker, which left after step {self.step}"
-        elif not error and not finished:
-            total = self._metrics.state.total_steps
-            message = f"the script ended before the job's last step (step {self.step} of {total or 'unknown'})"
-        return Termination(
-            finished=finished,
-            step=self.step,
-            message=message,
-            asked_to_stop=stopped,
-            evaluated=self._metrics.state.evaluated,
-            left=not error and life is not None and life.leaving.left,
-        )
+        leaving = None if self._life is None else self._life.leaving
+        return last_words(error, leaving, self._stop, self._metrics.state, self.step)

@@ -1,4 +1,7 @@
-"""How a worker's part in a job ends: with the job, or in order while the others go on, or because it was asked to."""
+"""How a worker's part in a job ends: with the job, or in order while the others go on, or because it was asked to.
+
+Which of these it was is a part of its last words, by which the operator knows whether the job goes on.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import logging
 from typing import NoReturn
 
 from heterotrain import contract
+from heterotrain.contract import Termination
+from heterotrain.job.worker import StopRequest
+from heterotrain.reporting.metrics import WorkerState
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.accounts import Accounts
 from heterotrain.training.context import Context
@@ -106,3 +112,27 @@ class Leaving:
         self._group.leave()
         log.info("asked to stop: leaving after step %d", self._state.position.step)
         raise SystemExit(contract.EXIT_PREEMPTED)
+
+
+def last_words(error: str, leaving: Leaving | None, stop: StopRequest, shown: WorkerState, step: int) -> Termination:
+    """How this worker ended after that many steps of the job: with an `error`, or if that is empty as `leaving` says,
+    which is None if the script has prepared nothing. `shown` is what the worker's metrics show."""
+    finished = leaving is not None and leaving.finished
+    message = error
+    stopped = not error and leaving is not None and leaving.stopped
+    if stopped:
+        why = "asked to stop" if stop.requested else "another worker was asked to stop"
+        message = f"{why}; left after step {step}"
+    elif not error and leaving is not None and leaving.left:
+        message = f"the job goes on without this worker, which left after step {step}"
+    elif not error and not finished:
+        total = shown.total_steps
+        message = f"the script ended before the job's last step (step {step} of {total or 'unknown'})"
+    return Termination(
+        finished=finished,
+        step=step,
+        message=message,
+        asked_to_stop=stopped,
+        evaluated=shown.evaluated,
+        left=not error and leaving is not None and leaving.left,
+    )
