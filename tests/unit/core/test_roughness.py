@@ -12,6 +12,7 @@ from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.noise import AR1
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, Scenario, WorkerModel
 from heterotrain_operator.core.batching.balance import balance
+from heterotrain_operator.core.prediction.jumps import follow, surprise_of
 from heterotrain_operator.core.prediction.roughness import (
     FIRST,
     LONGEST_HISTORY,
@@ -21,7 +22,7 @@ from heterotrain_operator.core.prediction.roughness import (
     persistence_after,
     roughness_after,
 )
-from heterotrain_operator.core.prediction.step_time import Estimate, StepTime, follow, surprise_of
+from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World, hetero_job
 

@@ -9,6 +9,8 @@ import statistics
 import pytest
 
 from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.core.prediction.elasticity import factor_of_limits, feed_forward
+from heterotrain_operator.core.prediction.jumps import follow
 from heterotrain_operator.core.prediction.step_time import (
     ABSURD_SECONDS,
     ASSUMED_VARIATION,
@@ -16,9 +18,6 @@ from heterotrain_operator.core.prediction.step_time import (
     Estimate,
     StepTime,
     counted,
-    factor_of_limits,
-    feed_forward,
-    follow,
     steps_since,
     window_of,
 )

@@ -23,6 +23,7 @@ from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.elasticity import after_window
+from heterotrain_operator.core.prediction.jumps import is_another_speed, surprise_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import ResourceUse, uncounted, window_closed
 from heterotrain_operator.core.prediction.roughness import (
@@ -42,8 +43,6 @@ from heterotrain_operator.core.prediction.step_time import (
     Estimate,
     StepTime,
     counted,
-    is_another_speed,
-    surprise_of,
     window_of,
 )
 from heterotrain_operator.core.state import Memory

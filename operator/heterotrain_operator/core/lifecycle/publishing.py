@@ -19,7 +19,8 @@ from heterotrain_operator.core.memory.progress import Progress
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
-from heterotrain_operator.core.prediction.step_time import JUMPED, expected_at
+from heterotrain_operator.core.prediction.jumps import expected_at
+from heterotrain_operator.core.prediction.step_time import JUMPED
 from heterotrain_operator.core.prediction.throughput_cap import raised
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.worker_memory import WorkerMemory

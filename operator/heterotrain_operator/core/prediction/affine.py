@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 from heterotrain.foreign import MAX_NUMBER
-from heterotrain_operator.core.prediction.batch_cost import LEAST_SPEED, BatchCost
+from heterotrain_operator.core.prediction.batch_cost import LEAST_SPAN, LEAST_SPEED, BatchCost
 from heterotrain_operator.core.prediction.predictor import Prediction
-from heterotrain_operator.core.prediction.step_time import LEAST_SPAN, LEAST_VARIATION, Estimate
+from heterotrain_operator.core.prediction.step_time import LEAST_VARIATION, Estimate
 from heterotrain_operator.core.split.waterfill import Line
 
 FORGETTING = 0.98

@@ -10,6 +10,9 @@ from heterotrain_operator.core.columns import Column, cut, maker
 LEAST_SPEED, LEAST_SUM = 1e-15, 1e-60
 """Below what measurements leave of a speed, and of the sums of a fit, if it is not 0."""
 
+LEAST_SPAN = 0.04
+"""Batches must differ by this much, relative to their mean, to distinguish what a batch costs from a worker's speed."""
+
 
 class BatchCost(NamedTuple):
     """What is remembered of how a worker's own time depends on its batch: its speed (seconds) and the sums of the fit.

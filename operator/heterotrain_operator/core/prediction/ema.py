@@ -5,13 +5,13 @@ Before a new CPU limit is measured, a step is expected to take longer by the rat
 
 from __future__ import annotations
 
-from heterotrain_operator.core.prediction import affine, step_time
+from heterotrain_operator.core.prediction import affine, elasticity, jumps
 from heterotrain_operator.core.prediction.predictor import Predictor
 
 PREDICTOR = Predictor(
     "averages of own times, and a line over the batch that is fitted to them",
-    follow=step_time.follow,
-    factor_of_limits=step_time.factor_of_limits,
+    follow=jumps.follow,
+    factor_of_limits=elasticity.factor_of_limits,
     predict=affine.predict,
     learn=affine.learn,
     expect=affine.expect,

@@ -1,43 +1,20 @@
-"""Each worker's own time per step, from windows of its counters: steady under noise, quick after a real
-change.
+"""What is remembered of each worker's own time per step, and the windows of its counters that it is learned from.
 
-Plain exponential smoothing at the papers' weight forgets all but about nine steps, and at a noise of 12 % per
-step it would move batches for ever. So the windows since the plan began are averaged; a window that differs
-by more than noise can explain starts the average again.
+A window is what a worker has counted since the one before. How windows become one estimate is in `jumps.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from statistics import NormalDist
+from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, cut_all, maker
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.prediction.roughness import LONGEST_HISTORY, ROUGHEST, inflation_of
+from heterotrain_operator.core.prediction.roughness import inflation_of
 
 ASSUMED_VARIATION = 0.15
 """Coefficient of variation of a step where the counters cannot tell it."""
-
-JUMP = 0.08
-"""Relative difference of a window below which it is never taken for a change of speed."""
-
-JUMP_DEVIATIONS = 5.0
-"""Standard errors by which a window must differ to be taken for a change of speed; the error of ten steps is itself
-uncertain, so that four would give a false alarm in 500 windows."""
-
-GREATEST_SPEED_UP = 16.0
-"""Times that a worker may be faster after a jump, whatever a window's variance says."""
-
-LEAST_JUMP_STEPS = 2.0
-"""Steps of a window at the new level that make a jump of it: a single one may be a stall. Tried: 2 to 4; with more,
-speeds that change often are found an interval later."""
-
-OUTLIER_RATIO = 20.0
-"""A window this many times as variable as the others counts by as much less: it holds a stall or a change. Tried: 9 to
-100, and no limit; with less, the mean of steps that sometimes take several times as long came out too short, and with
-more, slow first steps were remembered for long."""
 
 LEAST_VARIATION = 0.01
 """Coefficient of variation below which windows count as equally steady."""
@@ -50,30 +27,6 @@ LEAST_SECONDS = 1e-7
 
 ABSURD_STEPS = 1e12
 """And more steps than these in one window."""
-
-FALSE_ALARM_CHANCE = 0.001
-"""Chance per decision that noise alone would be taken for an imbalance, over all workers together."""
-
-CAUTION = 0.9
-"""Times what noise could explain that a difference must be: the chance of a false alarm is that of the largest of many
-errors, and errors are honest. Tried in simulated traces, with independent and autoregressive noise: 0.8 to 2.5; more
-left workers at unequal times for long, fewer made a third adjustment common."""
-
-LEAST_SPAN = 0.04
-"""Batches must differ by this much, relative to their mean, to distinguish what a batch costs from a worker's speed."""
-
-LARGE = 0.25
-"""A difference that is worth a second correction, hence acted on as soon as it is no noise."""
-
-GREATEST_FEED_FORWARD = 16.0
-"""Factor of a CPU limit's change that is believed at most before it is measured."""
-
-LEAST_EFFECT = 0.08
-"""Relative change of own time that a new limit must let expect to be acted on before it is measured."""
-
-SAME_LIMIT = 1e-5
-"""Relative difference below which two CPU limits are the same: more than the digits that are remembered leave out."""
-
 
 MEASURED, EXPECTED, JUMPED = 0, 1, 2
 """What an estimate rests on: windows of the active plan; no window yet, but what the plan before lets expect of this
@@ -271,148 +224,6 @@ def counted(
     )
 
 
-def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_HISTORY) -> tuple[Estimate, bool]:
-    """Take a window into the estimate; the second value says whether the speed jumped.
-
-    Without a jump, the window joins the average over the last windows, as many as `history`, weighted by steps; one
-    that is far more variable than the rest (or the rest than it) counts less. After a jump the past says nothing: the
-    estimate is the new level. Of a window that began before the jump, steps of both levels are in it, and how they vary
-    tells how many: a part p of them, at a level that is D further, moves the mean by `p D` and adds `p (1 - p) D^2` to
-    the variance.
-    """
-    if before is None:
-        return window, False
-    newer, older = _noisy(window), _noisy(before)
-    seconds, mean = window.mean_seconds, before.mean_seconds
-    difference = seconds - mean
-    if abs(difference) > JUMP * mean:
-        steps, inflation = window.steps, window.inflation
-        # The window's own variance may be that of two levels.
-        slower = max(1.0, seconds / mean) ** 2
-        error = math.sqrt(inflation * older * (slower / steps + 1 / before.steps))
-        part = difference**2 / (difference**2 + max(newer - older, 0.0))
-        if abs(difference) > JUMP_DEVIATIONS * error and part * steps >= min(LEAST_JUMP_STEPS, steps):
-            level = min(max(mean + difference / part, mean / GREATEST_SPEED_UP), ABSURD_SECONDS)
-            variance = min(older * (level / mean) ** 2, steps * level**2)
-            return Estimate(level, variance, part * steps, inflation), True
-    return _pooled(before, window, newer / older, history), False
-
-
-def expected_at(new_batch: int, old_batch: int) -> int:
-    """What an estimate rests on at the start of a plan, by its batch and that of the plan before."""
-    if abs(new_batch - old_batch) >= LEAST_SPAN * old_batch:
-        return EXPECTED
-    return EXPECTED + (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
-
-
-def is_another_speed(known: StepTime, window: Estimate) -> bool:
-    """Whether a plan's first window differs so from what was expected as no other batch explains: the step takes much
-    longer with hardly fewer samples, or much less with hardly more.
-    """
-    ratio = window.mean_seconds / known.mean_seconds
-    return (ratio > 1 + LARGE and known.basis & NO_MORE > 0) or (ratio < 1 / (1 + LARGE) and known.basis & NO_LESS > 0)
-
-
-def surprise_of(before: Estimate, window: Estimate) -> float:
-    """By how many standard errors of independent steps a window exceeds what was measured before it."""
-    variance = _noisy(before)
-    error = math.sqrt(variance / window.steps + variance / before.steps)
-    surprise = (window.mean_seconds - before.mean_seconds) / error
-    return -ROUGHEST if surprise < -ROUGHEST else ROUGHEST if surprise > ROUGHEST else surprise
-
-
-def feed_forward(
-    known: StepTime,
-    cpu_limit: float | None,
-    metrics: WorkerMetrics,
-    interval: int,
-    factor_of: Callable[[float, float], float],
-) -> tuple[StepTime, float]:
-    """Expect own time to change with the CPU limit by a factor of the old and the new one, before it is measured; a new
-    window begins.
-
-    The second value is the factor by which a step is expected to take longer; 1 where the limit is the known one. The
-    expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
-    jump. A step that no window may show is not expected either. See docs/design.md, "A changed CPU limit is followed
-    before it is measured".
-    """
-    if cpu_limit is None or not 0 < cpu_limit < math.inf:
-        return known, 1.0
-    if known.cpu_limit <= 0:
-        return known._replace(cpu_limit=cpu_limit), 1.0
-    if cpu_limit == known.cpu_limit or same_limit(cpu_limit, known.cpu_limit):
-        return known, 1.0
-    in_full = factor_of(known.cpu_limit, cpu_limit)
-    known = known._replace(cpu_limit=cpu_limit, limit_change=known.limit_change + 100 * math.log(in_full))
-    ratio = in_full**known.elasticity
-    expected = known.mean_seconds * ratio
-    if abs(ratio - 1) < LEAST_EFFECT or (expected and not LEAST_SECONDS <= expected <= ABSURD_SECONDS):
-        return known, 1.0
-    scaled = known._replace(
-        mean_seconds=expected,
-        variance=known.variance * ratio**2,
-        steps=min(known.steps, float(interval)),
-    )
-    return counted(scaled, metrics), ratio
-
-
-def same_limit(one: float, other: float) -> bool:
-    """Whether two CPU limits are one, of which either may have been cut to the digits that are remembered."""
-    return math.isclose(one, other, rel_tol=SAME_LIMIT)
-
-
-def factor_of_limits(old: float, new: float) -> float:
-    """By how much longer a step is expected to take under the new CPU limit: the ratio of the limits, within bounds."""
-    return min(max(old / new, 1 / GREATEST_FEED_FORWARD), GREATEST_FEED_FORWARD)
-
-
-def sure_deviations(workers: int) -> float:
-    """Standard errors beyond which the largest of `workers` errors of noise practically never falls."""
-    return NormalDist().inv_cdf(1 - FALSE_ALARM_CHANCE / max(workers, 1))
-
-
-class Noise:
-    """How much of a difference between workers noise alone could explain, by the standard errors of all
-    estimates.
-    """
-
-    __slots__ = ("_deviations", "_shared")
-
-    def __init__(self, estimates: Sequence[Estimate]) -> None:
-        self._shared = math.fsum([estimate.relative_error**2 for estimate in estimates]) / len(estimates) ** 2
-        self._deviations = sure_deviations(len(estimates))
-
-    def explains(self, estimate: Estimate) -> float:
-        """Relative difference between one worker and all others that must be exceeded to be worth acting on.
-
-        It is what noise could explain, with caution: a move made on figures of some error leaves an imbalance of about
-        that error, so a small gain waits for the error to shrink with more steps, and only a large one is taken at
-        once.
-        """
-        noise = self._deviations * math.sqrt(estimate.relative_error**2 + self._shared)
-        return min(CAUTION * noise, max(noise, LARGE))
-
-
 def _began_again(steps: float, seconds: float, base_steps: float, base_seconds: float) -> bool:
     """Whether counters are below their baseline, since a worker may lose them: all that they count is new then."""
     return steps < base_steps or seconds < base_seconds * (1 - 1e-9)
-
-
-def _noisy(estimate: Estimate) -> float:
-    """The variance of a step, of at least what windows are told apart by."""
-    variance, least = estimate.variance, (LEAST_VARIATION * estimate.mean_seconds) ** 2
-    return variance if variance > least else least
-
-
-def _pooled(before: Estimate, window: Estimate, ratio: float, history: float) -> Estimate:
-    """One estimate of both, where the window is `ratio` times as variable as those before it."""
-    old, new, mean = before.steps, window.steps, before.mean_seconds
-    old = history * new if old > history * new else old
-    if ratio * OUTLIER_RATIO < 1:
-        old *= OUTLIER_RATIO * ratio
-    elif ratio > OUTLIER_RATIO:
-        new *= OUTLIER_RATIO / ratio
-    share = new / (old + new)
-    difference = window.mean_seconds - mean
-    variance = (1 - share) * (before.variance + share * difference**2) + share * window.variance
-    return Estimate(mean + share * difference, variance, old + new, window.inflation)

@@ -12,8 +12,9 @@ from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Condition, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.elasticity import same_limit
 from heterotrain_operator.core.prediction.resource_use import name_of
-from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
+from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.state import Memory, is_of
 from heterotrain_operator.core.stragglers.acting import advised
 from heterotrain_operator.core.stragglers.evidence import Evidence

@@ -16,7 +16,7 @@ from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal,
 from heterotrain_operator.core.batching.retries import due_retry
 from heterotrain_operator.core.batching.words import moved, percent, sizes, slowest
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction.step_time import Noise
+from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.split.expected import best_caution, expected_step
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.multiples import infeasible

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction.step_time import Noise
+from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.levels import Bounds
 from heterotrain_operator.core.split.multiples import in_multiples, infeasible, nearest_multiple
