@@ -6,9 +6,7 @@ argument.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeGuard
 
 from heterotrain.contract import MEMBERS_CHANGE, Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
@@ -16,7 +14,8 @@ from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.quorum import unusable
-from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, missing, resized, stuck, survey
+from heterotrain_operator.core.by_worker import by_worker
+from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, resized, survey
 from heterotrain_operator.core.lifecycle import elastic, passing, progress, removing, replacing, transitions
 from heterotrain_operator.core.lifecycle.failures import (
     after_departures,
@@ -25,7 +24,7 @@ from heterotrain_operator.core.lifecycle.failures import (
     are_replaced,
     of_members,
 )
-from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, replaced_in_silence, why_stuck
+from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, why_stuck
 from heterotrain_operator.core.lifecycle.hanging import after_hang
 from heterotrain_operator.core.lifecycle.holding import held
 from heterotrain_operator.core.lifecycle.membership import (
@@ -45,12 +44,9 @@ from heterotrain_operator.core.lifecycle.responses import (
 from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.returning import returning
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.lifecycle.vacancies import awaited_keys
 from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.model import FINAL_PHASES, Decision, Event, Job, Seen, WorkerKey, WorkerSeen, WorkerState
+from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
-from heterotrain_operator.core.prediction.memory_limit import batch_limit
-from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers import watch as stragglers
@@ -84,79 +80,7 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
         decided, memory = replacing.ended_all(job, facts, decided, memory, now)
     if news is not None or arrived:
         decided = replace(decided, events=(*filter(None, [news]), *arrived, *decided.events))
-    limited = _batch_limits(decided.plan or seen.plan, memory)
-    slowed = _slowed_by(decided.plan or seen.plan, memory)
-    states = _worker_states(job, facts, memory, decided.plan or seen.plan)
-    is_over = decided.phase in FINAL_PHASES
-    members = facts.members if decided.plan is None else _members_of(decided.plan, facts)
-    standing = () if is_over else stragglers.verdicts(job, decided.plan or seen.plan, members, memory)
-    steered = decided.phase == "Running" and any(facts.members)
-    decided = replace(
-        decided,
-        conditions=(*decided.conditions, *stragglers.condition(job, standing, steered=steered)),
-        short_grace=_short_grace(facts, memory, decided),
-        force_delete=stuck(seen, now),
-        batch_limits=limited,
-        slowed_by=slowed,
-        worker_states=states,
-        stragglers=standing,
-        replacing=tuple((each.replaces, replacing.newcomer_name(job, each)) for each in memory.remedies.replacing),
-        removed=tuple((each.group, each.count) for each in memory.remedies.removed),
-    )
-    return decided, memory.rounded(stored)
-
-
-def _worker_states(job: Job, facts: Facts, memory: Memory, plan: Plan | None) -> tuple[tuple[str, WorkerState], ...]:
-    """The states of all workers, those that are wanted last; a job that is suspended or over wants none. `plan` is
-    the one that is active after the decision.
-    """
-    if is_elastic(job):
-        keys: Sequence[WorkerKey] = awaited_keys(job, memory)
-    else:
-        keys = missing(job, facts)
-    if job.suspend or memory.outcome.is_final:
-        keys = ()
-    over = leavers(facts, memory, plan)
-    there = ((name, WorkerState.LEAVING if name in over else state) for name, state in facts.states.items())
-    wanted = ((key.name, WorkerState.WANTED) for key in keys if key.name not in facts.states)
-    return (*there, *wanted)
-
-
-def _short_grace(facts: Facts, memory: Memory, decided: Decision) -> tuple[str, ...]:
-    """Workers to delete, by name, that cannot use their whole grace: the decision says that they hang, or they were
-    replaced since they answer nobody. Where nobody is left to end a worker, as on a node that does not answer, its
-    grace says when its pod is deleted by force, and stays.
-    """
-    names = {*decided.short_grace, *replaced_in_silence(facts, memory)} & {*decided.delete}
-    return tuple(worker.name for worker in facts.live if worker.name in names and not worker.node_lost)
-
-
-def _members_of(plan: Plan, facts: Facts) -> tuple[WorkerSeen | None, ...]:
-    seen = {(worker.name, worker.uid): worker for worker in facts.workers}
-    return tuple(seen.get((member.name, member.uid)) for member in plan.members)
-
-
-def _slowed_by(plan: Plan | None, memory: Memory) -> tuple[tuple[str, str], ...]:
-    if not _is_of_members(plan, memory):
-        return ()
-    causes = [
-        (member.name, name_of(worker.resource_use.cause))
-        for member, worker in zip(plan.members, memory.workers, strict=True)
-        if worker.resource_use.cause
-    ]
-    return tuple((worker, cause) for worker, cause in causes if cause)
-
-
-def _is_of_members(plan: Plan | None, memory: Memory) -> TypeGuard[Plan]:
-    """Whether the memory's workers are the plan's members, by rank."""
-    return plan is not None and plan.version == memory.plan_version and len(plan.members) == len(memory.workers)
-
-
-def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
-    if not _is_of_members(plan, memory):
-        return ()
-    known = ((m.name, batch_limit(worker.memory_use)) for m, worker in zip(plan.members, memory.workers, strict=True))
-    return tuple((name, batch) for name, batch in known if batch is not None)
+    return by_worker(job, seen, facts, decided, memory, now=now), memory.rounded(stored)
 
 
 def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
