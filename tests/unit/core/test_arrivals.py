@@ -10,8 +10,7 @@ from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_PREPARIN
 from heterotrain_operator.core.memory.pending import MOST_PENDING
 from heterotrain_operator.core.model import Condition, Decision, Group, Job
 from heterotrain_operator.core.state import Memory
-from unit.core.test_membership import A, B, C, elastic_world, names, planned_world, resize, settled
-from unit.core.test_newcomers import D, E
+from unit.core.members import A, B, C, D, E, elastic_world, names, planned_world, resize, settled
 from unit.core.traces import World
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from heterotrain.contract import MEMBERS_CHANGE
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job
-from unit.core.test_membership import A, B, C, names
+from unit.core.members import A, B, C, names
 from unit.core.traces import World
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job
-from unit.core.test_membership import A, B, C, elastic_world, planned_world
+from heterotrain_operator.core.state import Memory
+from unit.core.members import A, B, C, elastic_world, names, planned_world
 from unit.core.traces import World
 
 
@@ -146,3 +147,50 @@ def test_member_that_only_says_that_it_left_starts_those_again_that_cannot_do_wi
     world = planned_world()
     world.workers[C].end_in_order(12)
     assert world.tick().phase == "Restarting"
+
+
+# --- others that were to join, or are lost, while the members finish ---------------------------------------------
+
+
+def test_job_ends_when_its_members_have_finished_though_others_were_to_join() -> None:
+    world = elastic_world()
+    world.workers[B].end(137)
+    world.tick()
+    world.train(1)
+    for name in (A, C):
+        world.workers[name].end(0, finished=True)
+    assert world.tick().phase == "Succeeded"
+
+
+def test_job_ends_when_all_have_finished_but_one_that_had_not_followed_yet() -> None:
+    world = elastic_world()
+    world.workers[B].end(137)
+    world.tick()
+    world.train(1)
+    assert names(world.tick().plan) == [A, C, "job-a-3"]
+    for name in (A, C):
+        world.workers[name].end(0, finished=True)
+    assert world.tick().phase == "Succeeded"
+
+
+def test_job_whose_memory_is_lost_does_not_wait_for_those_that_are_too_late() -> None:
+    world = elastic_world()
+    world.workers[B].end(137)
+    world.tick()
+    world.train(1)
+    assert names(world.tick().plan) == [A, C, "job-a-3"]
+    for name in (A, C):
+        world.workers[name].end(0, finished=True)
+    world.memory = Memory.initial()
+    assert world.tick().phase == "Succeeded"
+
+
+def test_worker_that_dies_while_others_finish_is_not_replaced() -> None:
+    world = elastic_world()
+    world.workers[A].end(0, finished=True)
+    world.workers[B].end(137)
+    decision = world.tick()
+    assert decision.create == ()
+    assert names(decision.plan) == [C]
+    world.workers[C].end(0, finished=True)
+    assert world.tick().phase == "Succeeded"

@@ -9,7 +9,7 @@ import pytest
 from heterotrain.contract import PHASE_STARTING
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.core.test_membership import A, B, C, elastic_world, names, reasons, resize, settled
+from unit.core.members import A, B, C, elastic_world, names, reasons, resize, settled
 from unit.core.traces import World
 
 D, E = "job-a-3", "job-a-4"

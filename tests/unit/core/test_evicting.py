@@ -14,7 +14,7 @@ from heterotrain_operator.core.lifecycle.evicting import evicted
 from heterotrain_operator.core.lifecycle.following import noticed
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
-from unit.core.test_membership import A, B, C, elastic_world, names
+from unit.core.members import A, B, C, elastic_world, names
 from unit.core.traces import World
 
 

@@ -12,7 +12,7 @@ from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
 from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Condition, Decision, Group, Job, Stragglers
-from unit.core.test_membership import A, B, C, names, reasons
+from unit.core.members import A, B, C, names, reasons
 from unit.core.traces import World
 
 

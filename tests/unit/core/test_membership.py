@@ -6,48 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import (
-    MEMBERS_CHANGE,
-    MEMBERS_STAY,
-    PHASE_EVALUATING,
-    PHASE_PREPARING,
-    PHASE_WAITING,
-    PHASE_WARMING,
-    Plan,
-)
-from heterotrain.job.planfile import check_successor
-from heterotrain_operator.core.decide import decide
+from heterotrain.contract import PHASE_EVALUATING, PHASE_PREPARING, PHASE_WAITING, PHASE_WARMING
 from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
-from heterotrain_operator.core.model import Decision, Group, Job
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.model import Group, Job
+from unit.core.members import A, B, C, elastic_world, names, settled
 from unit.core.traces import World, hetero_world
-
-A, B, C = "job-a-0", "job-a-1", "job-a-2"
-
-
-def elastic_world(replicas: int = 3, **changes: object) -> World:
-    """A job of one group that trains, by now with batches that were measured."""
-    job = Job("job", (Group("a", replicas),), global_batch=192)
-    world = World(replace(job, **changes), protocol=3)  # type: ignore[arg-type]  # the tests' care
-    world.start().run(3)
-    return world
-
-
-def names(plan: Plan | None) -> list[str]:
-    assert plan is not None
-    return [member.name for member in plan.members]
-
-
-def reasons(decision: Decision) -> list[str]:
-    return [event.reason for event in decision.events]
-
-
-def settled(world: World, looks: int = 6) -> World:
-    """A few looks later, with steps in between."""
-    for _ in range(looks):
-        world.train(2)
-        world.tick(5)
-    return world
 
 
 def test_worker_that_dies_leaves_the_others_training() -> None:
@@ -105,41 +68,6 @@ def test_all_that_are_ready_join_by_one_plan_and_those_that_are_not_later(phase:
     late.metrics = replace(late.metrics, phase=PHASE_WAITING)
     settled(world)
     assert names(world.plan) == [C, "job-a-3", "job-a-4", "job-a-5"]
-
-
-def test_change_while_nobody_who_trains_is_read_carries_on_what_the_plan_before_does() -> None:
-    """Members may train under the one before that one, and refuse a plan which does not carry on their training."""
-    world = elastic_world(2)
-    first = world.plan
-    assert first is not None
-    resize(world, 3)
-    for _ in range(9):
-        if world.tick(10).plan is not None and len(names(world.plan)) == 3:
-            break
-        world.train(1)
-    assert names(world.plan) == [A, B, C]
-    world.workers[B].end(137)
-    seen = world.seen()
-    unread = tuple(replace(each, metrics=None) if each.name == A else each for each in seen.workers)
-    decision, _ = decide(world.job, replace(seen, workers=unread), world.memory, world.now + 1)
-    assert names(decision.plan) == [A, C]
-    assert decision.plan is not None
-    assert decision.plan.continues == first.generation
-    check_successor(first, decision.plan)
-
-
-def test_change_while_nobody_is_read_carries_on_the_plan_that_was_seen_to_be_followed() -> None:
-    world = settled(elastic_world(), 2)
-    world.workers[B].end(137)
-    settled(world)
-    before, seen = world.plan, world.seen()
-    assert before is not None
-    assert before.generation > 1
-    world.workers[A].end(137)
-    unread = tuple(replace(each, metrics=None) for each in world.seen().workers)
-    decision, _ = decide(world.job, replace(seen, workers=unread), world.memory, world.now + 1)
-    assert decision.plan is not None
-    assert decision.plan.continues == before.generation
 
 
 def test_change_waits_until_all_report_the_one_before() -> None:
@@ -269,50 +197,6 @@ def test_member_that_is_being_deleted_is_no_member_of_the_next_plan_and_is_repla
     assert world.memory.pending[0].failures == 0
 
 
-def test_job_ends_when_its_members_have_finished_though_others_were_to_join() -> None:
-    world = elastic_world()
-    world.workers[B].end(137)
-    world.tick()
-    world.train(1)
-    for name in (A, C):
-        world.workers[name].end(0, finished=True)
-    assert world.tick().phase == "Succeeded"
-
-
-def test_job_ends_when_all_have_finished_but_one_that_had_not_followed_yet() -> None:
-    world = elastic_world()
-    world.workers[B].end(137)
-    world.tick()
-    world.train(1)
-    assert names(world.tick().plan) == [A, C, "job-a-3"]
-    for name in (A, C):
-        world.workers[name].end(0, finished=True)
-    assert world.tick().phase == "Succeeded"
-
-
-def test_job_whose_memory_is_lost_does_not_wait_for_those_that_are_too_late() -> None:
-    world = elastic_world()
-    world.workers[B].end(137)
-    world.tick()
-    world.train(1)
-    assert names(world.tick().plan) == [A, C, "job-a-3"]
-    for name in (A, C):
-        world.workers[name].end(0, finished=True)
-    world.memory = Memory.initial()
-    assert world.tick().phase == "Succeeded"
-
-
-def test_worker_that_dies_while_others_finish_is_not_replaced() -> None:
-    world = elastic_world()
-    world.workers[A].end(0, finished=True)
-    world.workers[B].end(137)
-    decision = world.tick()
-    assert decision.create == ()
-    assert names(decision.plan) == [C]
-    world.workers[C].end(0, finished=True)
-    assert world.tick().phase == "Succeeded"
-
-
 def test_members_that_no_split_fits_without_start_again() -> None:
     groups = (Group("a", 1, batch_min=128, multiple_of=128), Group("b", 1, multiple_of=64, batch_min=64))
     world = World(Job("job", groups, global_batch=192), protocol=3).start()
@@ -337,35 +221,6 @@ def test_newcomer_of_an_older_library_never_joins_and_is_given_up() -> None:
     assert "its library is older" in said[0]
 
 
-def test_memory_that_is_lost_learns_again_that_members_can_change() -> None:
-    world = elastic_world()
-    world.memory = type(world.memory).initial()
-    world.tick()
-    world.workers[B].end(137)
-    assert names(world.tick().plan) == [A, C]
-
-
-def test_lost_memory_does_not_lose_the_newcomers() -> None:
-    world = elastic_world()
-    world.workers[B].end(137)
-    world.tick()
-    world.train(1)
-    world.memory = type(world.memory).initial()
-    settled(world)
-    assert names(world.plan) == [A, C, "job-a-3"]
-    assert world.created == 4
-
-
-def test_lost_plan_is_restored_in_the_order_in_which_the_members_are() -> None:
-    world = elastic_world()
-    world.workers[A].end(137)
-    settled(world)
-    before = world.plan
-    world.plan = None
-    restored = world.tick().plan
-    assert names(restored) == names(before) == [B, C, "job-a-3"]
-
-
 def test_of_a_thousand_workers_one_in_a_hundred_dies_again_and_again_and_the_others_train_on() -> None:
     world = elastic_world(1000, global_batch=32_000)
     first = {name: pod.uid for name, pod in world.workers.items()}
@@ -386,88 +241,3 @@ def test_of_a_thousand_workers_one_in_a_hundred_dies_again_and_again_and_the_oth
     }
     assert world.created == 1030
     assert len(world.memory.to_json()) < 1000 * 250
-
-
-# --- workers that change by plan alone, and cannot go on without one that ends -----------------------------------
-
-
-def planned_world(replicas: int = 3) -> World:
-    world = World(Job("job", (Group("a", replicas),), global_batch=192), protocol=MEMBERS_CHANGE)
-    world.start().run(3)
-    return world
-
-
-def resize(world: World, replicas: int) -> None:
-    world.job = replace(world.job, groups=(Group("a", replicas),))
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 5])
-def test_replicas_change_without_a_restart_while_all_live(replicas: int) -> None:
-    world = planned_world()
-    uids = {name: pod.uid for name, pod in world.workers.items()}
-    resize(world, replicas)
-    settled(world, 10)
-    assert names(world.plan) == [f"job-a-{index}" for index in range(replicas)]
-    assert world.plan is not None
-    assert world.plan.continues > 0
-    assert world.memory.budget.restarts == 0
-    assert all(world.workers[name].uid == uid for name, uid in uids.items() if name in names(world.plan))
-
-
-@pytest.mark.parametrize("resized", [False, True])
-def test_member_that_ends_still_starts_all_again(resized: bool) -> None:
-    world = planned_world()
-    if resized:
-        resize(world, 4)
-        world.tick()
-    world.workers[B].end(137)
-    world.tick()
-    settled(world, 10)
-    assert world.memory.budget.restarts == 1
-    assert world.plan is not None
-    assert world.plan.continues == 0
-    assert len(world.plan.members) == (4 if resized else 3)
-
-
-def test_newcomer_that_dies_restarts_nobody() -> None:
-    world = planned_world()
-    resize(world, 4)
-    world.tick()
-    world.workers["job-a-3"].end(1)
-    settled(world, 12)
-    assert names(world.plan) == [A, B, C, "job-a-4"]
-    assert world.memory.budget.restarts == 0
-
-
-def test_first_member_stays_though_it_is_a_straggler() -> None:
-    world = planned_world()
-    rows = world.memory.workers
-    named = rows[0].evidence._replace(named=True)
-    world.memory = replace(world.memory, workers=(rows[0]._replace(evidence=named), *rows[1:]))
-    resize(world, 2)
-    settled(world)
-    assert names(world.plan) == [A, B]
-
-
-def test_group_of_the_first_member_that_is_removed_starts_all_again() -> None:
-    job = Job("job", (Group("a", 1), Group("b", 2)), global_batch=192)
-    world = World(job, protocol=MEMBERS_CHANGE)
-    world.start().run(3)
-    world.job = replace(job, groups=(Group("b", 2),))
-    settled(world, 10)
-    assert names(world.plan) == ["job-b-0", "job-b-1"]
-    assert world.plan is not None
-    assert world.plan.continues == 0
-
-
-def test_workers_that_learn_when_they_meet_that_they_cannot_change_start_again() -> None:
-    world = planned_world()
-    for pod in world.workers.values():  # as over NCCL
-        pod.protocol = MEMBERS_STAY
-    world.train(1)
-    world.tick()
-    resize(world, 4)
-    settled(world, 10)
-    assert world.plan is not None
-    assert world.plan.continues == 0
-    assert len(world.plan.members) == 4

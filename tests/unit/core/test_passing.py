@@ -12,10 +12,9 @@ from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Pa
 from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.core.test_membership import A, B, C, elastic_world, planned_world, resize, settled
-from unit.core.test_newcomers import D, nobody_reaches
-from unit.core.test_replacing import NEWCOMER, SLOW, fails, slowed, swapping
-from unit.core.test_replacing import world as straggler_world
+from unit.core.members import A, B, C, D, elastic_world, nobody_reaches, planned_world, resize, settled
+from unit.core.replacing import NEWCOMER, SLOW, fails, slowed, swapping
+from unit.core.replacing import world as straggler_world
 from unit.core.traces import World
 
 

@@ -14,7 +14,7 @@ from heterotrain_operator.core.memory.pending import MOST_PENDING, Pending, from
 from heterotrain_operator.core.model import Decision, Group, Job, WorkerState
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from unit.core.test_membership import A, B, C, elastic_world, names, reasons, settled
+from unit.core.members import A, B, C, elastic_world, names, reasons, settled
 from unit.core.traces import MemoryWorld, World
 
 

@@ -10,7 +10,7 @@ from heterotrain_operator.core.lifecycle.warm_up import MOST, slowness
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from unit.core.test_membership import B, names
+from unit.core.members import B, names
 from unit.core.traces import World
 
 JOINER = "job-a-3"

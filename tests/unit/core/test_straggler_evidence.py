@@ -1,0 +1,55 @@
+"""Evidence against a worker: the sum of what its windows say, each as far as noise cannot explain it."""
+
+from __future__ import annotations
+
+from heterotrain_operator.core.model import Stragglers
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.stragglers.evidence import Evidence
+from heterotrain_operator.core.stragglers.rule import Interval, Reading
+from heterotrain_operator.core.stragglers.rules import RULES
+from unit.core.stragglers import HEALTHY
+
+
+def reading(seconds: float, evidence: Evidence, *, pinned: bool = False) -> Reading:
+    window = Estimate(seconds, (0.05 * seconds) ** 2, 10)
+    return Reading("a", "cpu", 32, window, lambda: Line(0.01, 0.003), pinned, evidence)
+
+
+def test_evidence_is_the_sum_of_what_windows_say_and_fades_without_more() -> None:
+    rule, steady = RULES["ExpectedTime"], [reading(0.1, HEALTHY)] * 3
+    [after, *_] = rule.judge(Stragglers(), Interval(10, 100, 20), [reading(0.14, HEALTHY), *steady])
+    assert after.evidence > 0
+    assert after.since_step == 101
+    [faded, *_] = rule.judge(Stragglers(), Interval(10, 110, 21), [reading(0.1, after), *steady])
+    assert faded.evidence < after.evidence
+
+
+def test_evidence_of_a_suspect_teaches_no_new_healthy_time() -> None:
+    rule, steady = RULES["ExpectedTime"], [reading(0.1, HEALTHY)] * 3
+    evidence = HEALTHY
+    for number in range(8):
+        [evidence, *_] = rule.judge(Stragglers(), Interval(10, 100, number), [reading(0.2, evidence), *steady])
+    assert evidence.named
+    assert evidence.healthy_seconds == HEALTHY.healthy_seconds
+    assert evidence.spread == HEALTHY.spread
+
+
+def test_noise_of_a_worker_of_whom_few_windows_are_known_is_at_least_that_of_most() -> None:
+    """The first windows of the last one were alike by chance."""
+    spreads, windows = (48, 50, 47, 20), (30, 30, 30, 1)
+    readings = [
+        Reading(
+            "g",
+            "cpu",
+            64,
+            Estimate(0.2, 4e-4, 10),
+            lambda: Line(0.0, 0.2 / 64),
+            False,
+            HEALTHY._replace(spread=spread, healthy_windows=known, healthy_seconds=0.2, healthy_batch=64),
+        )
+        for spread, known in zip(spreads, windows, strict=True)
+    ]
+    after = RULES["ExpectedTime"].judge(Stragglers(), Interval(10, 100, 5), readings)
+    assert after[3].spread > 40
+    assert after[2].spread == 47
