@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, pairwise
 
@@ -125,20 +125,31 @@ def gather_documents(data: bytes, generation: Generation) -> list[bytes]:
 def broadcast_tensors(tensors: Iterable[torch.Tensor], source: int, generation: Generation) -> None:
     """Send the tensors of rank `source` to all, in place, small ones together; they must be alike. Raises
     RuntimeError."""
+    sends = generation.rank == source
+    room = torch.empty(0, dtype=torch.uint8)  # for all packs, since new memory costs more than what is copied into it
     with torch.no_grad():
         for pack in packs(tensors):
             # A tensor that is conjugated or negated lazily cannot be viewed as bytes.
             own = [each.detach().to("cpu").resolve_conj().resolve_neg().contiguous() for each in pack]
             parts = [each.reshape(-1).view(torch.uint8) for each in own]
-            together = parts[0] if len(parts) == 1 else torch.cat(parts)
-            _broadcast(together, source, generation)
-            if generation.rank == source:
-                continue
-            if len(parts) > 1:
-                for part, came in zip(parts, torch.split(together, [len(part) for part in parts]), strict=True):
-                    part.copy_(came)
-            for each, came in zip(pack, own, strict=True):
-                each.copy_(came)
+            if len(parts) == 1:
+                _broadcast(parts[0], source, generation)
+            else:
+                sizes = [len(part) for part in parts]
+                room = room if len(room) >= sum(sizes) else torch.empty(sum(sizes), dtype=torch.uint8)
+                together = torch.split(room[: sum(sizes)], sizes)
+                if sends:
+                    _copy(parts, together)
+                _broadcast(room[: sum(sizes)], source, generation)
+                if not sends:
+                    _copy(together, parts)
+            if not sends:
+                _copy(own, pack)
+
+
+def _copy(tensors: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
+    for each, place in zip(tensors, places, strict=True):
+        place.copy_(each)
 
 
 def _broadcast(tensor: torch.Tensor, source: int, generation: Generation) -> None:
