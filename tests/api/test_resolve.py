@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+import heterotrain_operator
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api import parse_manifest, to_core, training_config
+from heterotrain_operator.api.base import Model
+from heterotrain_operator.api.job import JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
 
 Document = dict[str, Any]
 Change = Callable[[dict[str, Any]], Document]
 LIMITS = "spec.workerGroups[1].template.spec.containers[0].resources.limits"
+
+NOT_RESOLVED = {
+    "spec.workerGroups.maxReplicas": ("api/rules.py", "group.most_replicas"),
+    "spec.workerGroups.pricePerHour": ("api/spec/worker_groups.py", "scaling by cost. No effect yet."),
+    "spec.training.mode": ("api/availability.py", "spec.training.mode"),
+    "spec.training.learningRateScaling": ("api/availability.py", "spec.training.learningRateScaling"),
+    "spec.scaling": ("api/availability.py", "spec.scaling.condition"),
+    "spec.checkpoint.persistentVolumeClaim": (
+        "clusters/kube/objects/pods.py",
+        "spec.checkpoint.persistent_volume_claim",
+    ),
+    "spec.metrics": ("clusters/kube/observe/sources.py", "spec.metrics.source"),
+    "spec.runPolicy.schedulingPolicy": ("api/availability.py", "spec.runPolicy.schedulingPolicy"),
+}
+"""Fields, and sections as wholes, that neither decisions nor workers get: the file that reads or refuses them, or says
+that they have no effect, and its words for that."""
 
 
 @pytest.mark.parametrize(
@@ -193,3 +213,51 @@ def test_job_that_is_not_to_resume_keeps_its_checkpoints_where_no_earlier_one_ha
 def test_unknown_group_is_named(good: Document) -> None:
     with pytest.raises(ValueError, match="no worker group 'gpu'; it has fast, slow"):
         training_config(parse_manifest(good), "gpu")
+
+
+def models_in(annotation: object) -> Iterator[type[Model]]:
+    """The models that a field of this type holds."""
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models_in(part)
+
+
+def unread_fields(model: type[Model], where: str, read: set[tuple[type, str]]) -> Iterator[str]:
+    """The paths below `where` that are not in `read`; of a section that nobody read, its own path alone."""
+    for name, field in model.model_fields.items():
+        path = f"{where}.{field.alias}"
+        if (model, name) not in read:
+            yield path
+            continue
+        for inner in models_in(field.annotation):
+            yield from unread_fields(inner, path, read)
+
+
+def test_every_field_is_resolved_or_read_elsewhere(
+    alone: Document, changed: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a field that is admitted and documented would silently be ignored."""
+    target = {"metric": "accuracy", "value": 0.25, "mode": "Max"}
+    alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
+    jobs = [
+        parse_manifest(changed({"spec.training.target": target, "spec.checkpoint": {"path": "/checkpoints"}})),
+        parse_manifest(alone),
+    ]
+    read: set[tuple[type, str]] = set()
+
+    def noting(self: Model, name: str) -> Any:
+        read.add((type(self), name))
+        return object.__getattribute__(self, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Model, "__getattribute__", noting)
+        for job in jobs:
+            to_core(job)
+            training_config(job, "slow")
+    assert sorted(unread_fields(JobSpec, "spec", read)) == sorted(NOT_RESOLVED)
+
+
+@pytest.mark.parametrize(("file", "words"), NOT_RESOLVED.values(), ids=NOT_RESOLVED)
+def test_what_is_not_resolved_is_spoken_of_elsewhere(file: str, words: str) -> None:
+    assert words in (Path(heterotrain_operator.__file__).parent / file).read_text()
