@@ -26,7 +26,8 @@ class Cluster(Protocol[News_contra]):
 
     1. The two methods are called in turn and never at the same time: `act` follows the observation it answers.
     2. A worker is known by its name and a UID. A worker that is created again under the same name has another UID, and
-       a UID never comes back.
+       a UID never comes back. One that runs has the address, host and port, at which its peers reach it, which stays
+       the same until it ends; without one it never becomes a member.
     3. What was carried out is not carried out twice: to create a worker that exists, or to delete one that is gone or
        already being deleted, changes nothing. No two workers of one name exist at the same time: while a former one
        still goes away, a new one is left to a later decision.

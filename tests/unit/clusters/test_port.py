@@ -55,6 +55,17 @@ def test_worker_is_seen_under_the_identity_that_it_was_created_with(backend: Har
     assert len({each.uid for each in found.values()} - {""}) == 2
 
 
+def test_running_worker_has_an_address_of_its_own_that_stays(backend: Harness) -> None:
+    create(backend, *backend.keys)
+    first, again = ({name: each.address for name, each in workers(backend).items()} for _ in range(2))
+    assert again == first
+    assert len(set(first.values())) == 2
+    for host, colon, port in (address.rpartition(":") for address in first.values()):
+        assert host
+        assert colon
+        assert 0 < int(port) < 2**16
+
+
 def test_worker_that_cannot_be_read_has_no_metrics(backend: Harness) -> None:
     create(backend, *backend.keys)
     assert {each.metrics for each in workers(backend).values()} == {None}

@@ -192,11 +192,11 @@ class World:
 
     def run_pods(self) -> None:
         """The kubelets start what was created."""
-        for name in self.api.names("pods"):
+        for number, name in enumerate(self.api.names("pods"), start=1):
             if (found := self.api.get("pods", name)) is not None and found.get("status", {}).get("phase"):
                 continue
             running = {"name": "trainer", "state": {"running": {}}}
-            status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [running]}
+            status = {"phase": "Running", "podIP": f"10.0.0.{number}", "containerStatuses": [running]}
             self.api.change("pods", name, {"spec": {"nodeName": "node-1"}, "status": status})
 
     def end_pods(self) -> None:
