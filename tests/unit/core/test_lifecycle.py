@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Plan
+from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Condition, Decision, Group, Job, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
@@ -222,7 +223,7 @@ def test_first_batches_can_be_static() -> None:
     assert world.plan.batch_sizes == (128, 64)
 
 
-@pytest.mark.parametrize("policy", ["Uniform", "Static", "Proportional", "Optimal", "Profile"])
+@pytest.mark.parametrize("policy", [*known_policies(), "Profile"])
 def test_bounds_that_cannot_hold_the_global_batch_are_a_decision_with_figures(policy: str) -> None:
     job = two_groups(policy=policy, groups=(Group("gpu", 2, batch_min=70), Group("cpu", 1, batch_min=60)))
     world = World(job)

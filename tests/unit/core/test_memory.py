@@ -61,7 +61,9 @@ WORKER = any_of(
     evidence=any_of(Evidence),
     key=KEY,
 )
-COLUMNS = 55
+COLUMNS = 1 + max(
+    number for value in (NOBODY, *NOBODY) if isinstance(value, tuple) for number, _, _ in columns_of(type(value))
+)
 SOUND = Memory(
     plan_version=3,
     generation=1,

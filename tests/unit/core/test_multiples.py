@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.clusters.simulated.laws import Padded, TimeLaw
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.split.allocation import split_min_max, split_proportionally
@@ -19,7 +20,6 @@ from unit.core.multiples import Problem, feasible, holds, multiples
 from unit.core.traces import World
 
 LINES = st.builds(Line, st.floats(-2, 2), st.floats(1e-3, 1))
-POLICIES = ("Uniform", "Static", "Proportional", "Optimal")
 
 
 def possible(problem: Problem) -> bool:
@@ -132,7 +132,7 @@ def best_padded_seconds(world: PaddedWorld) -> float:
     return max(time_of(b) for time_of, b in zip(times, split_min_max(times, total, [(1, total)] * 4), strict=True))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", known_policies())
 def test_every_plan_of_every_policy_keeps_the_multiple(policy: str) -> None:
     world = padded_world(policy, multiple=16)
     for _ in range(12):

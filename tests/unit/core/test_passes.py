@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain.contract import Plan
+from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.split.passes import at_once, in_passes
 from unit.core.traces import World, hetero_world
@@ -34,7 +35,7 @@ def assert_held(plan: Plan | None, total: int, most: dict[str, int]) -> None:
     assert all(at_once(member) <= most[member.group] for member in plan.members)
 
 
-@pytest.mark.parametrize("policy", ["Uniform", "Static", "Proportional", "Optimal"])
+@pytest.mark.parametrize("policy", known_policies())
 def test_workers_that_hold_too_little_are_told_to_take_several_passes(policy: str) -> None:
     groups = (Group("large", 1, batch_max=40, cpu_limit=1.0), Group("small", 2, batch_max=10, cpu_limit=0.5))
     world = World(Job("job", groups, 192, policy=policy)).start()

@@ -1,13 +1,14 @@
 """What is known of a worker: how long a step takes it, what a sample costs it, and what its memory holds.
 
-Predictors of own times stand one per file; `PREDICTORS` has them by the names of `batching.prediction` in a manifest.
+Predictors of own times stand one per file in `predictors/`; `PREDICTORS` has them by the names of
+`batching.prediction` in a manifest.
 """
 
 from __future__ import annotations
 
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction import ema
 from heterotrain_operator.core.prediction.predictor import Prediction, Predictor
+from heterotrain_operator.core.prediction.predictors import ema
 
 PREDICTORS: dict[str, Predictor] = {
     "EMA": ema.PREDICTOR,

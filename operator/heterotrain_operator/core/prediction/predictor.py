@@ -1,6 +1,6 @@
 """What a predictor is given and what it gives back: a worker's own time by batch, from what is remembered of it.
 
-Policies read predictions only, so that another way to predict is another file beside this one.
+Policies read predictions only, so that another way to predict is another file in `predictors/`.
 """
 
 from __future__ import annotations

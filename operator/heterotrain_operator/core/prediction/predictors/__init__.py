@@ -1,0 +1,1 @@
+"""The predictors of own times, one per file; `PREDICTORS` in the package above names them."""
