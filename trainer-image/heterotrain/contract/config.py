@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 from heterotrain.contract.environment import ENV_CONFIG
 from heterotrain.foreign import is_number, is_text, is_whole, parse_object, shown
 
-_UNSAID = (("last_step", "Partial"), ("backend", "auto"), ("endless", False), ("heartbeat_timeout_seconds", 5.0))
-"""Fields of a `TrainingConfig`, with their defaults, that trainers of older images do not know, and refuse."""
+_UNSAID = {"last_step", "backend", "endless", "heartbeat_timeout_seconds"}
+"""Fields of a `TrainingConfig` that trainers of older images do not know, and refuse."""
 
 _ESSENTIAL = "essential"
 """Beside the fields of a `TrainingConfig`, the names of those that a trainer must not pass over: without them it would
@@ -71,8 +71,10 @@ class TrainingConfig:
         """The document for the environment; without the newest fields where they change nothing, since trainers of an
         older image refuse fields that they do not know.
         """
-        document = asdict(self)
-        return json.dumps({name: value for name, value in document.items() if (name, value) not in _UNSAID})
+        values = [(field, getattr(self, field.name)) for field in fields(self)]
+        return json.dumps(
+            {field.name: value for field, value in values if field.name not in _UNSAID or value != field.default}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> TrainingConfig:
