@@ -16,7 +16,7 @@ from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, Columns, 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
-from heterotrain_operator.core.prediction.step_time import StepTime, rounded_times
+from heterotrain_operator.core.prediction.step_time import EXPECTED, Estimate, StepTime, rounded_times
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.stragglers.evidence import Evidence
@@ -83,10 +83,14 @@ class WorkerMemory(NamedTuple):
     variation: Variation = Variation()
     failures: Annotated[int, Column(54)] = 0
 
-    def unmeasured(self) -> WorkerMemory:
-        """The same worker at the start of another plan: counters and estimate begin again, knowledge stays."""
+    def unmeasured(self, expected: Estimate | None = None, basis: int = EXPECTED) -> WorkerMemory:
+        """The same worker at the start of another plan: counters begin again, and the estimate with what is `expected`;
+        knowledge stays.
+        """
         return self._replace(
-            step_time=self.step_time.unmeasured(), resource_use=self.resource_use.unmeasured(), silent_since=0.0
+            step_time=self.step_time.unmeasured(expected, basis),
+            resource_use=self.resource_use.unmeasured(),
+            silent_since=0.0,
         )
 
     def rounded(self, before: WorkerMemory) -> WorkerMemory:

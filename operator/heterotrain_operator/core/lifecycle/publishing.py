@@ -226,12 +226,12 @@ def _ended_plan(
     variation = known.variation
     if policy is not None and policy.weighs_noise and estimate is not None:
         variation = variation.learned(known.step_time)
-    return after_plan(known, old_batch, new_batch)._replace(
-        step_time=known.step_time.unmeasured(expected, expected_at(new_batch, old_batch)),
+    ended = after_plan(known, old_batch, new_batch).unmeasured(expected, expected_at(new_batch, old_batch))
+    return ended._replace(
         batch_cost=cost if predicted is None else cost.with_predicted(int(predicted or mixed)),
         throughput_cap=cap,
         variation=variation,
-        # The plan of a new generation (`predicted` is None) is for new processes.
+        # The plan of a new generation (`predicted` is None) is for new processes; others are still silent.
         silent_since=0.0 if predicted is None else known.silent_since,
         left_out=0 if predicted is None else known.left_out,
     )
