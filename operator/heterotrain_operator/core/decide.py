@@ -50,6 +50,7 @@ from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers import watch as stragglers
+from heterotrain_operator.core.stragglers.actions import ACTIONS
 
 
 def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, Memory]:
@@ -209,7 +210,7 @@ def _leaves_out(decided: Decision | None, name: str) -> bool:
 
 def _acts(job: Job, memory: Memory) -> bool:
     """Whether something beyond the batches may be done about stragglers now."""
-    acts = job.stragglers.action in ("Replace", "Remove") and not job.dry_run
+    acts = ACTIONS[job.stragglers.action].changes_members and not job.dry_run
     return acts and (bool(memory.remedies.replacing) or any(known.evidence.advised for known in memory.workers))
 
 

@@ -58,10 +58,11 @@ class Stragglers:
 
     A worker counts as one below `threshold` of the speed expected of it; `smoothing` is the weight of the newest
     interval in the moving average of that. At most `max_replacements` are begun over the whole job, `cooldown_seconds`
-    after one another. `rule` is a key of `core.stragglers.rules.RULES`.
+    after one another. `action` is a key of `core.stragglers.actions.ACTIONS`, `rule` one of
+    `core.stragglers.rules.RULES`.
     """
 
-    action: str = "Report"  # Ignore | Report | Rebalance | Replace | Remove
+    action: str = "Report"
     threshold: float = 0.8
     smoothing: float = 0.1
     max_replacements: int = 3

@@ -46,6 +46,7 @@ from heterotrain_operator.core.prediction.step_time import (
     window_of,
 )
 from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.stragglers.actions import ACTIONS
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
 PINNED_WINDOWS = 3
@@ -129,8 +130,7 @@ def _decided(
 
 def _is_urgent(job: Job, seats: Sequence[Seat]) -> bool:
     """Whether the job wants something to be done about stragglers, and has one: to rebalance comes first."""
-    acts = job.stragglers.action not in ("Ignore", "Report")
-    return acts and any(seat.memory.evidence.named for seat in seats)
+    return ACTIONS[job.stragglers.action].hastens and any(seat.memory.evidence.named for seat in seats)
 
 
 def _fit_at_once(job: Job, plan: Plan, memory: Memory) -> bool:

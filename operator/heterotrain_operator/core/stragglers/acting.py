@@ -1,7 +1,7 @@
 """Whether what a job wants to be done about stragglers is worth it: of each worker, for how many intervals in a row.
 
-A single interval convinces nobody. Rebalancing needs no advice, since the policy does it by itself; with any action
-beyond a report it only waits for less (`batching/patience.py`).
+A single interval convinces nobody. Rebalancing needs no advice, since the policy does it by itself; with an action that
+hastens it (`actions.py`) it only waits for less (`batching/patience.py`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.state import Memory, is_of
 from heterotrain_operator.core.stragglers.acting import advised
+from heterotrain_operator.core.stragglers.actions import ACTIONS
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL
 from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
@@ -59,7 +60,7 @@ def watched(
     events about verdicts that begin or end. `before` is what was remembered of the members before this look, with their
     former CPU limits.
     """
-    if job.stragglers.action == "Ignore":
+    if not ACTIONS[job.stragglers.action].judges:
         return memory, ()
     memory = _at_new_limits(job, before, memory)
     if not seats:
@@ -74,7 +75,7 @@ def watched(
         for each in (memory.workers, workers)
     )
     memory = replace(memory, workers=workers, remedies=replace(memory.remedies, judged=memory.remedies.judged + 1))
-    if job.stragglers.action in ("Replace", "Remove"):
+    if ACTIONS[job.stragglers.action].changes_members:
         memory = advised(job, plan, memory, verdicts(job, plan, members, memory))
     if was == now:
         return memory, ()
@@ -89,7 +90,7 @@ def watched(
 
 def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], memory: Memory) -> tuple[Verdict, ...]:
     """The verdicts that stand about the members of the plan, which are given by rank; None is not there."""
-    if job.stragglers.action == "Ignore" or plan is None or not is_of(memory, plan):
+    if not ACTIONS[job.stragglers.action].judges or plan is None or not is_of(memory, plan):
         return ()
     ranks = [rank for rank, known in enumerate(memory.workers) if known.evidence.named]
     if not ranks or len(members) != len(plan.members):
@@ -135,7 +136,7 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
 
 def condition(job: Job, standing: Sequence[Verdict], *, steered: bool) -> tuple[Condition, ...]:
     """The condition about stragglers; `steered`: the workers are measured under a plan, so something can be said."""
-    if job.stragglers.action == "Ignore":
+    if not ACTIONS[job.stragglers.action].judges:
         return ()
     if standing:
         return (Condition("StragglersDetected", True, standing[0].grounds.value, summary(standing)),)
@@ -179,7 +180,7 @@ def replacement_seconds(memory: Memory) -> float:
 def _hindrance(job: Job, memory: Memory) -> str:
     """Why the job's action can be taken on nobody, in words; empty if it can."""
     action = job.stragglers.action
-    if action not in ("Replace", "Remove"):
+    if not ACTIONS[action].changes_members:
         return ""
     if job.dry_run:
         return "dry run, nothing is done about it"
@@ -193,7 +194,7 @@ def _hindrance(job: Job, memory: Memory) -> str:
 def _hindrance_of(job: Job, plan: Plan, memory: Memory, rank: int) -> str:
     """The same of one worker: whose loss would take along the store where workers meet."""
     stays = plan.members[rank].name == plan.leader and memory.protocol < MEMBERS_MAY_END
-    if not stays or job.stragglers.action not in ("Replace", "Remove"):
+    if not stays or not ACTIONS[job.stragglers.action].changes_members:
         return ""
     return "it is the first worker, which has to stay, so the batches are balanced and nothing else is done"
 
