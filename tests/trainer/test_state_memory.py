@@ -41,4 +41,4 @@ def test_a_state_is_handed_over_without_a_copy_of_it() -> None:
     found = measured("transfer_memory.py")
     # Two windows at the sender and two at the taker are under way.
     assert found["in place"] < 0.5 * STATE, found
-    assert 0.9 * STATE < found["anew"] < 1.5 * STATE, found
+    assert 0.9 * STATE < found["into new"] < 1.5 * STATE, found

@@ -62,7 +62,7 @@ def main() -> None:
     found = {
         "state": sum(each.numel() * each.element_size() for each in source["model"]),
         "in place": peak_of(groups, source, state_of(0.0), shared=True),
-        "anew": peak_of(groups, source, state_of(0.0), shared=False),
+        "into new": peak_of(groups, source, state_of(0.0), shared=False),
     }
     for each in groups:
         each.leave()
