@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
+from heterotrain.groups import control
 from heterotrain.groups.control import Signals
 from heterotrain.groups.generation import Collective, CollectiveError, Generation
+from heterotrain.groups.packs import packs
 from heterotrain.training import agreeing
 from heterotrain.training.group import Group
 from heterotrain.training.membership import going_over
@@ -81,6 +83,9 @@ def dying_broadcast(own: Generation, *arguments: Any) -> Collective:
     return broadcast(own, *arguments)
 
 
+if kind == "dies-handing-over":
+    # On all workers, so that the others have a part of the state by then.
+    control.packs = lambda tensors: packs(tensors, most_bytes=1)
 if os.environ["HETEROTRAIN_WORKER"] == worker:
     if kind == "dies-preparing":
         Generation.make_groups = dying_make_groups
