@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from heterotrain.data.order import Order
 from heterotrain.peers import LONGEST_WORD
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.subject import Subject
-from heterotrain.training.traits import traits_of
+from heterotrain.training.traits import LIBRARY, library_of, traits_of
 
 CPU = torch.device("cpu")
 CONFIG = TrainingConfig()
@@ -99,3 +101,17 @@ def test_many_objects_make_no_long_trait(last: str) -> None:
     traits = script.traits()
     assert max(map(len, traits.values())) < LONGEST_WORD / 2
     assert traits != other.traits()
+
+
+def test_builds_of_the_library_differ_by_what_is_in_their_files_and_by_where_it_is(tmp_path: Path) -> None:
+    def build(name: str, **files: str) -> str:
+        for file, text in files.items():
+            path = tmp_path / name / file.replace("_", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".py").write_text(text, encoding="utf-8")
+        return library_of(tmp_path / name)
+
+    builds = [build("a", x="1", y_z="2"), build("b", x="2", y_z="2"), build("c", x="1", z="2"), build("d", x="1")]
+    assert len(set(builds)) == len(builds)
+    assert build("e", y_z="2", x="1") == builds[0]
+    assert next(iter(Script().traits())) == LIBRARY

@@ -20,6 +20,7 @@ SCRIPT = "tests/trainer/scripts/train.py"
 EPOCHS = 10
 CONFIG = TrainingConfig(epochs=EPOCHS, seed=7)
 ADAM = ("--optimizer", "adam")
+OTHER_LIBRARY = "tests/trainer/scripts/other_library.py"
 LASTING = "--lasting"  # until what is to happen has happened
 
 
@@ -183,14 +184,19 @@ def test_a_joiner_that_dies_stops_nobody_and_another_takes_its_place(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("other", "trait"),
-    [(("--width", "9"), "model"), (("--registers", "average"), "set of registered objects")],
+    ("script", "options", "trait"),
+    [
+        ([SCRIPT], ("--width", "9"), "model"),
+        ([SCRIPT], ("--registers", "average"), "set of registered objects"),
+        ([OTHER_LIBRARY, "w-2", "other", SCRIPT], (), "library"),
+        ([OTHER_LIBRARY, "w-2", "older", SCRIPT], (), "library"),
+    ],
 )
-def test_a_joiner_whose_script_is_another_is_refused_alone(
-    tmp_path: Path, calm: Gang, other: tuple[str, ...], trait: str
+def test_a_joiner_whose_script_or_library_is_another_is_refused_alone(
+    tmp_path: Path, calm: Gang, script: list[str], options: tuple[str, ...], trait: str
 ) -> None:
     with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path), *ADAM, LASTING], (48, 48), CONFIG) as gang:
-        gang.start(0, command=[SCRIPT, "--out", str(tmp_path), *ADAM, *other])
+        gang.start(0, command=[*script, "--out", str(tmp_path), *ADAM, *options])
         gang.await_step(3)
         gang.change({0: 40, 1: 40, 2: 16})
         assert gang.wait_for(2) == 1

@@ -273,10 +273,10 @@ class Gathering:
             if own is not None and rank != own:
                 continue
             for trait in (name for name in self._maker.traits if name not in (DEVICE, KIND)):
-                if trait not in theirs or trait not in first:
-                    continue  # another version of this library, which knows less
-                if theirs[trait] != first[trait]:
+                # A library from before that trait does not say which it is.
+                found, wanted = theirs.get(trait, "unsaid"), first.get(trait, "unsaid")
+                if found != wanted:
                     raise ValueError(
-                        f"{member.name} has another {trait} than {plan.leader} ({theirs[trait]} and "
-                        f"{first[trait]}); all workers must run the same script on the same data"
+                        f"{member.name} has another {trait} than {plan.leader} ({found} and {wanted}); all workers "
+                        "must run the same script on the same data, with the same version of this library"
                     )

@@ -1,21 +1,41 @@
 """What the scripts of all workers must have in common, in words: a worker that differs is refused before it trains.
 
 What a script registers is in the state that workers take over from one another, and an evaluation is done by all
-together. A worker that differs there would fail later, or keep the others waiting.
+together. A worker that differs there would fail later, or keep the others waiting. So would one with another library,
+for what workers send one another while they train may change with every version.
 """
 
 from __future__ import annotations
 
 import zlib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from torch import nn
 
+import heterotrain
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.subject import Subject
 
 LONGEST = 200
 """Characters of a trait that others are shown; what is longer is known by a checksum as well."""
+
+
+LIBRARY = "library"
+"""The trait that tells whether the others can mean the same: all that a worker of another library says is in doubt."""
+
+
+def library_of(folder: Path) -> str:
+    """The installed version and a checksum of the sources below `folder`, for two builds may have one number."""
+    try:
+        number = version("heterotrain")
+    except PackageNotFoundError:  # a checkout that is not installed
+        number = "unknown version"
+    checksum = 0
+    for path in sorted(folder.rglob("*.py")):
+        checksum = zlib.crc32(path.read_bytes(), zlib.crc32(path.relative_to(folder).as_posix().encode(), checksum))
+    return f"heterotrain {number}, checksum {checksum:08x}"
 
 
 def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) -> dict[str, str]:
@@ -28,6 +48,7 @@ def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) ->
         for name, each in sorted(state.registered.items())
     ]
     return {
+        LIBRARY: library_of(Path(heterotrain.__file__).parent),
         **{name: str(value) for name, value in subject.traits().items()},
         "set of registered objects": _bounded(", ".join(registered) or "none"),
         "evaluation": evaluation.describe(),
