@@ -1,4 +1,4 @@
-"""The messages that workers exchange while they train, in one small collective about once a second.
+"""The messages that workers exchange while they train, in one small collective about once a second (see `pace.py`).
 
 It is launched before a step's forward and read after its backward, so no worker waits for it. It still costs every
 worker some milliseconds of CPU time (two threads of gloo wake for it), which matters under a small CPU limit. So with
@@ -14,13 +14,11 @@ from heterotrain.groups.control import PendingSignals, Signals, broadcast_bytes
 from heterotrain.groups.generation import Generation
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest
-from heterotrain.state.replica_watch import MOST_STEPS, ReplicaWatch
+from heterotrain.state.replica_watch import ReplicaWatch
+from heterotrain.training.pace import Pace
 from heterotrain.training.transition import Transition
 
 log = logging.getLogger(__name__)
-
-INTERVAL_SECONDS = 1.0
-_CHANGING_SECONDS = 0.2  # while members are about to change, for which three exchanges are needed
 
 
 class Exchange:
@@ -39,6 +37,7 @@ class Exchange:
         self._losses = losses
         self._stop = stop
         self._pending: PendingSignals | None = None
+        self._pace = Pace()
         self._next_step = 0
         self._steps_between = 1
         self._samples = (0, 0)  # this worker's and all workers' in the steps committed since the last exchange
@@ -53,6 +52,7 @@ class Exchange:
     def is_due(self, step: int) -> bool:
         """Whether the step that begins carries one."""
         self._pending = None
+        self._pace.at(step, self._plans.active.version)
         return step >= self._next_step
 
     def begin(self, step_seconds: float, generation: Generation) -> None:
@@ -69,8 +69,7 @@ class Exchange:
         if switches and transition.announce is not None and transition.succession is not None:
             transition.announce(transition.succession)
         plan_version, plan_bytes = (0, 0) if switches else self._plans.look()
-        seconds = INTERVAL_SECONDS if transition.succession is None else _CHANGING_SECONDS
-        steps = min(MOST_STEPS, max(1, round(seconds / step_seconds))) if step_seconds > 0 else 1
+        steps = self._pace.steps(step_seconds, changing=transition.succession is not None)
         loss, loss_weight, nonfinite = self._losses.signals()
         signals = Signals(
             samples=self._samples[0],
