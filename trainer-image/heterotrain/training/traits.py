@@ -8,7 +8,6 @@ for what workers send one another while they train may change with every version
 from __future__ import annotations
 
 import zlib
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from torch import nn
@@ -27,15 +26,12 @@ LIBRARY = "library"
 
 
 def library_of(folder: Path) -> str:
-    """The installed version and a checksum of the sources below `folder`, for two builds may have one number."""
-    try:
-        number = version("heterotrain")
-    except PackageNotFoundError:  # a checkout that is not installed
-        number = "unknown version"
+    """What is below `folder`, by a checksum: an image may hold the library without its number, and two builds may have
+    the same one."""
     checksum = 0
     for path in sorted(folder.rglob("*.py")):
         checksum = zlib.crc32(path.read_bytes(), zlib.crc32(path.relative_to(folder).as_posix().encode(), checksum))
-    return f"heterotrain {number}, checksum {checksum:08x}"
+    return f"heterotrain, checksum {checksum:08x}"
 
 
 def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) -> dict[str, str]:
