@@ -78,7 +78,7 @@ def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[objec
     return memory, proposal
 
 
-def _as_decided(memory: object, seats: object, proposal: object) -> object:
+def _as_decided(rested_on: object, seats: object, proposal: object, *, urgent: bool) -> object:
     return proposal
 
 
