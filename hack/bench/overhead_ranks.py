@@ -26,9 +26,8 @@ from heterotrain.job.planfile import check_successor
 from heterotrain.job.plans import Plans
 from heterotrain.state.hyperparameters import Hyperparameters
 from heterotrain.state.replica_check import ReplicaChecksum
-from heterotrain.state.replica_watch import ReplicaWatch
+from heterotrain.state.replica_watch import MOST_STEPS, ReplicaWatch
 from heterotrain.state.training_state import TrainingState
-from heterotrain.training.exchange import MOST_STEPS
 from heterotrain.training.running_step import RunningStep
 
 DATASET_LENGTH = 1_281_167
