@@ -30,15 +30,16 @@ def evidence_of(seats: Sequence[Seat]) -> float:
     return min(known, default=0.0)
 
 
-def with_patience(rested_on: float, seats: Sequence[Seat], proposal: Proposal, *, urgent: bool = False) -> Proposal:
-    """The proposal, or in place of one that keeps the batches, which `rested_on` so many steps, the split that is
-    likely to be better. Where that is `urgent`, evidence that a jump has cut down is enough: once, since the split
-    rests on it then.
+def with_patience(
+    rested_on: float, evidence: float, seats: Sequence[Seat], proposal: Proposal, *, urgent: bool = False
+) -> Proposal:
+    """The proposal, or in place of one that keeps the batches, which `rested_on` so many steps where there is now this
+    `evidence`, the split that is likely to be better. Where that is `urgent`, evidence that a jump has cut down is
+    enough: once, since the split rests on it then.
     """
     likely = proposal.likely
     if likely is None or proposal.batches is not None:
         return proposal
-    evidence = evidence_of(seats)
     afresh = urgent and 0 < evidence < rested_on
     if rested_on <= 0 or (evidence < GROWTH * rested_on and not afresh):
         return proposal  # batches that no estimates chose, such as equal ones, only leave for what is sure

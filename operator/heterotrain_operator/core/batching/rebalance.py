@@ -12,8 +12,9 @@ from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.early import is_due, with_few_steps
+from heterotrain_operator.core.batching.likeness import as_likely
 from heterotrain_operator.core.batching.patience import evidence_of, with_patience
-from heterotrain_operator.core.batching.policies import Seat
+from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed
@@ -101,14 +102,18 @@ def _decided(
     if too_few := no_quorum(plan, taking_part):
         reason = "; ".join([f"batches stay: {too_few}", *remarks])
         return Adjustment(None, reason, memory, events=found, seats=seats)
-    proposal = ask_policy(job, seats, memory.batching.stage)
+    policy = POLICIES.get(job.policy)
+    likely = as_likely(seats) if policy is not None and policy.weighs_noise else seats
+    proposal = ask_policy(job, likely, memory.batching.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
+    evidence = evidence_of(seats)
     if not early:
-        proposal = with_patience(memory.batching.rested_on, seats, proposal, urgent=_is_urgent(job, seats))
+        rested_on, urgent = memory.batching.rested_on, _is_urgent(job, seats)
+        proposal = with_patience(rested_on, evidence, likely, proposal, urgent=urgent)
     memory, proposal = reviewed(memory, seats, proposal)
     if proposal.batches is not None:
-        memory = replace(memory, batching=replace(memory.batching, rested_on=evidence_of(seats)))
+        memory = replace(memory, batching=replace(memory.batching, rested_on=evidence))
     batches = proposal.batches if proposal.batches != plan.batch_sizes else None
     again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(

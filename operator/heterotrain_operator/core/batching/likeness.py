@@ -1,0 +1,118 @@
+"""What a worker's own time likely is, from its own measurements and from those of the others in its group.
+
+The workers of a group mostly are machines of one kind. Of many, the one that seems slowest in a few steps mostly had bad
+luck, and a batch that follows it alone is corrected by the next plan. So each estimate is drawn towards its group's mean,
+the more, the less certain it is beside what the group's workers really differ by, which is estimated as well. Where they
+differ much, or somebody is far from all others, nothing is drawn.
+
+Random-effects model: B. Efron, C. Morris, Data Analysis Using Stein's Estimator and its Generalizations, 1975; what
+workers differ by is estimated as in R. DerSimonian, N. Laird, Meta-Analysis in Clinical Trials, 1986, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from heterotrain_operator.core.batching.policy import Seat
+from heterotrain_operator.core.prediction.noise import sure_deviations
+from heterotrain_operator.core.prediction.step_time import Estimate
+
+LEAST_WORKERS = 4
+"""Of a group, measured: fewer say too little of what workers of their kind differ by."""
+
+LIKE_BATCHES = 1.5
+"""Times the group's usual batch, or a part of it, that a worker may have: who has another one was set apart before."""
+
+_DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's standard deviation over its median distance from the median
+
+
+class _Measured(NamedTuple):
+    """A seat's place among all, and the logarithm of its own time at the group's usual batch, with its variance."""
+
+    place: int
+    log_seconds: float
+    variance: float
+
+
+def as_likely(seats: Sequence[Seat]) -> list[Seat]:
+    """The seats with estimates that are drawn towards those of their groups."""
+    groups: dict[str, list[int]] = {}
+    for place, seat in enumerate(seats):
+        if seat.estimate is not None:
+            groups.setdefault(seat.group.name, []).append(place)
+    found = list(seats)
+    for places in groups.values():
+        if len(places) >= LEAST_WORKERS:
+            for place, estimate in _drawn(seats, places):
+                found[place] = seats[place]._replace(estimate=estimate)
+    return found
+
+
+def _drawn(seats: Sequence[Seat], places: Sequence[int]) -> list[tuple[int, Estimate]]:
+    """The estimates of one group's seats that are drawn, by place."""
+    members = _without_strangers(_at_one_batch(seats, places))
+    if len(members) < LEAST_WORKERS:
+        return []
+    mean, between = _mean_and_variance(members)
+    certainty = math.fsum(1 / (each.variance + between) for each in members)
+    drawn = []
+    for place, log_seconds, variance in members:
+        estimate = seats[place].estimate
+        assert estimate is not None
+        weight = variance / (variance + between)  # of the group's mean
+        left = (1 - weight) * variance + weight**2 / certainty
+        seconds = estimate.mean_seconds * math.exp(weight * (mean - log_seconds))
+        own = estimate.relative_error**2
+        drawn.append(
+            (
+                place,
+                estimate._replace(
+                    mean_seconds=seconds,
+                    variance=estimate.variance * (seconds / estimate.mean_seconds) ** 2,
+                    inflation=estimate.inflation * min(left / own, 1.0),
+                ),
+            )
+        )
+    return drawn
+
+
+def _at_one_batch(seats: Sequence[Seat], places: Sequence[int]) -> list[_Measured]:
+    usual = round(median(seats[place].batch for place in places))
+    found = []
+    for place in places:
+        seat = seats[place]
+        estimate = seat.estimate
+        if not seat.batch <= LIKE_BATCHES * usual <= LIKE_BATCHES**2 * seat.batch:
+            continue
+        if estimate is not None and seat.batch != usual:
+            estimate = seat.predictor.expect(seat.memory.batch_cost, seat.batch, estimate, usual)
+        if estimate is not None and estimate.mean_seconds > 0 and estimate.relative_error > 0:
+            found.append(_Measured(place, math.log(estimate.mean_seconds), estimate.relative_error**2))
+    return found
+
+
+def _without_strangers(members: Sequence[_Measured]) -> Sequence[_Measured]:
+    """Those that noise, and what most of them differ by, does not set apart: whose speed has jumped is none of them."""
+    if len(members) < LEAST_WORKERS:
+        return members
+    middle = median(each.log_seconds for each in members)
+    spread = _DEVIATION_OF_MEDIAN * median(abs(each.log_seconds - middle) for each in members)
+    between = max(0.0, spread**2 - median(each.variance for each in members))
+    far = sure_deviations(len(members))
+    return [each for each in members if abs(each.log_seconds - middle) <= far * math.sqrt(each.variance + between)]
+
+
+def _mean_and_variance(members: Sequence[_Measured]) -> tuple[float, float]:
+    """The mean of what the members' own times really are, and the variance between them, of logarithms."""
+    weights = [1 / each.variance for each in members]
+    whole = math.fsum(weights)
+    mean = math.fsum(weight * each.log_seconds for weight, each in zip(weights, members, strict=True)) / whole
+    squares = math.fsum(weight * (each.log_seconds - mean) ** 2 for weight, each in zip(weights, members, strict=True))
+    scale = whole - math.fsum(weight**2 for weight in weights) / whole
+    between = max(0.0, (squares - (len(members) - 1)) / scale)
+    weights = [1 / (each.variance + between) for each in members]
+    whole = math.fsum(weights)
+    return math.fsum(weight * each.log_seconds for weight, each in zip(weights, members, strict=True)) / whole, between
