@@ -30,11 +30,18 @@ _DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's standard deviation over
 
 
 class _Measured(NamedTuple):
-    """A seat's place among all, and the logarithm of its own time at the group's usual batch, with its variance."""
+    """A seat's place among all, and the logarithm of its own time at the group's usual batch; the variance of what was
+    measured, and what it grows by on the way from the seat's batch to the usual one."""
 
     place: int
     log_seconds: float
-    variance: float
+    measured: float
+    way: float
+
+    @property
+    def variance(self) -> float:
+        """At the usual batch."""
+        return self.measured + self.way
 
 
 def as_likely(seats: Sequence[Seat]) -> list[Seat]:
@@ -58,21 +65,22 @@ def _drawn(seats: Sequence[Seat], places: Sequence[int]) -> list[tuple[int, Esti
         return []
     mean, between = _mean_and_variance(members)
     certainty = math.fsum(1 / (each.variance + between) for each in members)
+    # What few workers differ by is itself uncertain: Efron and Morris, section 2.
+    trust = (len(members) - 3) / (len(members) - 1)
     drawn = []
-    for place, log_seconds, variance in members:
+    for place, log_seconds, measured, way in members:
         estimate = seats[place].estimate
         assert estimate is not None
-        weight = variance / (variance + between)  # of the group's mean
-        left = (1 - weight) * variance + weight**2 / certainty
-        seconds = estimate.mean_seconds * math.exp(weight * (mean - log_seconds))
-        own = estimate.relative_error**2
+        weight = trust * measured / (measured + way + between)  # of the group's mean
+        left = (1 - weight) + weight**2 / certainty / measured  # of the variance
+        ratio = math.exp(weight * (mean - log_seconds))
         drawn.append(
             (
                 place,
                 estimate._replace(
-                    mean_seconds=seconds,
-                    variance=estimate.variance * (seconds / estimate.mean_seconds) ** 2,
-                    inflation=estimate.inflation * min(left / own, 1.0),
+                    mean_seconds=estimate.mean_seconds * ratio,
+                    variance=estimate.variance * ratio**2,
+                    inflation=estimate.inflation * min(left, 1.0),
                 ),
             )
         )
@@ -84,13 +92,15 @@ def _at_one_batch(seats: Sequence[Seat], places: Sequence[int]) -> list[_Measure
     found = []
     for place in places:
         seat = seats[place]
-        estimate = seat.estimate
-        if not seat.batch <= LIKE_BATCHES * usual <= LIKE_BATCHES**2 * seat.batch:
+        own = at_usual = seat.estimate
+        if own is None or not seat.batch <= LIKE_BATCHES * usual <= LIKE_BATCHES**2 * seat.batch:
             continue
-        if estimate is not None and seat.batch != usual:
-            estimate = seat.predictor.expect(seat.memory.batch_cost, seat.batch, estimate, usual)
-        if estimate is not None and estimate.mean_seconds > 0 and estimate.relative_error > 0:
-            found.append(_Measured(place, math.log(estimate.mean_seconds), estimate.relative_error**2))
+        if seat.batch != usual:
+            at_usual = seat.predictor.expect(seat.memory.batch_cost, seat.batch, own, usual)
+        if at_usual is not None and at_usual.mean_seconds > 0 and own.relative_error > 0:
+            measured = own.relative_error**2
+            way = max(at_usual.relative_error**2 - measured, 0.0)
+            found.append(_Measured(place, math.log(at_usual.mean_seconds), measured, way))
     return found
 
 
