@@ -78,8 +78,12 @@ def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[objec
     return memory, proposal
 
 
-def _as_decided(rested_on: object, seats: object, proposal: object, *, urgent: bool) -> object:
+def _as_decided(rested_on: object, evidence: object, seats: object, proposal: object, *, urgent: bool) -> object:
     return proposal
+
+
+def _as_measured(seats: object) -> object:
+    return seats
 
 
 def _never(*_: object) -> bool:
@@ -102,6 +106,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "another speed at the batch before": (Change("prediction.jumps", "is_another_speed", _never),),
     "jumps' windows out of the fit": (Change("prediction.step_time", "JUMPED", 0),),
     "patience": (Change("batching.patience", "with_patience", _as_decided),),
+    "likeness within groups": (Change("batching.likeness", "as_likely", _as_measured),),
     "early decisions": (Change("batching.early", "is_due", _never),),
     "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
     "pinned cost": (Change("batching.rebalance", "PINNED_WINDOWS", math.inf),),

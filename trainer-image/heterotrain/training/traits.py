@@ -12,7 +12,6 @@ from pathlib import Path
 
 from torch import nn
 
-import heterotrain
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.subject import Subject
@@ -23,6 +22,9 @@ LONGEST = 200
 
 LIBRARY = "library"
 """The trait that tells whether the others can mean the same: all that a worker of another library says is in doubt."""
+
+
+_LIBRARY = Path(__file__).parents[1]
 
 
 def library_of(folder: Path) -> str:
@@ -44,7 +46,7 @@ def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) ->
         for name, each in sorted(state.registered.items())
     ]
     return {
-        LIBRARY: library_of(Path(heterotrain.__file__).parent),
+        LIBRARY: library_of(_LIBRARY),
         **{name: str(value) for name, value in subject.traits().items()},
         "set of registered objects": _bounded(", ".join(registered) or "none"),
         "evaluation": evaluation.describe(),

@@ -1,9 +1,9 @@
 """What a worker's own time likely is, from its own measurements and from those of the others in its group.
 
-The workers of a group mostly are machines of one kind. Of many, the one that seems slowest in a few steps mostly had bad
-luck, and a batch that follows it alone is corrected by the next plan. So each estimate is drawn towards its group's mean,
-the more, the less certain it is beside what the group's workers really differ by, which is estimated as well. Where they
-differ much, or somebody is far from all others, nothing is drawn.
+The workers of a group mostly are machines of one kind. Of many, the one that seems slowest in a few steps mostly had
+bad luck, and a batch that follows it alone is corrected by the next plan. So each estimate is drawn towards its group's
+mean, the more, the less certain it is beside what the group's workers really differ by, which is estimated as well. Where
+they differ much, or somebody is far from all others, nothing is drawn.
 
 Random-effects model: B. Efron, C. Morris, Data Analysis Using Stein's Estimator and its Generalizations, 1975; what
 workers differ by is estimated as in R. DerSimonian, N. Laird, Meta-Analysis in Clinical Trials, 1986, section 3.
@@ -25,6 +25,9 @@ LEAST_WORKERS = 4
 
 LIKE_BATCHES = 1.5
 """Times the group's usual batch, or a part of it, that a worker may have: who has another one was set apart before."""
+
+LEAST_VARIANCE, GREATEST_VARIANCE = 1e-8, 1.0
+"""Of what was measured, relative: between them sums of certainties keep their digits."""
 
 _DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's standard deviation over its median distance from the median
 
@@ -97,9 +100,9 @@ def _at_one_batch(seats: Sequence[Seat], places: Sequence[int]) -> list[_Measure
             continue
         if seat.batch != usual:
             at_usual = seat.predictor.expect(seat.memory.batch_cost, seat.batch, own, usual)
-        if at_usual is not None and at_usual.mean_seconds > 0 and own.relative_error > 0:
-            measured = own.relative_error**2
-            way = max(at_usual.relative_error**2 - measured, 0.0)
+        if at_usual is not None and at_usual.mean_seconds > 0:
+            measured = min(max(own.relative_error**2, LEAST_VARIANCE), GREATEST_VARIANCE)
+            way = min(max(at_usual.relative_error**2 - measured, 0.0), GREATEST_VARIANCE)
             found.append(_Measured(place, math.log(at_usual.mean_seconds), measured, way))
     return found
 
