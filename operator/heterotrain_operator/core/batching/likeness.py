@@ -2,11 +2,11 @@
 
 The workers of a group mostly are machines of one kind. Of many, the one that seems slowest in a few steps mostly had
 bad luck, and a batch that follows it alone is corrected by the next plan. So each estimate is drawn towards its group's
-mean, the more, the less certain it is beside what the group's workers really differ by, which is estimated as well. Where
-they differ much, or somebody is far from all others, nothing is drawn.
+mean, the more, the less certain it is beside what the group's workers really differ by, which is estimated as well.
+Where they differ much, or somebody is far from all others, nothing is drawn.
 
 Random-effects model: B. Efron, C. Morris, Data Analysis Using Stein's Estimator and its Generalizations, 1975; what
-workers differ by is estimated as in R. DerSimonian, N. Laird, Meta-Analysis in Clinical Trials, 1986, section 3.
+workers differ by is estimated as in R. DerSimonian, N. Laird, Meta-Analysis in Clinical Trials, 1986.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _drawn(seats: Sequence[Seat], places: Sequence[int]) -> list[tuple[int, Esti
         return []
     mean, between = _mean_and_variance(members)
     certainty = math.fsum(1 / (each.variance + between) for each in members)
-    # What few workers differ by is itself uncertain: Efron and Morris, section 2.
+    # What few workers differ by is itself uncertain (Efron and Morris).
     trust = (len(members) - 3) / (len(members) - 1)
     drawn = []
     for place, log_seconds, measured, way in members:
