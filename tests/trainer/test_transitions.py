@@ -189,7 +189,6 @@ def test_a_joiner_that_dies_stops_nobody_and_another_takes_its_place(tmp_path: P
         ([SCRIPT], ("--width", "9"), "model"),
         ([SCRIPT], ("--registers", "average"), "set of registered objects"),
         ([OTHER_LIBRARY, "w-2", "other", SCRIPT], (), "library"),
-        ([OTHER_LIBRARY, "w-2", "older", SCRIPT], (), "library"),
     ],
 )
 def test_a_joiner_whose_script_or_library_is_another_is_refused_alone(
@@ -202,6 +201,22 @@ def test_a_joiner_whose_script_or_library_is_another_is_refused_alone(
         assert gang.wait_for(2) == 1
         assert f"w-2 has another {trait} than w-0" in gang.ending(2).message
         gang.await_log(0, f"plan 11 cannot be followed: w-2 has another {trait} than w-0")
+        gang.change({0: 60, 1: 36}, continues=1)
+        gang.await_generation(0, 1)
+        (tmp_path / "go").touch()
+        gang.succeed(0, 1)
+    assert_the_same(gang, calm, 0, 1)
+
+
+def test_a_joiner_with_a_library_that_does_not_compare_itself_is_refused_by_the_members(
+    tmp_path: Path, calm: Gang
+) -> None:
+    older = [OTHER_LIBRARY, "w-2", "older", SCRIPT, "--out", str(tmp_path), *ADAM]
+    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path), *ADAM, LASTING], (48, 48), CONFIG) as gang:
+        gang.start(0, command=older)
+        gang.await_step(3)
+        gang.change({0: 40, 1: 40, 2: 16})
+        gang.await_log(0, "plan 11 cannot be followed: w-2 has another library than w-0 (unsaid and ")
         gang.change({0: 60, 1: 36}, continues=1)
         gang.await_generation(0, 1)
         (tmp_path / "go").touch()
