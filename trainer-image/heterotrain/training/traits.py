@@ -19,19 +19,17 @@ from heterotrain.training.subject import Subject
 LONGEST = 200
 """Characters of a trait that others are shown; what is longer is known by a checksum as well."""
 
-
 LIBRARY = "library"
 """The trait that tells whether the others can mean the same: all that a worker of another library says is in doubt."""
 
-
-_LIBRARY = Path(__file__).parents[1]
+_FOLDER = Path(__file__).parents[1]
 
 
 def library_of(folder: Path) -> str:
     """What is below `folder`, by a checksum: an image may hold the library without its number, and two builds may have
     the same one."""
     checksum = 0
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(filter(Path.is_file, folder.rglob("*.py"))):  # an editor's lock is a link to no file
         checksum = zlib.crc32(path.read_bytes(), zlib.crc32(path.relative_to(folder).as_posix().encode(), checksum))
     return f"heterotrain, checksum {checksum:08x}"
 
@@ -46,7 +44,7 @@ def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) ->
         for name, each in sorted(state.registered.items())
     ]
     return {
-        LIBRARY: library_of(_LIBRARY),
+        LIBRARY: library_of(_FOLDER),
         **{name: str(value) for name, value in subject.traits().items()},
         "set of registered objects": _bounded(", ".join(registered) or "none"),
         "evaluation": evaluation.describe(),
