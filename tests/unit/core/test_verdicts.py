@@ -17,8 +17,10 @@ from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
+from heterotrain_operator.core.stragglers.watch import MOST_WEIGHED
 from heterotrain_operator.core.stragglers.words import sentence
 from unit.core.stragglers import SLOW, named, reasons, world
+from unit.core.traces import hetero_world
 
 
 def test_gain_of_a_remedy_is_that_of_batches_which_the_job_allows() -> None:
@@ -27,9 +29,21 @@ def test_gain_of_a_remedy_is_that_of_batches_which_the_job_allows() -> None:
         Seat(name, Group(name, 1, multiple_of=32), 48, (32, 96), Estimate(line.at(48), 1e-6, 100))
         for name, line in zip("ab", lines, strict=True)
     ]
-    ahead = outlooks(seats, 1, 2.0, 60.0)
-    assert ahead is not None
-    assert ahead.rebalanced == pytest.approx(0.064), "64 and 32 samples, and not 58 and 38"
+    ahead = outlooks(seats, {1: 2.0}, 60.0)
+    assert ahead[1].rebalanced == pytest.approx(0.064), "64 and 32 samples, and not 58 and 38"
+
+
+def test_what_would_help_is_weighed_for_the_slowest_however_many_stragglers_there_are() -> None:
+    made = hetero_world("Optimal", [1.0] * 30, global_batch=960)
+    made.run(6)
+    slowed = list(made.workers)[:12]
+    for number, name in enumerate(slowed):
+        made.workers[name].scale = 2.0 + 0.1 * number
+    last = made.run(10)[-1]
+    assert set(named(last)) == set(slowed)
+    weighed = {verdict.worker for verdict in last.stragglers if verdict.outlooks is not None}
+    assert weighed == {verdict.worker for verdict in last.stragglers if verdict.weighed}
+    assert weighed == set(slowed[-MOST_WEIGHED:])
 
 
 def test_verdict_outlives_the_operator_and_is_not_reported_again() -> None:
@@ -155,6 +169,7 @@ VERDICT = Verdict(
         ({"remedy": Remedy.REMOVE}, "; the others would be faster without it: a step takes 200 ms, "),
         ({"remedy": Remedy.IGNORE}, "; nothing would help enough to repay it: a step takes 200 ms, "),
         ({"outlooks": None}, "; too little is known of the others to say what would help"),
+        ({"outlooks": None, "weighed": False}, "; what would help is told of the slowest ones"),
     ],
 )
 def test_sentence_names_evidence_cause_and_remedy(changes: dict[str, Any], words: str) -> None:

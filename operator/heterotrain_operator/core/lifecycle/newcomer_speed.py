@@ -91,7 +91,7 @@ def forecast(
     elif known > 0 and known == place_of(newcomer):
         factor = 1.0
     factor = min(max(factor, 1 / GREATEST_FACTOR), GREATEST_FACTOR)
-    ahead = outlooks(seats, rank, 1 / factor, replacement_seconds(memory))
+    ahead = outlooks(seats, {rank: 1 / factor}, replacement_seconds(memory)).get(rank)
     samples = fair_share(seats, rank, 1 / factor)
     if ahead is None or samples is None or verdict.outlooks is None:
         return None

@@ -6,7 +6,7 @@ replacement, or doing without the worker, is held against.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.policy import multiples_of_seats
@@ -25,31 +25,38 @@ LEAST_ELASTIC_GAIN = 0.005
 slow by fault would better be healthy is sure, however little it makes up of a job of many workers."""
 
 
-def outlooks(seats: Sequence[Seat], rank: int, slowdown: float, replacement_seconds: float) -> Outlooks | None:
-    """Own seconds of a step with the worker of this rank, which is so many times slower than expected, and without
-    it; None if nothing is known of some worker, or no split is possible.
+def outlooks(
+    seats: Sequence[Seat], slowdowns: Mapping[int, float], replacement_seconds: float
+) -> Mapping[int, Outlooks]:
+    """Own seconds of a step with each of these ranks' workers, which is so many times slower than expected, and without
+    it; none if nothing is known of some worker, or no split is possible. Each takes two splits among all workers.
     """
     lines, bounds = [], []
     for seat in seats:
         prediction = seat.prediction
         if prediction is None:
-            return None
+            return {}
         lines.append(prediction.line)
         bounds.append(seat.bounds)
     batches = [seat.batch for seat in seats]
     total = sum(batches)
     multiples = multiples_of_seats(seats)
-    if infeasible(total, bounds, multiples) is not None:
-        return None
-    healthy = [_scaled(line, 1 / slowdown) if other == rank else line for other, line in enumerate(lines)]
-    rest = [other for other in range(len(seats)) if other != rank]
-    return Outlooks(
-        as_it_is=iteration_seconds(lines, batches),
-        rebalanced=iteration_seconds(lines, waterfill(lines, total, bounds, multiples)),
-        replaced=iteration_seconds(healthy, waterfill(healthy, total, bounds, multiples)),
-        removed=_best_of([lines[other] for other in rest], [seats[other] for other in rest], total),
-        replacement_seconds=replacement_seconds,
-    )
+    if not slowdowns or infeasible(total, bounds, multiples) is not None:
+        return {}
+    as_it_is = iteration_seconds(lines, batches)
+    rebalanced = iteration_seconds(lines, waterfill(lines, total, bounds, multiples))
+    found = {}
+    for rank, slowdown in slowdowns.items():
+        healthy = [_scaled(line, 1 / slowdown) if other == rank else line for other, line in enumerate(lines)]
+        rest = [other for other in range(len(seats)) if other != rank]
+        found[rank] = Outlooks(
+            as_it_is=as_it_is,
+            rebalanced=rebalanced,
+            replaced=iteration_seconds(healthy, waterfill(healthy, total, bounds, multiples)),
+            removed=_best_of([lines[other] for other in rest], [seats[other] for other in rest], total),
+            replacement_seconds=replacement_seconds,
+        )
+    return found
 
 
 def fair_share(seats: Sequence[Seat], rank: int, slowdown: float) -> float | None:

@@ -50,9 +50,10 @@ class Verdict:
     """One straggler. `slowdown` is its own time over the expected one, `since_step` the committed step by which that
     began. `cause` is what slows it (`NAMES` of `core/prediction/resource_use.py`), empty where nobody can say;
     `throttled` and `waiting` are the seconds per step in which its limit held it back, or it waited for a CPU; None
-    where the kernel does not say. `outlooks` is None where too little is known of the others. `replacement_pays`: a
-    replacement gains more than it costs, whether or not the batches could be balanced better first. `hindrance` says
-    why what the job wants to be done about stragglers cannot be done; empty if it can.
+    where the kernel does not say. `outlooks` is None where too little is known of the others, or where it is not
+    `weighed` what would help, since enough others are slower. `replacement_pays`: a replacement gains more than it
+    costs, whether or not the batches could be balanced better first. `hindrance` says why what the job wants to be done
+    about stragglers cannot be done; empty if it can.
     """
 
     worker: str
@@ -68,3 +69,4 @@ class Verdict:
     budget: Budget
     replacement_pays: bool = False
     hindrance: str = ""
+    weighed: bool = True

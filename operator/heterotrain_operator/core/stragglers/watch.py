@@ -43,6 +43,10 @@ ASSUMED_TRANSITION_SECONDS = 1.0
 `hack/bench/transition.py` measures for 10 million parameters, for models are larger and networks slower. (Elasticity,
 table 1, has up to 6.8 s for its own way of adding a worker.)"""
 
+MOST_WEIGHED = 8
+"""Stragglers, the slowest ones, of which it is worked out what would help: more than a job may have replaced in a
+while. Half of all workers may be slow, and each takes two splits among all of them, which is 10 ms for 1,000."""
+
 GREATEST_RESTART_SECONDS = 3600.0
 """A start that took longer waited for its place, and says little about the next one."""
 
@@ -104,14 +108,18 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
     budget = Budget(replacements_left(job, memory), settings.cooldown_seconds)
     hindrance = _hindrance(job, memory)
     least_gain = LEAST_ELASTIC_GAIN if memory.protocol >= MEMBERS_CHANGE else LEAST_SWAP_GAIN
+    # Until one is measured under a new plan, it is as slow as it was on average.
+    findings = {
+        rank: found[rank]
+        or Finding(math.exp(min(seats[rank].memory.evidence.level / 1000, GREATEST_LEVEL)), Grounds.ITSELF)
+        for rank in ranks
+    }
+    weighed = sorted(ranks, key=lambda rank: (-findings[rank].slowdown, rank))[:MOST_WEIGHED]
+    slowdowns = {rank: max(findings[rank].slowdown, 1.0) for rank in weighed}
+    foreseen = outlooks(seats, slowdowns, replacement_seconds(memory))
     said = []
-    for rank in ranks:
-        seat, seen = seats[rank], members[rank]
-        # Until it is measured under a new plan, it is as slow as it was on average.
-        finding = found[rank] or Finding(
-            math.exp(min(seat.memory.evidence.level / 1000, GREATEST_LEVEL)), Grounds.ITSELF
-        )
-        ahead = outlooks(seats, rank, max(finding.slowdown, 1.0), replacement_seconds(memory))
+    for rank, finding in findings.items():
+        seat, seen, ahead = seats[rank], members[rank], foreseen.get(rank)
         metrics = seen.metrics if seen is not None else None
         steps_left = _steps_left(metrics)
         said.append(
@@ -126,6 +134,7 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
                 waiting=_per_step(metrics.cpu_wait_seconds if metrics else None, metrics),
                 remedy=best_remedy(ahead, steps_left, least_swap_gain=least_gain),
                 outlooks=ahead,
+                weighed=rank in slowdowns,
                 budget=budget,
                 replacement_pays=replacement_pays(ahead, steps_left, least_swap_gain=least_gain),
                 hindrance=hindrance or _hindrance_of(job, plan, memory, rank),
