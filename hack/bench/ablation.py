@@ -90,6 +90,10 @@ def _never(*_: object) -> bool:
     return False
 
 
+def _unknown(*_: object, **__: object) -> None:
+    return None
+
+
 def _as_independent(_: float) -> float:
     return 1.0
 
@@ -103,13 +107,14 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
     "jumps": (Change("prediction.jumps", "JUMP_DEVIATIONS", math.inf),),
     "drifts": (Change("prediction.roughness", "TREND", math.inf),),
+    "speed by what holds back": (Change("prediction.held_back", "needed_deviations", _unknown),),
     "another speed at the batch before": (Change("prediction.jumps", "is_another_speed", _never),),
     "jumps' windows out of the fit": (Change("prediction.step_time", "JUMPED", 0),),
     "patience": (Change("batching.patience", "with_patience", _as_decided),),
     "likeness within groups": (Change("batching.likeness", "as_likely", _as_measured),),
     "early decisions": (Change("batching.early", "is_due", _never),),
     "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
-    "pinned cost": (Change("batching.rebalance", "PINNED_WINDOWS", math.inf),),
+    "pinned cost": (Change("batching.measuring", "PINNED_WINDOWS", math.inf),),
     "outliers": (Change("prediction.jumps", "OUTLIER_RATIO", 1e9),),
     "prior of the fixed share": (Change("prediction.affine", "PRIOR_SHARE", 10.0),),
     "greatest fixed share": (Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),),
@@ -123,10 +128,11 @@ TUNED = (
     "batching.early",
     "batching.patience",
     "batching.policies.optimal",
-    "batching.rebalance",
+    "batching.measuring",
     "batching.rollback",
     "prediction.affine",
     "prediction.elasticity",
+    "prediction.held_back",
     "prediction.jumps",
     "prediction.noise",
     "prediction.roughness",

@@ -48,12 +48,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
 
 
 def rounded(use: CpuUse) -> tuple[float | None, ...]:
-    return tuple(value if value is None else round(value, 9) for value in use)
+    """Without the threads."""
+    return tuple(value if value is None else round(value, 9) for value in use[:5])
 
 
 def test_counts_begin_with_the_meter(kernel: Kernel) -> None:
     meter = CpuMeter(lambda: kernel.now)
-    assert meter.read() == (0, 0, 0, 0, 0)
+    assert rounded(meter.read()) == (0, 0, 0, 0, 0)
     kernel.now, kernel.cpu, kernel.throttled, kernel.pressure = 1010.0, 54.0, 22.0, 9.0
     kernel.threads = {"10": (44.0, 35.0), "11": (1.0, 1.0)}
     assert rounded(meter.read()) == (10, 4, 2, 3, 4), "of 5 s of delay the limit explains 2"
@@ -115,15 +116,15 @@ def test_figure_that_was_lost_meanwhile_is_not_known_until_the_next_plan(
     for now, value in ((1001.0, None), (1002.0, known)):
         kernel.now = now
         setattr(kernel, lost, value)
-        assert meter.read()[2:] == figures
-    assert None not in CpuMeter(lambda: kernel.now).read()
+        assert rounded(meter.read())[2:] == figures
+    assert None not in rounded(CpuMeter(lambda: kernel.now).read())
 
 
 def test_kernel_without_figures_leaves_them_unknown(kernel: Kernel) -> None:
     kernel.throttled = kernel.threads = kernel.pressure = None
     meter = CpuMeter(lambda: kernel.now)
     kernel.now, kernel.cpu = 1002.0, 51.0
-    assert meter.read() == (2, 1, None, None, None)
+    assert meter.read() == (2, 1, None, None, None, None)
 
 
 def test_asking_often_does_not_ask_the_kernel_often(kernel: Kernel) -> None:
@@ -146,3 +147,41 @@ def test_steps_do_not_ask_the_kernel_and_another_plan_counts_from_zero(kernel: K
     metrics.follow(plan, 0)
     values = {family.name: family.samples[0].value for family in metrics.collect()}
     assert values[table.CPU_SECONDS.name] == 0
+
+
+def test_what_it_takes_to_follow_a_plan_is_no_part_of_its_steps(kernel: Kernel) -> None:
+    """Groups are made, and the first step is not measured: both take CPU time that no further step does."""
+    metrics = WorkerMetrics("job", "job-cpu-0", "cpu", lambda: False)
+    metrics.follow(Plan(3, 1, "step", (Member("job-cpu-0", "u", "", "cpu", 100),)), 0)
+
+    def cpu_seconds() -> float:
+        metrics.counters.cpu._last = metrics.counters.cpu._last._replace(moment=0.0)  # long ago
+        return {family.name: family.samples[0].value for family in metrics.collect()}[table.CPU_SECONDS.name]
+
+    kernel.cpu += 3.0
+    assert cpu_seconds() == 3.0
+    metrics.committed(100, StepTimes(0.1, 0.0), 0.2, measured=False)
+    kernel.cpu += 1.0
+    metrics.committed(100, StepTimes(0.1, 0.0), 0.2, measured=True)
+    assert cpu_seconds() == 1.0
+    kernel.cpu += 0.5
+    metrics.committed(100, StepTimes(0.1, 0.0), 0.2, measured=False)  # such as the one after an evaluation
+    assert cpu_seconds() == 1.5
+
+
+def test_threads_count_by_what_each_computed_and_processes_that_load_data_count(kernel: Kernel) -> None:
+    kernel.threads = {}
+    meter = CpuMeter(lambda: kernel.now)
+    assert meter.read().threads is None, "nothing was computed yet"
+    for computed, cpu, threads in (
+        ((4.0,), 4.0, 1.0),
+        ((4.0, 4.0, 4.0, 4.0), 16.0, 4.0),
+        ((4.0, 0.1, 0.1), 4.2, 1.1),
+        ((4.0,), 12.0, 3.0),  # two thirds in other processes
+    ):
+        kernel.now += 10.0
+        kernel.cpu = 50.0 + cpu
+        kernel.threads = {str(number): (seconds, 0.0) for number, seconds in enumerate(computed)}
+        assert meter.read().threads == pytest.approx(threads, abs=0.01)
+    kernel.now, kernel.threads = kernel.now + 10.0, None
+    assert meter.read().threads is None

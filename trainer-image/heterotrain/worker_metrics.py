@@ -176,14 +176,14 @@ SMALLER_STEP_SECONDS = WORKERS.row(
     "checkpoint, do not count.",
 )
 
-# Since the plan version began, whatever the worker did: what it used of the CPU.
+# Since the plan version's first measured step, whatever the worker did: what it used of the CPU.
 OBSERVED_SECONDS = WORKERS.row(
     COUNTER,
     "observed_seconds",
     "Seconds of the version in which CPU use was counted.",
     unit="s",
     field="observed_seconds",
-    details="It is wall time, and includes waiting for others.",
+    details="It is wall time since the first measured step, and includes waiting for others.",
 )
 CPU_SECONDS = WORKERS.row(
     COUNTER,
@@ -217,6 +217,15 @@ CPU_PRESSURE_SECONDS = WORKERS.row(
     field="cpu_pressure_seconds",
     details="It is the kernel's pressure stall information, of the worker's container, or of the whole node where "
     "containers have none.",
+)
+COMPUTING_THREADS = WORKERS.row(
+    GAUGE,
+    "computing_threads",
+    "Threads that compute side by side in the version.",
+    unit="threads",
+    field="computing_threads",
+    details="As many would have used its CPU seconds if each had used as many as any other. Processes that load data "
+    "count.",
 )
 
 # Since the worker began.

@@ -112,12 +112,13 @@ class Job:
 class WorkerMetrics:
     """What one worker exports (names in `heterotrain.contract`); counters since `plan_version` began.
 
-    Resource use is counted over `observed_seconds` of wall time, which begins with the version too and includes waiting
-    for others. In seconds: `cpu_seconds` is CPU time that the worker's processes used, `cpu_throttled_seconds` for how
-    long its CPU limit held it back, summed over CPUs, `cpu_wait_seconds` for how long those of its threads that compute
-    waited for a CPU that others used (in the mean, so never longer than observed), and `cpu_pressure_seconds` for how
-    long at least one task waited so, of its container or else of the machine. None where the kernel has no figure, and
-    all of them of a worker whose version exports none.
+    Resource use is counted over `observed_seconds` of wall time, which begins with the first measured step of the
+    version and includes waiting for others. In seconds: `cpu_seconds` is CPU time that the worker's processes used,
+    `cpu_throttled_seconds` for how long its CPU limit held it back, summed over CPUs, `cpu_wait_seconds` for how long
+    those of its threads that compute waited for a CPU that others used (in the mean, so never longer than observed),
+    and `cpu_pressure_seconds` for how long at least one task waited so, of its container or else of the machine.
+    `computing_threads` is how many threads compute side by side. None where the kernel has no figure, and all of them
+    of a worker whose version exports none.
     """
 
     plan_version: int
@@ -154,6 +155,7 @@ class WorkerMetrics:
     cpu_throttled_seconds: float | None = None
     cpu_wait_seconds: float | None = None
     cpu_pressure_seconds: float | None = None
+    computing_threads: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

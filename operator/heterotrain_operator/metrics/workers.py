@@ -171,6 +171,7 @@ _BY_METRIC: Mapping[Metric, _Reader] = {
     table.CPU_THROTTLED_OF_VERSION: _figure_or_none,
     table.CPU_WAIT_SECONDS: _figure_or_none,
     table.CPU_PRESSURE_SECONDS: _figure_or_none,
+    table.COMPUTING_THREADS: _figure_or_none,
 }
 
 

@@ -9,8 +9,9 @@ import pytest
 from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.causes import window_closed
 from heterotrain_operator.core.prediction.jumps import expected_at, is_another_speed
-from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse, window_closed
+from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse
 from heterotrain_operator.core.prediction.roughness import TREND, trend_after
 from heterotrain_operator.core.prediction.step_time import JUMPED, Estimate, StepTime
 from unit.core.traces import World, hetero_job

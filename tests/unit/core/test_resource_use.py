@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,67 +11,11 @@ from hypothesis import strategies as st
 
 from heterotrain.foreign import MAX_NUMBER
 from heterotrain_operator.core.model import Decision, WorkerMetrics
-from heterotrain_operator.core.prediction.resource_use import (
-    WRAP,
-    Cause,
-    ResourceUse,
-    Spent,
-    explained,
-    name_of,
-    window_closed,
-)
+from heterotrain_operator.core.prediction.causes import explained, window_closed
+from heterotrain_operator.core.prediction.resource_use import WRAP, Cause, ResourceUse, Spent, name_of
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.state import Memory
-from unit.core.traces import World, hetero_job
-
-NAME = "job-g1-0"
-
-
-@dataclass
-class Disturbance:
-    """By what factor one worker is slowed, and as what its seconds beyond the usual are counted."""
-
-    factor: float = 1.0
-    kind: str = ""
-
-
-class MeteredWorld(World):
-    """Workers count what their steps spend: one CPU, held back for a fifth of the time by a limit that binds."""
-
-    def __init__(self, **changes: object) -> None:
-        job = hetero_job("Uniform", (1, 1, 1), **changes)
-        super().__init__(job, fixed=0.02, per_sample=0.002)
-        self.disturbance = Disturbance()
-        self.exports = True
-        self.start()
-
-    def disturb(self, factor: float, kind: str = "") -> None:
-        self.workers[NAME].scale = factor
-        self.disturbance = Disturbance(factor, kind)
-
-    def train(self, steps: int) -> None:
-        assert self.plan is not None
-        before = {name: worker.metrics for name, worker in self.workers.items()}
-        super().train(steps)
-        for member in self.plan.members if self.exports else ():
-            worker, old = self.workers[member.name], before[member.name]
-            same = old.plan_version == self.plan.version
-            own = worker.metrics.own_seconds - (old.own_seconds if same else 0.0)
-            disturbed = member.name == NAME
-            usual = own / self.disturbance.factor if disturbed else own
-            spent = {"cpu_seconds": 0.8 * usual, "cpu_throttled_seconds": 0.2 * usual, "cpu_wait_seconds": 0.01 * usual}
-            if disturbed and self.disturbance.kind:
-                spent[self.disturbance.kind] += own - usual
-            totals = {
-                name: (getattr(old, name) or 0.0) * same + seconds
-                for name, seconds in {**spent, "observed_seconds": 1.2 * own}.items()
-            }
-            worker.metrics = replace(worker.metrics, **totals)  # type: ignore[arg-type]  # all are floats
-
-    @property
-    def cause(self) -> int:
-        return self.memory.workers[1].resource_use.cause
-
+from unit.core.metered import NAME, MeteredWorld
 
 SLOWED = [
     (

@@ -104,7 +104,7 @@ def operator() -> OperatorMetrics:
 def collected(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> list[Family]:
     """All metrics there are, of a worker with cgroups and a loss, and of the operator."""
     monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: 1.0)
-    monkeypatch.setattr(CpuMeter, "read", lambda _: CpuUse(8.0, 6.0, 1.0, 0.5, 0.75))
+    monkeypatch.setattr(CpuMeter, "read", lambda _: CpuUse(8.0, 6.0, 1.0, 0.5, 0.75, 1.5))
     monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
     monkeypatch.setattr(resources, "memory_limit_bytes", lambda: 1e9)
     exporter = Exporter("digits", "digits-cpu-0", "cpu", lambda: False)

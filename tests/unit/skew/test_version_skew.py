@@ -256,6 +256,7 @@ COLUMNS = [
     *("roughness", "surprise", "basis", "unfelt", "limit_change", "unbound_limit", "trend"),
     "failures",
     "advised",
+    "held",
 ]
 
 

@@ -1,10 +1,12 @@
-"""What this worker used of the CPU since the active plan began, and what kept it from using more.
+"""What this worker used of the CPU since the active plan's first measured step, and what kept it from using more.
 
-Read when somebody asks for metrics, and once when a plan begins: a step costs nothing.
+Read when somebody asks for metrics, when a plan begins, and after each step before the first measured one: others cost
+nothing.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +29,8 @@ class CpuUse(NamedTuple):
     who compute could run but waited for a CPU that others used; and seconds under pressure.
 
     Of several threads the wait is a mean, weighted by the CPU time that each used: threads that seldom wake for a
-    moment wait as long for each CPU, but nobody waits for them, and all that compute side by side wait as one.
+    moment wait as long for each CPU, but nobody waits for them, and all that compute side by side wait as one. As many
+    `threads` would have computed that if each had computed as much as any other; processes that load data count.
     """
 
     observed_seconds: float = 0.0
@@ -35,6 +38,7 @@ class CpuUse(NamedTuple):
     throttled_seconds: float | None = None
     wait_seconds: float | None = None
     pressure_seconds: float | None = None
+    threads: float | None = None
 
 
 class _Reading(NamedTuple):
@@ -53,7 +57,7 @@ class CpuMeter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._last = first = self._reading()
+        self._first = self._last = first = self._reading()
         self._unheld = 0.0  # seconds held back that no wait was taken from yet
         self._use = CpuUse(
             throttled_seconds=None if first.throttled_seconds is None else 0.0,
@@ -96,6 +100,7 @@ class CpuMeter:
             throttled,
             waited,
             _grown(use.pressure_seconds, last.pressure_seconds, now.pressure_seconds),
+            _threads(self._first, now),
         )
         self._last = now
 
@@ -116,6 +121,18 @@ def _delayed(before: Mapping[str, ThreadTime], now: Mapping[str, ThreadTime]) ->
     if ran <= 0:
         return 0.0, 1.0
     return sum(each.ran * each.delayed for each in since) / ran, ran**2 / sum(each.ran**2 for each in since)
+
+
+def _threads(first: _Reading, now: _Reading) -> float | None:
+    """How many threads, if all had computed alike, and as many in other processes as these took CPU time."""
+    if first.threads is None or now.threads is None:
+        return None
+    ran = [_since(first.threads.get(thread, _NEW), each).ran for thread, each in now.threads.items()]
+    squares = math.fsum(each**2 for each in ran)
+    if squares <= 0:
+        return None
+    mine = math.fsum(ran)
+    return mine**2 / squares * max((now.cpu_seconds - first.cpu_seconds) / mine, 1.0)
 
 
 _NEW = ThreadTime(0.0, 0.0)

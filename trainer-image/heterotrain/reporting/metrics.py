@@ -129,8 +129,11 @@ class WorkerMetrics(Collector):
 
     def committed(self, samples: int, times: StepTimes, smoothing: float, *, measured: bool) -> None:
         """A step of `samples` here is committed; only one fit for measuring counts."""
+        counters = self.counters
         if measured:
-            self.counters.add(samples, times.own, times.wait, smoothing)
+            counters.add(samples, times.own, times.wait, smoothing)
+        elif not counters.steps:
+            counters.cpu = CpuMeter()  # to change plans, and to make groups, is no part of a step's cost
         self.memory.step(self._samples_at_once, times.own + times.wait, measured=measured)
 
     @contextlib.contextmanager
@@ -185,6 +188,7 @@ class WorkerMetrics(Collector):
             table.CPU_THROTTLED_OF_VERSION: cpu.throttled_seconds,
             table.CPU_WAIT_SECONDS: cpu.wait_seconds,
             table.CPU_PRESSURE_SECONDS: cpu.pressure_seconds,
+            table.COMPUTING_THREADS: cpu.threads,
             table.CPU_THROTTLED_SECONDS: resources.cpu_throttled_seconds(),
             table.PLANS_REJECTED: state.plans_rejected,
             table.STEPS_REPLAYED: state.steps_replayed,

@@ -36,6 +36,7 @@ _STEP, _EPOCH, _STEPS, _SAMPLES, _OWN, _SQUARES, _WAIT, _SMOOTHED, _PEAK, _PEAK_
     ),
 )
 _USE = [_NAMES.index(name) for name in ("observed_seconds", "cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds")]
+_THREADS = _NAMES.index("computing_threads")
 """Places of what steps change; to make metrics of a row takes half as long as `replace`, at ten thousand workers."""
 
 
@@ -57,18 +58,24 @@ class Counted:
         self.squares += np.einsum("sk,sk->k", own_seconds, own_seconds)
         self.wait += seconds.sum() - total
 
-    def add_use(self, steps: Steps, influence: Influence | None) -> None:
-        """What the steps' own times went to: work, the CPU limit, and waiting for a CPU."""
-        self.observed += float(steps.seconds.sum())
-        if influence is None:
-            self.cpu += steps.own_seconds.sum(axis=0)
+    def add_use(self, steps: Steps, influence: Influence | None, throttled: Matrix | None, first: int) -> None:
+        """What the steps' own times, from the `first` one on, went to: work, the CPU limit, which holds workers back by
+        the factors `throttled` whatever happens (None: nobody), and waiting for a CPU.
+        """
+        self.observed += float(steps.seconds[first:].sum())
+        own = steps.own_seconds[first:]
+        if influence is None and throttled is None:
+            self.cpu += own.sum(axis=0)
             return
-        done = len(steps.seconds)
-        throttled, waiting = influence.throttled[:done], influence.waiting[:done]
-        work = steps.own_seconds / (throttled * waiting)
+        held = np.ones(own.shape) if throttled is None else np.broadcast_to(throttled, own.shape)
+        waiting = np.ones(own.shape)
+        if influence is not None:
+            done = len(steps.seconds)
+            held, waiting = held * influence.throttled[first:done], influence.waiting[first:done]
+        work = own / (held * waiting)
         self.cpu += work.sum(axis=0)
-        self.throttled += (work * np.maximum(throttled - 1, 0)).sum(axis=0)
-        self.waiting += (work * throttled * np.maximum(waiting - 1, 0)).sum(axis=0)
+        self.throttled += (work * np.maximum(held - 1, 0)).sum(axis=0)
+        self.waiting += (work * held * np.maximum(waiting - 1, 0)).sum(axis=0)
 
 
 @dataclass(slots=True)
@@ -136,4 +143,5 @@ class FollowedPlan:
             if pod.exports_use:
                 for place, more in zip(_USE, (counted.observed, *used), strict=True):
                     row[place] = (row[place] or 0.0) + more
+                row[_THREADS] = 1.0
             pod.metrics = WorkerMetrics(*row)

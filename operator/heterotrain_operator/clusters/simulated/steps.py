@@ -35,11 +35,20 @@ class Steps:
 
 def mean_seconds(pods: Sequence[SimulatedPod], batches: Sequence[int]) -> Matrix:
     """Mean own seconds of workers at these batches, without noise and events."""
+    means, throttled = unheld_seconds(pods, batches)
+    return means if throttled is None else means * throttled
+
+
+def unheld_seconds(pods: Sequence[SimulatedPod], batches: Sequence[int]) -> tuple[Matrix, Matrix | None]:
+    """The same if all could wait for others, and by what factor the CPU limit holds those back that cannot; None where
+    it holds nobody back.
+    """
     means = np.array([pod.scale * pod.law.seconds(batch) for pod, batch in zip(pods, batches, strict=True)])
-    if any(isinstance(pod.law, Throttled) for pod in pods):
-        order = np.sort(means)
-        for rank, pod in enumerate(pods):
-            others = order[-2] if means[rank] == order[-1] and len(pods) > 1 else order[-1]
-            if isinstance(pod.law, Throttled) and (len(pods) == 1 or means[rank] >= others):
-                means[rank] *= pod.law.penalty
-    return means
+    if not any(isinstance(pod.law, Throttled) for pod in pods):
+        return means, None
+    throttled, order = np.ones(len(means)), np.sort(means)
+    for rank, pod in enumerate(pods):
+        others = order[-2] if means[rank] == order[-1] and len(pods) > 1 else order[-1]
+        if isinstance(pod.law, Throttled) and (len(pods) == 1 or means[rank] >= others):
+            throttled[rank] = pod.law.penalty
+    return means, throttled

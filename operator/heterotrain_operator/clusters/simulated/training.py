@@ -27,7 +27,7 @@ from heterotrain_operator.clusters.simulated.reforming import (
     reformed,
 )
 from heterotrain_operator.clusters.simulated.scenario import Scenario
-from heterotrain_operator.clusters.simulated.steps import Steps, mean_seconds
+from heterotrain_operator.clusters.simulated.steps import Steps, unheld_seconds
 from heterotrain_operator.core.model import WorkerMetrics
 
 Pods = dict[str, SimulatedPod]
@@ -260,7 +260,9 @@ class Training:
         """Steps under one plan, without an event in between, that end by `until`; how many."""
         followed = self._followed
         assert followed is not None
-        means = mean_seconds(followed.pods, followed.plan.batch_sizes)
+        means, throttled = unheld_seconds(followed.pods, followed.plan.batch_sizes)
+        if throttled is not None:
+            means = means * throttled
         count = self._count(until, left, means)
         noise = self._draws.peek(count)[:, followed.columns]
         influence = self._influences.of(self.executed, count, followed.trainees)
@@ -282,7 +284,7 @@ class Training:
                 None if influence is None else influence.known[:done],
                 communication,
             )
-            self._commit(followed, steps, influence)
+            self._commit(followed, steps, influence, throttled)
             if until != math.inf:
                 self._began = float(ends[done - 1])
             if self.on_steps is not None:
@@ -304,7 +306,9 @@ class Training:
                 break
         return max(int(count), 1)
 
-    def _commit(self, followed: FollowedPlan, steps: Steps, influence: Influence | None) -> None:
+    def _commit(
+        self, followed: FollowedPlan, steps: Steps, influence: Influence | None, throttled: Matrix | None
+    ) -> None:
         done = len(steps.seconds)
         self._draws.skip(done)
         self.executed += done
@@ -314,7 +318,7 @@ class Training:
         if skipped < done:
             weight = self._scenario.job.smoothing
             followed.measure(steps.own_seconds[skipped:], steps.seconds[skipped:], weight)
-        followed.counted.add_use(steps, influence)
+            followed.counted.add_use(steps, influence, throttled, skipped)
 
     def _report(self) -> None:
         """Write what was counted into the members' metrics."""

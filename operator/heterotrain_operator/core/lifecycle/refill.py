@@ -26,6 +26,7 @@ from heterotrain_operator.core.lifecycle.vacated import End, members_that_ended,
 from heterotrain_operator.core.memory.pending import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
 from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, ending
+from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -162,7 +163,7 @@ def _given_up(job: Job, message: str) -> Event:
 
 def _without_its_worker(known: WorkerMemory) -> WorkerMemory:
     """What is known of a place, but not of the worker that had it."""
-    return known.unmeasured()._replace(evidence=Evidence(), key="", left_out=0, failures=0)
+    return known.unmeasured()._replace(evidence=Evidence(), resource_use=ResourceUse(), key="", left_out=0, failures=0)
 
 
 def _enough(job: Job, facts: Facts, memory: Memory, now: float, message: str) -> Accounted:

@@ -22,6 +22,7 @@ from heterotrain_operator.core.lifecycle.returning import Returning, returning
 from heterotrain_operator.core.lifecycle.vacancies import new_index
 from heterotrain_operator.core.memory.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState
+from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS
 from heterotrain_operator.core.stragglers.evidence import Evidence
@@ -210,7 +211,9 @@ def inheritance(job: Job, memory: Memory, known: dict[str, WorkerMemory]) -> dic
         if row is None or entry.factor <= 0:
             continue
         cost = row.batch_cost.scaled(entry.factor).with_predicted(1)
-        kept = row.unmeasured()._replace(batch_cost=cost, evidence=Evidence(), key="", left_out=0, place=0)
+        kept = row.unmeasured()._replace(
+            batch_cost=cost, evidence=Evidence(), resource_use=ResourceUse(), key="", left_out=0, place=0
+        )
         found[newcomer_name(job, entry)] = kept
     return found
 

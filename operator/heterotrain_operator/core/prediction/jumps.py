@@ -42,14 +42,19 @@ OUTLIER_RATIO = 20.0
 more, slow first steps were remembered for long."""
 
 
-def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_HISTORY) -> tuple[Estimate, bool]:
+def follow(
+    before: Estimate | None,
+    window: Estimate,
+    history: float = LONGEST_HISTORY,
+    deviations: float = JUMP_DEVIATIONS,
+) -> tuple[Estimate, bool]:
     """Take a window into the estimate; the second value says whether the speed jumped.
 
-    Without a jump, the window joins the average over the last windows, as many as `history`, weighted by steps; one
-    that is far more variable than the rest (or the rest than it) counts less. After a jump the past says nothing: the
-    estimate is the new level. Of a window that began before the jump, steps of both levels are in it, and how they vary
-    tells how many: a part p of them, at a level that is D further, moves the mean by `p D` and adds `p (1 - p) D^2` to
-    the variance.
+    It did if the window differs by more than so many standard `deviations`. If not, the window joins the average over
+    the last windows, as many as `history`, weighted by steps; one that is far more variable than the rest (or the rest
+    than it) counts less. After a jump the past says nothing: the estimate is the new level. Of a window that began
+    before the jump, steps of both levels are in it, and how they vary tells how many: a part p of them, at a level that
+    is D further, moves the mean by `p D` and adds `p (1 - p) D^2` to the variance.
     """
     if before is None:
         return window, False
@@ -62,7 +67,7 @@ def follow(before: Estimate | None, window: Estimate, history: float = LONGEST_H
         slower = max(1.0, seconds / mean) ** 2
         error = math.sqrt(inflation * older * (slower / steps + 1 / before.steps))
         part = difference**2 / (difference**2 + max(newer - older, 0.0))
-        if abs(difference) > JUMP_DEVIATIONS * error and part * steps >= min(LEAST_JUMP_STEPS, steps):
+        if abs(difference) > deviations * error and part * steps >= min(LEAST_JUMP_STEPS, steps):
             level = min(max(mean + difference / part, mean / GREATEST_SPEED_UP), ABSURD_SECONDS)
             variance = min(older * (level / mean) ** 2, steps * level**2)
             return Estimate(level, variance, part * steps, inflation), True

@@ -28,8 +28,9 @@ class Prediction(NamedTuple):
 class Predictor:
     """A way to predict own times.
 
-    `follow(before, window, history)` takes a window of steps into the estimate of a worker's own time (None
-    before the first window), which averages about `history` windows, and says whether its speed jumped.
+    `follow(before, window, history, deviations)` takes a window of steps into the estimate of a worker's own time (None
+    before the first window), which averages about `history` windows, and says whether its speed jumped, as it did if
+    the window differs by more than so many standard errors.
     `factor_of_limits(old, new)` is by how much longer a step is expected to take under the new CPU limit (cores) than
     under the old one.
 
@@ -41,7 +42,7 @@ class Predictor:
     """
 
     summary: str
-    follow: Callable[[Estimate | None, Estimate, float], tuple[Estimate, bool]]
+    follow: Callable[[Estimate | None, Estimate, float, float], tuple[Estimate, bool]]
     factor_of_limits: Callable[[float, float], float]
     predict: Callable[[BatchCost, int, Estimate | None], Prediction | None]
     learn: Callable[[BatchCost, int, Estimate | None], BatchCost]

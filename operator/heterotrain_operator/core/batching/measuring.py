@@ -1,0 +1,222 @@
+"""Close workers' windows: what steps since the last decision say of their own time, their speed and their memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.early import with_few_steps
+from heterotrain_operator.core.batching.words import duration
+from heterotrain_operator.core.facts import groups_on_cpu
+from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.prediction import Predictor, predictor_of
+from heterotrain_operator.core.prediction.causes import window_closed
+from heterotrain_operator.core.prediction.elasticity import after_window
+from heterotrain_operator.core.prediction.held_back import held_back, needed_deviations, remembered
+from heterotrain_operator.core.prediction.jumps import JUMP_DEVIATIONS, is_another_speed, surprise_of
+from heterotrain_operator.core.prediction.memory_limit import with_peak
+from heterotrain_operator.core.prediction.resource_use import ResourceUse, spent_in, uncounted
+from heterotrain_operator.core.prediction.roughness import (
+    DRIFT_HISTORY,
+    FIRST,
+    TREND,
+    WINDOWS,
+    Roughness,
+    history_of,
+    persistence_after,
+    roughness_after,
+    trend_after,
+)
+from heterotrain_operator.core.prediction.step_time import (
+    EXPECTED,
+    JUMPED,
+    MEASURED,
+    Estimate,
+    StepTime,
+    counted,
+    window_of,
+)
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
+
+PINNED_WINDOWS = 3
+"""Windows of a plan after which what changes is the worker's speed, and not what was learned of the batch's cost."""
+
+
+class _Taken(NamedTuple):
+    """A window and the estimate with it, the estimate or expectation `before`, and whether the worker's speed jumped.
+
+    `surprise` is None where there is nothing to compare the window with; `trend` is the worker's own, in hundredths,
+    and `drifts` whether it shows that the speed changes under the active plan, whose batch stays. `use` is
+    what is remembered of its use of the CPU then, and `why` says why it jumped; empty if nobody can say. Where it is
+    `held_otherwise` than before, how its windows varied till then says nothing of the next ones.
+    """
+
+    window: Estimate
+    before: Estimate | None
+    estimate: Estimate
+    jumped: bool
+    surprise: float | None
+    trend: float
+    drifts: bool
+    use: ResourceUse
+    why: str
+    held_otherwise: bool
+
+
+def measured(
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory, *, early: bool
+) -> tuple[Memory, list[Estimate | None], list[str]]:
+    """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
+    jumped.
+    """
+    known, history = memory.workers, history_of(memory.roughness.persistence)
+    predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
+    found = [
+        window_of(worker.step_time, counters) if counters is not None and member.batch_size > 0 else None
+        for member, counters, worker in zip(plan.members, metrics, known, strict=True)
+    ]
+    if early:
+        found = with_few_steps(found, known)
+    taken = [
+        _taken(predictor, worker, counters, window, history=history, on_cpu=member.group in on_cpu)
+        if isinstance(window, Estimate) and counters is not None
+        else None
+        for member, counters, worker, window in zip(plan.members, metrics, known, found, strict=True)
+    ]
+    memory, rough = _with_surprises(memory, taken)
+    workers: list[WorkerMemory] = []
+    remarks: list[str] = []
+    for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
+        if each is not None and counters is not None:
+            workers.append(_after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank)))
+            if each.jumped and each.before is not None:
+                was, now = duration(each.before.mean_seconds), duration(each.window.mean_seconds)
+                remarks.append(f"{member.name} went from {was} to {now}{each.why and f': {each.why}'}")
+        elif counters is not None:
+            workers.append(_without_window(counters, worker))
+            if isinstance(fault := found[rank], str):
+                remarks.append(f"ignored the window of {member.name}: {fault}")
+        else:
+            workers.append(worker)
+    if any(each is not None and each.jumped for each in taken):
+        memory = replace(memory, promises=Promises())
+    # Of a window in which the speed jumped, the steps at the new one tell how slow a worker is.
+    windows = [each and (each.estimate if each.jumped else each.window) for each in taken]
+    return replace(memory, workers=tuple(workers)), windows, remarks
+
+
+def _taken(
+    predictor: Predictor,
+    worker: WorkerMemory,
+    counters: WorkerMetrics,
+    window: Estimate,
+    *,
+    history: float,
+    on_cpu: bool,
+) -> _Taken:
+    known, before = worker.step_time, worker.step_time.before
+    is_measured = before is not None and not known.basis & EXPECTED
+    is_at_new_batch = not is_measured and not (before is not None and is_another_speed(known, window))
+    surprise, trend, drifts = None, known.trend / 100, False
+    if before is not None and is_measured and not known.limit_change:
+        surprise = surprise_of(before, window)
+        trend = trend_after(trend, surprise / math.sqrt(before.inflation))
+        drifts = abs(trend) > TREND
+        if drifts:
+            history, surprise = DRIFT_HISTORY, None  # what drifts is no noise
+    use, limit = worker.resource_use, known.cpu_limit
+    held = held_back(spent_in(use, counters, window), window, limit) if on_cpu else 0.0
+    needed = None
+    if before is not None and not known.limit_change:
+        needed = needed_deviations(
+            use,
+            held,
+            ratio=window.mean_seconds / before.mean_seconds,
+            cpu_limit=limit,
+            threads=counters.computing_threads,
+            at_new_batch=is_at_new_batch,
+        )
+    deviations = JUMP_DEVIATIONS if needed is None else needed
+    estimate, differs = predictor.follow(before, window, history, deviations)
+    after, why = window_closed(
+        use,
+        counters,
+        window,
+        before=before,
+        jumped=differs,
+        at_new_batch=is_at_new_batch,
+        on_cpu=on_cpu,
+        held_otherwise=needed is not None,
+        cpu_limit=limit,
+    )
+    # A plan's first window that differs shows the cost of another batch, unless what it spent shows another speed.
+    jumped = differs and (bool(why) or not is_at_new_batch)
+    use = remembered(use, after, held, jumped=jumped)
+    if differs:
+        trend = 0.0
+    if differs or needed is not None:
+        surprise = None  # what is explained is no noise
+    held_otherwise = jumped and needed is not None
+    return _Taken(window, before, estimate, jumped, surprise, 100 * trend, drifts, use, why, held_otherwise)
+
+
+def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Memory, dict[int, tuple[float, float]]]:
+    """What these windows, by rank, say of how rough windows are: the memory with what they have in common, and by rank
+    the roughness and the surprise of workers, as their own times have them.
+    """
+    known: list[StepTime] = []
+    surprises: dict[int, float] = {}
+    for rank, (worker, each) in enumerate(zip(memory.workers, taken, strict=True)):
+        if each is not None and each.surprise is not None:
+            known.append(worker.step_time)
+            surprises[rank] = each.surprise
+    if not surprises:
+        return memory, {}
+    newest = list(surprises.values())
+    windows, before = memory.roughness.windows, [each.surprise / 10 for each in known]
+    persistence = persistence_after(memory.roughness.persistence, windows, newest, before)
+    rough = roughness_after([each.roughness / 100 for each in known], persistence, windows, newest)
+    memory = replace(memory, roughness=Roughness(min(windows + 1, WINDOWS), persistence))
+    return memory, {
+        rank: (100 * roughness, 10 * surprise)
+        for (rank, surprise), roughness in zip(surprises.items(), rough, strict=True)
+    }
+
+
+def _after_window(
+    predictor: Predictor,
+    batch: int,
+    counters: WorkerMetrics,
+    worker: WorkerMemory,
+    taken: _Taken,
+    *,
+    rough: tuple[float, float] | None,
+) -> WorkerMemory:
+    """The worker after a window. `rough` is None of one that had nothing to compare the window with."""
+    time, cost, cap = worker.step_time, worker.batch_cost, worker.throughput_cap
+    window, estimate, before = taken.window, taken.estimate, taken.before
+    pinned = rough is not None and before is not None and before.steps >= PINNED_WINDOWS * window.steps
+    if before is not None and (taken.jumped or pinned or taken.drifts):
+        cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
+    if taken.jumped:
+        cap = cap.unwatched()
+    if time.limit_change:
+        time = after_window(time, before or predictor.expected(worker.batch_cost, batch, window.steps), window)
+    if taken.held_otherwise:
+        time = time._replace(roughness=min(time.roughness, 100 * FIRST))
+    time = counted(time, counters, estimate, rough, JUMPED if taken.jumped else MEASURED, trend=taken.trend)
+    return worker.measured(time, cost, with_peak(worker.memory_use, counters), cap, taken.use)
+
+
+def _without_window(counters: WorkerMetrics, worker: WorkerMemory) -> WorkerMemory:
+    """A worker whose steps say nothing of its own time; the next window begins here."""
+    return worker._replace(
+        step_time=counted(worker.step_time, counters),
+        memory_use=with_peak(worker.memory_use, counters),
+        resource_use=uncounted(worker.resource_use, counters),
+    )
