@@ -86,12 +86,8 @@ def _as_measured(seats: object) -> object:
     return seats
 
 
-def _never(*_: object) -> bool:
+def _never(*_: object, **__: object) -> bool:
     return False
-
-
-def _unknown(*_: object, **__: object) -> None:
-    return None
 
 
 def _as_independent(_: float) -> float:
@@ -107,7 +103,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
     "jumps": (Change("prediction.jumps", "JUMP_DEVIATIONS", math.inf),),
     "drifts": (Change("prediction.roughness", "TREND", math.inf),),
-    "speed by what holds back": (Change("prediction.held_back", "needed_deviations", _unknown),),
+    "speed by what holds back": (Change("prediction.held_back", "shows_another_speed", _never),),
     "another speed at the batch before": (Change("prediction.jumps", "is_another_speed", _never),),
     "jumps' windows out of the fit": (Change("prediction.step_time", "JUMPED", 0),),
     "patience": (Change("batching.patience", "with_patience", _as_decided),),

@@ -16,7 +16,7 @@ from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.causes import window_closed
 from heterotrain_operator.core.prediction.elasticity import after_window
-from heterotrain_operator.core.prediction.held_back import held_back, needed_deviations, remembered
+from heterotrain_operator.core.prediction.held_back import held_back, remembered, shows_another_speed
 from heterotrain_operator.core.prediction.jumps import JUMP_DEVIATIONS, is_another_speed, surprise_of
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import ResourceUse, spent_in, uncounted
@@ -131,9 +131,10 @@ def _taken(
             history, surprise = DRIFT_HISTORY, None  # what drifts is no noise
     use, limit = worker.resource_use, known.cpu_limit
     held = held_back(spent_in(use, counters, window), window, limit) if on_cpu else 0.0
-    needed = None
-    if before is not None and not known.limit_change:
-        needed = needed_deviations(
+    held_otherwise = (
+        before is not None
+        and not known.limit_change
+        and shows_another_speed(
             use,
             held,
             ratio=window.mean_seconds / before.mean_seconds,
@@ -141,8 +142,8 @@ def _taken(
             threads=counters.computing_threads,
             at_new_batch=is_at_new_batch,
         )
-    deviations = JUMP_DEVIATIONS if needed is None else needed
-    estimate, differs = predictor.follow(before, window, history, deviations)
+    )
+    estimate, differs = predictor.follow(before, window, history, 0.0 if held_otherwise else JUMP_DEVIATIONS)
     after, why = window_closed(
         use,
         counters,
@@ -151,7 +152,7 @@ def _taken(
         jumped=differs,
         at_new_batch=is_at_new_batch,
         on_cpu=on_cpu,
-        held_otherwise=needed is not None,
+        held_otherwise=held_otherwise,
         cpu_limit=limit,
     )
     # A plan's first window that differs shows the cost of another batch, unless what it spent shows another speed.
@@ -159,9 +160,9 @@ def _taken(
     use = remembered(use, after, held, jumped=jumped)
     if differs:
         trend = 0.0
-    if differs or needed is not None:
+    if differs or held_otherwise:
         surprise = None  # what is explained is no noise
-    held_otherwise = jumped and needed is not None
+    held_otherwise = held_otherwise and jumped
     return _Taken(window, before, estimate, jumped, surprise, 100 * trend, drifts, use, why, held_otherwise)
 
 

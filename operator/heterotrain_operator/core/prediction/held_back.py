@@ -15,18 +15,12 @@ from heterotrain_operator.core.prediction.step_time import Estimate
 
 OTHERWISE = 1.5
 """By what factor a worker must be held back more, or less, than before to show another speed. In recorded runs under a
-limit that binds, windows differed by 1.2 from their mean, and a neighbour under the same limit made three times of it.
+limit that binds, windows differed by 1.1 from their mean, and by 1.35 beside a neighbour under the same limit, which
+made two to three times of it. Own times vary by a third then, so that twice the time may be within the noise.
 """
 
 BEYOND_LIMIT = 1.2
 """By what factor a worker must be held back more than its CPU limit alone can do to show that others are there."""
-
-SURE_DEVIATIONS = 2.0
-"""Standard errors by which a window must differ where the counters show another speed, too."""
-
-SURE_FACTOR = 2.0
-"""By what factor a worker must be held back more, or less, than before to show another speed however own times vary:
-beside a neighbour they vary by a third, and a window at twice the speed is within two errors then."""
 
 GREATEST = 1000.0
 """Factor that is remembered at most."""
@@ -51,7 +45,7 @@ def held_back(spent: Spent | None, window: Estimate, cpu_limit: float) -> float:
     return min(1 + held / spent.cpu, GREATEST)
 
 
-def needed_deviations(
+def shows_another_speed(
     known: ResourceUse,
     now: float,
     *,
@@ -59,9 +53,8 @@ def needed_deviations(
     cpu_limit: float,
     threads: float | None,
     at_new_batch: bool,
-) -> float | None:
-    """By how many standard errors a window must differ to be another speed, where it shows one by what holds the worker
-    back; None where it does not.
+) -> bool:
+    """Whether a window shows another speed, by what holds the worker back, however own times vary.
 
     The own time is `ratio` times what it was, or was expected to be at a new batch, under the same CPU limit (cores; 0:
     none that is known). A limit may hold a worker back more for a greater batch, since waiting saves up quota, and
@@ -70,15 +63,14 @@ def needed_deviations(
     """
     before = known.held / UNITS
     if before <= 0 or now <= 0 or known.cause == Cause.LIMIT_CHANGED:
-        return None
+        return False
     change = now / before if now > before else before / now
     if change < OTHERWISE or not (ratio > 1 + LARGE if now > before else ratio < 1 / (1 + LARGE)):
-        return None
-    if at_new_batch and cpu_limit > 0:
-        by_limit = max((threads or math.inf) / cpu_limit, 1.0)
-        if max(before, now) < BEYOND_LIMIT * by_limit:
-            return None
-    return 0.0 if change > SURE_FACTOR else SURE_DEVIATIONS
+        return False
+    if not at_new_batch or cpu_limit <= 0:
+        return True
+    by_limit = max((threads or math.inf) / cpu_limit, 1.0)
+    return max(before, now) > BEYOND_LIMIT * by_limit
 
 
 def remembered(known: ResourceUse, after: ResourceUse, now: float, *, jumped: bool) -> ResourceUse:
