@@ -169,7 +169,7 @@ VERDICT = Verdict(
         ({"remedy": Remedy.REMOVE}, "; the others would be faster without it: a step takes 200 ms, "),
         ({"remedy": Remedy.IGNORE}, "; nothing would help enough to repay it: a step takes 200 ms, "),
         ({"outlooks": None}, "; too little is known of the others to say what would help"),
-        ({"outlooks": None, "weighed": False}, "; what would help is told of the slowest ones"),
+        ({"outlooks": None, "weighed": False}, "; what would help is worked out for slower stragglers"),
     ],
 )
 def test_sentence_names_evidence_cause_and_remedy(changes: dict[str, Any], words: str) -> None:

@@ -53,7 +53,7 @@ def _cause(verdict: Verdict) -> str:
 def _remedy(verdict: Verdict) -> str:
     ahead = verdict.outlooks
     if not verdict.weighed:
-        return "what would help is told of the slowest ones"
+        return "what would help is worked out for slower stragglers"
     if ahead is None:
         return "too little is known of the others to say what would help"
     figures = _figures(ahead)
