@@ -222,7 +222,7 @@ def test_who_comes_to_a_workers_place_inherits_nothing_of_what_held_that_one_bac
 
 def jump(before: float, now: float, **totals: float) -> tuple[WorkerMetrics, Estimate, Estimate]:
     """A plan's first window of ten steps, in which own time went from one to another; with totals of the CPU."""
-    metrics = WorkerMetrics(1, steps=10.0, own_seconds=10 * now, observed_seconds=10 * now, **totals)  # type: ignore[arg-type]
+    metrics = WorkerMetrics(1, steps=10.0, own_seconds=10 * now, observed_seconds=10 * now, **totals)  # type: ignore[arg-type]  # all are floats
     return metrics, window(now), window(before, 100.0)
 
 
