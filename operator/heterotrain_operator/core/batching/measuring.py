@@ -31,6 +31,7 @@ from heterotrain_operator.core.prediction.roughness import (
     roughness_after,
     trend_after,
 )
+from heterotrain_operator.core.prediction.shared import shared_change
 from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
@@ -53,7 +54,8 @@ class _Taken(NamedTuple):
     `surprise` is None where there is nothing to compare the window with; `trend` is the worker's own, in hundredths,
     and `drifts` whether it shows that the speed changes under the active plan, whose batch stays. `use` is
     what is remembered of its use of the CPU then, and `why` says why it jumped; empty if nobody can say. Where it is
-    `held_otherwise` than before, how its windows varied till then says nothing of the next ones.
+    `held_otherwise` than before, how its windows varied till then says nothing of the next ones. By `shared` times its
+    steps take longer since most workers' do.
     """
 
     window: Estimate
@@ -66,6 +68,7 @@ class _Taken(NamedTuple):
     use: ResourceUse
     why: str
     held_otherwise: bool
+    shared: float
 
 
 def measured(
@@ -82,13 +85,16 @@ def measured(
     ]
     if early:
         found = with_few_steps(found, known)
+    shared = _shared(known, found)
     taken = [
-        _taken(predictor, worker, counters, window, history=history, on_cpu=member.group in on_cpu)
+        _taken(predictor, worker, counters, window, history=history, shared=shared, on_cpu=member.group in on_cpu)
         if isinstance(window, Estimate) and counters is not None
         else None
         for member, counters, worker, window in zip(plan.members, metrics, known, found, strict=True)
     ]
     memory, rough = _with_surprises(memory, taken)
+    if shared != 1:
+        memory = replace(memory, promises=memory.promises.scaled(shared))
     workers: list[WorkerMemory] = []
     remarks: list[str] = []
     for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
@@ -110,6 +116,22 @@ def measured(
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 
+def _is_comparable(known: StepTime) -> bool:
+    """Whether there are windows of the active plan at the present limit that another one can be compared with."""
+    return known.is_measured and not known.limit_change
+
+
+def _shared(workers: Sequence[WorkerMemory], found: Sequence[Estimate | str | None]) -> float:
+    """By how many times longer most workers' steps take than in their windows before; 1 where nothing shows it."""
+    befores, windows = [], []
+    for worker, window in zip(workers, found, strict=True):
+        before = worker.step_time.estimate
+        if before is not None and isinstance(window, Estimate) and _is_comparable(worker.step_time):
+            befores.append(before)
+            windows.append(window)
+    return shared_change(befores, windows)
+
+
 def _taken(
     predictor: Predictor,
     worker: WorkerMemory,
@@ -117,18 +139,23 @@ def _taken(
     window: Estimate,
     *,
     history: float,
+    shared: float,
     on_cpu: bool,
 ) -> _Taken:
     known, before = worker.step_time, worker.step_time.before
     is_measured = before is not None and not known.basis & EXPECTED
     is_at_new_batch = not is_measured and not (before is not None and is_another_speed(known, window))
     surprise, trend, drifts = None, known.trend / 100, False
-    if before is not None and is_measured and not known.limit_change:
-        surprise = surprise_of(before, window)
+    comparable = before
+    if before is not None and _is_comparable(known):
+        comparable = before.scaled(shared)
+        surprise = surprise_of(comparable, window)
         trend = trend_after(trend, surprise / math.sqrt(before.inflation))
         drifts = abs(trend) > TREND
         if drifts:
             history, surprise = DRIFT_HISTORY, None  # what drifts is no noise
+    else:
+        shared = 1.0
     use, limit = worker.resource_use, known.cpu_limit
     held = held_back(spent_in(use, counters, window), window, limit) if on_cpu else 0.0
     held_otherwise = (
@@ -143,7 +170,7 @@ def _taken(
             at_new_batch=is_at_new_batch,
         )
     )
-    estimate, differs = predictor.follow(before, window, history, 0.0 if held_otherwise else JUMP_DEVIATIONS)
+    estimate, differs = predictor.follow(comparable, window, history, 0.0 if held_otherwise else JUMP_DEVIATIONS)
     after, why = window_closed(
         use,
         counters,
@@ -163,7 +190,7 @@ def _taken(
     if differs or held_otherwise:
         surprise = None  # what is explained is no noise
     held_otherwise = held_otherwise and jumped
-    return _Taken(window, before, estimate, jumped, surprise, 100 * trend, drifts, use, why, held_otherwise)
+    return _Taken(window, before, estimate, jumped, surprise, 100 * trend, drifts, use, why, held_otherwise, shared)
 
 
 def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Memory, dict[int, tuple[float, float]]]:
@@ -204,6 +231,8 @@ def _after_window(
     pinned = rough is not None and before is not None and before.steps >= PINNED_WINDOWS * window.steps
     if before is not None and (taken.jumped or pinned or taken.drifts):
         cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
+    elif taken.shared != 1:
+        cost = cost.scaled(taken.shared)
     if taken.jumped:
         cap = cap.unwatched()
     if time.limit_change:

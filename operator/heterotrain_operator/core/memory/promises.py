@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from heterotrain_operator.core.fields import MEASURED, Kept
@@ -27,3 +27,12 @@ class Promises:
     def without_promise(self) -> Promises:
         """Without a promise to compare with, but with the doubt."""
         return Promises(doubt=self.doubt, missed_promises=self.missed_promises)
+
+    def scaled(self, ratio: float) -> Promises:
+        """Where all workers' steps take so many times as long whatever their batches."""
+        return replace(
+            self,
+            promised_seconds=self.promised_seconds * ratio,
+            replaced_seconds=self.replaced_seconds * ratio,
+            retreated_seconds=self.retreated_seconds * ratio,
+        )

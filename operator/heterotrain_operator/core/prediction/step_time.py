@@ -55,6 +55,10 @@ class Estimate(NamedTuple):
         """Standard error of the mean, as a fraction of it."""
         return math.sqrt(self.inflation * self.variance / self.steps) / self.mean_seconds
 
+    def scaled(self, ratio: float) -> Estimate:
+        """Of steps that take so many times as long, and vary as much in proportion."""
+        return self._replace(mean_seconds=self.mean_seconds * ratio, variance=self.variance * ratio**2)
+
 
 class StepTime(NamedTuple):
     """What is remembered of a worker's own time under the active plan.

@@ -1,0 +1,107 @@
+"""What workers' windows have in common is the machine's or the job's, and says nothing of who is slow."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.prediction.roughness import FIRST
+from heterotrain_operator.core.prediction.shared import shared_change
+from heterotrain_operator.core.prediction.step_time import Estimate
+from unit.core.traces import World, hetero_world
+
+ERROR = 0.03
+"""Of a window; ten steps that vary by a tenth."""
+
+
+def window(seconds: float, steps: float = 10) -> Estimate:
+    return Estimate(seconds, 10 * (ERROR * seconds) ** 2, steps)
+
+
+def found(*ratios: float) -> float:
+    """The shared change where each worker's window is so many times as long as its estimate before."""
+    befores = [window(0.1 * (1 + rank), steps=100) for rank, _ in enumerate(ratios)]
+    windows = [window(before.mean_seconds * ratio) for before, ratio in zip(befores, ratios, strict=True)]
+    return shared_change(befores, windows)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "shared"),
+    [
+        ((1.2, 1.2, 1.2), 1.2),
+        ((0.8, 0.8, 0.8, 0.8), 0.8),
+        ((1.2, 1.3), 1.2),
+        ((1.1, 1.12, 1.15, 1.1, 1.2, 1.3, 2.0, 1.0), 1.1),
+    ],
+)
+def test_what_three_quarters_of_the_workers_show_at_least_is_shared(ratios: tuple[float, ...], shared: float) -> None:
+    assert found(*ratios) == pytest.approx(shared)
+
+
+@pytest.mark.parametrize(
+    "ratios", [(2.0,), (3.0, 1.0), (1.0, 1.0, 2.0), (0.5, 1.0, 2.0), (2.0, 2.0, 1.0, 1.0), (1.0, 1.0), (1.01, 1.01)]
+)
+def test_what_fewer_show_or_noise_explains_is_not_shared(ratios: tuple[float, ...]) -> None:
+    assert found(*ratios) == 1
+
+
+def test_worker_that_jumped_does_not_make_others_noise_a_shared_change() -> None:
+    assert found(50.0, 1.02, 1.01, 1.01) == 1
+    assert found(0.02, 0.98, 0.99, 0.99) == 1
+
+
+def test_noise_of_workers_alone_seldom_seems_shared_and_then_moves_little() -> None:
+    random = Random(3)
+    changes = [found(*(random.gauss(1, ERROR) for _ in range(8))) for _ in range(2000)]
+    taken = [change for change in changes if change != 1]
+    assert len(taken) < 0.06 * len(changes)
+    assert max(abs(change - 1) for change in taken) < ERROR
+
+
+def warming(scales: dict[str, float], seed: int) -> World:
+    """All workers take a third longer at first, and less with every interval: a cold machine."""
+    world = hetero_world("Optimal", (1, 1, 1, 1), noise=0.08, seed=seed)
+    for slower in (1.35, 1.2, 1.12, 1.06):
+        for name, worker in world.workers.items():
+            worker.scale = slower * scales.get(name, 1.0)
+        world.run(1)
+    return world
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_windows_that_get_shorter_together_make_no_worker_uncertain(seed: int) -> None:
+    world = warming({}, seed)
+    assert all(worker.step_time.roughness <= 100 * FIRST for worker in world.memory.workers)
+    assert world.plan is not None
+    assert world.plan.version == 1  # and nobody is moved
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_worker_slower_than_the_others_is_found_while_all_get_faster(seed: int) -> None:
+    world = warming({"job-g1-0": 1.25}, seed)
+    times = world.true_seconds()
+    assert max(times) < 1.12 * min(times)
+
+
+def test_estimates_follow_a_shared_change_at_once_and_no_promise_is_missed_by_it() -> None:
+    world = hetero_world("Optimal", (1, 2, 4), noise=0.02)
+    world.run(6)
+    assert world.plan is not None
+    version = world.plan.version
+    for worker in world.workers.values():
+        worker.scale *= 1.5
+    world.run(1)
+    true = world.true_seconds()
+    for known, seconds in zip(world.memory.workers, true, strict=True):
+        assert known.step_time.mean_seconds == pytest.approx(seconds, rel=0.05)
+        assert known.step_time.steps > world.job.interval  # what is known of differences is kept
+    world.run(5)
+    assert world.plan.version == version
+    assert world.memory.promises.doubt == 0
+
+
+def test_promises_are_about_the_present_speed() -> None:
+    promises = Promises(promised_seconds=1.0, replaced_seconds=2.0, doubt=0.1, kept_looks=2)
+    assert promises.scaled(1.5) == Promises(promised_seconds=1.5, replaced_seconds=3.0, doubt=0.1, kept_looks=2)
