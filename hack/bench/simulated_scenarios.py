@@ -57,6 +57,8 @@ class Case:
     name: str
     law: TimeLaw = AFFINE
     noise: Noise = field(default_factory=lambda: Independent(0.05))
+    shared: Noise = field(default_factory=NoNoise)
+    """By which all workers' steps vary alike, besides."""
     events: Callable[[tuple[str, ...]], tuple[ClusterEvent, ...]] = lambda groups: ()
     scales: tuple[float, ...] = ()
     limits: bool = False
@@ -96,7 +98,14 @@ class Case:
         }
         names = tuple(group.name for group in groups)
         return Scenario(
-            job, models, self.events(names), self.communication, seed=seed, intervals=self.intervals, title=self.name
+            job,
+            models,
+            self.events(names),
+            communication=self.communication,
+            seed=seed,
+            intervals=self.intervals,
+            title=self.name,
+            shared_noise=self.shared,
         )
 
 
@@ -155,6 +164,8 @@ def cases() -> tuple[Case, ...]:
             for noise, kind in (("independent 10 %", Independent(0.10)), ("AR(.9) 10 %", AR1(0.9, 0.10)))
             for name, law in _laws()
         ),
+        Case("shared AR(.9) 10 %", shared=AR1(0.9, 0.10), goal=STEADY),
+        Case("shared AR(.98) 30 %", shared=AR1(0.98, 0.30), goal=STEADY),
         Case("padded 16 unsaid, independent 10 %", Padded(AFFINE, 16), Independent(0.10)),
         Case("unlike noise 2-30 %", noises=(0.02, 0.30, 0.10, 0.05)),
         Case("equal workers", scales=(1.0,), noise=Independent(0.10)),

@@ -101,6 +101,12 @@ def test_fields_of_a_worker_come_from_itself_its_group_and_all():
     assert scenario.model_of("trial-slow-1", "slow").law == laws.Affine(0.01, 0.002)
 
 
+def test_noise_that_workers_share_is_that_of_the_scenario():
+    document = changed({"sharedNoise": {"autoregressive": {"variation": 0.3, "correlation": 0.98}}})
+    assert parse_simulation(document, HERE).scenario.shared_noise == noise.AR1(0.98, 0.3)
+    assert parse_simulation(GOOD, HERE).scenario.shared_noise == noise.NoNoise()
+
+
 LINE = {"fixedSeconds": 0.01, "secondsPerSample": 0.002}
 
 
@@ -305,6 +311,7 @@ def test_every_law_noise_and_event_has_an_example():
     used = {kind for path in EXAMPLES for kind in kinds_in(yaml.safe_load(path.read_text("utf-8")))}
     known = {kind for each in (Event, Noise, StepTime, Communication) for kind in each.kinds()}
     known |= {"multipleOf", "memoryCliff", "penaltyOfLast", "memory", "spread", "startSeconds", "cpuLimit", "manifest"}
+    known |= {"sharedNoise"}
     assert known <= used
 
 

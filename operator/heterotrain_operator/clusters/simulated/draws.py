@@ -17,6 +17,9 @@ Matrix = npt.NDArray[np.float64]
 AHEAD_NUMBERS = 4096
 """So many factors are drawn at once at least: a call costs as much as some hundred of them."""
 
+OWN, SHARED = 1, 8
+"""Streams of a seed's draws: for what each worker has of its own, and for what all have in common."""
+
 KEPT_RESIDUALS = (0.01, 100.0)
 """What lies beyond in a recorded series is a fault of measurement."""
 
@@ -119,8 +122,8 @@ def _source(noise: Noise, workers: int, random: np.random.Generator) -> _Source:
 class Draws:
     """Factors of all workers' noise, by executed step. Workers are columns, in the order in which they were added."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, stream: int = OWN) -> None:
+        self._seed, self._stream = seed, stream
         self._sources: list[tuple[npt.NDArray[np.intp], _Source]] = []
         self._workers = 0
         self._ahead = np.empty((0, 0))
@@ -133,7 +136,7 @@ class Draws:
         known = len(self._ahead)
         more = np.ones((known, len(noises)))
         for noise, each in columns.items():
-            random = np.random.default_rng([self._seed, 1, each[0]])
+            random = np.random.default_rng([self._seed, self._stream, each[0]])
             source = _source(noise, len(each), random)
             places = np.array(each, dtype=np.intp)
             self._sources.append((places, source))

@@ -110,7 +110,8 @@ class Scenario:
     `models` are by the name of a worker or of a group; a worker's own comes first, and without either it is
     `other_workers`. It lasts `intervals` control intervals of `job.interval` executed steps each. The job itself has
     `total_steps` (None: more than are run); workers that fail go on from the last checkpoint, one of which is written
-    every `checkpoint_steps` (0: never). An epoch has `epoch_steps`.
+    every `checkpoint_steps` (0: never). An epoch has `epoch_steps`. All workers' own seconds are multiplied by the
+    `shared_noise` of a step, too.
     """
 
     job: Job
@@ -125,6 +126,7 @@ class Scenario:
     checkpoint_steps: int = 0
     epoch_steps: int = 100
     title: str = ""
+    shared_noise: Noise = field(default_factory=NoNoise)
 
     def __post_init__(self) -> None:
         """Raises ValueError if a model or an event is of nobody that the job has."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from heterotrain.contract import PHASE_HOLDING, PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Plan
 from heterotrain_operator.clusters.simulated.counters import Counted, FollowedPlan
-from heterotrain_operator.clusters.simulated.draws import Draws, Matrix
+from heterotrain_operator.clusters.simulated.draws import SHARED, Draws, Matrix
 from heterotrain_operator.clusters.simulated.ending import end_by, kill_beyond_limits
 from heterotrain_operator.clusters.simulated.events import EndOfWorker
 from heterotrain_operator.clusters.simulated.influences import Influence, Influences, Trainee, concerns
@@ -45,6 +45,8 @@ class Training:
 
     def __init__(self, scenario: Scenario, draws: Draws, influences: Influences) -> None:
         self._scenario, self._draws, self._influences = scenario, draws, influences
+        self._shared = Draws(scenario.seed, SHARED)
+        self._shared.add([scenario.shared_noise])
         self.executed = self.step = self.repeated = 0
         self.on_steps: Callable[[Steps], None] | None = None
         self._followed: FollowedPlan | None = None
@@ -264,7 +266,7 @@ class Training:
         if throttled is not None:
             means = means * throttled
         count = self._count(until, left, means)
-        noise = self._draws.peek(count)[:, followed.columns]
+        noise = self._draws.peek(count)[:, followed.columns] * self._shared.peek(count)
         influence = self._influences.of(self.executed, count, followed.trainees)
         factors = noise if influence is None else noise * influence.true
         own = means * factors
@@ -311,6 +313,7 @@ class Training:
     ) -> None:
         done = len(steps.seconds)
         self._draws.skip(done)
+        self._shared.skip(done)
         self.executed += done
         self.step += done
         skipped = min(followed.unmeasured, done)

@@ -18,6 +18,7 @@ from heterotrain_operator.api.document import document_in, read_text
 from heterotrain_operator.api.field_problems import field_problem, in_json, plain_mapping
 from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.clusters.simulated.communication import NoCommunication
+from heterotrain_operator.clusters.simulated.noise import NoNoise
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.experiments.scenarios.base import MAX_PRODUCT, MAX_TOTAL_STEPS
@@ -106,6 +107,7 @@ def _resolved(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> S
             checkpoint_steps=file.checkpoint_steps,
             title=file.name,
             communication=NoCommunication() if file.communication is None else file.communication.communication(),
+            shared_noise=NoNoise() if file.shared_noise is None else file.shared_noise.noise(),
         )
     except ValueError as error:
         raise ManifestError([Problem("", str(error))]) from error

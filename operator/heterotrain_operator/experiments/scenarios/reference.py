@@ -26,8 +26,8 @@ def render(root: Path = Path()) -> str:
         "# Scenarios, field by field",
         "",
         "[Simulated jobs](simulate.md) explains them; `examples/scenarios` has one for each law, noise and event. A "
-        "field that is null counts as absent. Of `time`, `noise`, `communication` and each of `events`, exactly one "
-        "kind is given, as a mapping of its own fields, which may be empty: `preemption: {}`.",
+        "field that is null counts as absent. Of `time`, `noise`, `sharedNoise`, `communication` and each of `events`, "
+        "exactly one kind is given, as a mapping of its own fields, which may be empty: `preemption: {}`.",
         *tables(schema_of(ScenarioFile), "", title="The file"),
         "",
         "## Examples",

@@ -10,6 +10,7 @@ from heterotrain_operator.api.base import MAX_COUNT, MAX_PATH, MAX_STEPS, POLICY
 from heterotrain_operator.experiments.scenarios.base import MAX_EVENTS, MAX_WORKER_NAMES
 from heterotrain_operator.experiments.scenarios.communication import Communication
 from heterotrain_operator.experiments.scenarios.events import Event
+from heterotrain_operator.experiments.scenarios.noises import Noise
 from heterotrain_operator.experiments.scenarios.timing import Timing
 from heterotrain_operator.experiments.scenarios.workers import WorkerBehaviour
 
@@ -53,6 +54,9 @@ class ScenarioFile(Model):
     workers: Annotated[dict[str, WorkerBehaviour], Field(max_length=MAX_WORKER_NAMES)] = Field(
         default_factory=dict,
         description=f"How workers behave: by group, by single worker as <group>-<index>, or {ALL} for all of them.",
+    )
+    shared_noise: Noise | None = Field(
+        default=None, description="How the times of all workers' steps vary alike, besides. Absent: not at all."
     )
     communication: Communication | None = Field(
         default=None, description="What exchanging gradients takes. Absent: nothing."

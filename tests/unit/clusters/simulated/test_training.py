@@ -49,8 +49,11 @@ class Simulation:
         timing: Timing = AT_ONCE,
         communication: RingAllReduce | None = None,
         total_steps: int | None = None,
+        shared_noise: Noise | None = None,
     ) -> None:
         scenario = Scenario(job, models, events, timing=timing, total_steps=total_steps, seed=3)
+        if shared_noise is not None:
+            scenario = replace(scenario, shared_noise=shared_noise)
         if communication is not None:
             scenario = replace(scenario, communication=communication)
         self.cluster = SimulatedCluster(scenario)
@@ -82,6 +85,18 @@ def test_step_takes_as_long_as_its_slowest_member_and_the_communication_after_it
     simulation = Simulation(communication=RingAllReduce(1e6, 1e8)).start()
     simulation.cluster.train(3)
     assert simulation.steps[0].seconds == pytest.approx([48 * 0.002 + 0.01] * 3)
+
+
+def test_noise_that_workers_share_makes_all_of_them_slower_and_faster_together() -> None:
+    simulation = Simulation(shared_noise=AR1(0.9, 0.3)).start()
+    simulation.cluster.train(40)
+    own = simulation.own_seconds()
+    assert own[:, 1] == pytest.approx(2 * own[:, 0])
+    assert 0.1 < own[:, 0].std() / own[:, 0].mean() < 0.5
+    again = Simulation(shared_noise=AR1(0.9, 0.3)).start()
+    for steps in (7, 1, 32):
+        again.cluster.train(steps)
+    assert (again.own_seconds() == own).all()
 
 
 def test_counters_are_those_that_a_trainer_exports() -> None:
