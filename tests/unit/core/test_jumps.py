@@ -97,7 +97,8 @@ def test_first_window_at_nearly_the_batch_before_is_a_change_of_speed_where_the_
 ) -> None:
     known = StepTime().unmeasured(Estimate(0.2, 1e-4, 50), expected_at(batch, 46))
     assert known.estimate is None, "no window has ended"
-    assert is_another_speed(known, Estimate(seconds, 1e-4, 10)) is speed
+    assert known.before is not None
+    assert is_another_speed(known.basis, known.before, Estimate(seconds, 1e-4, 10)) is speed
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -140,7 +141,8 @@ def test_speed_that_changes_together_with_the_members_is_found_though_the_plan_b
         expected = kept[member.name].step_time
         assert expected.is_expected
         assert expected.mean_seconds == pytest.approx(row.step_time.mean_seconds)
-        assert is_another_speed(expected, Estimate(2 * expected.mean_seconds, 1e-6, 3))
+        assert expected.before is not None
+        assert is_another_speed(expected.basis, expected.before, Estimate(2 * expected.mean_seconds, 1e-6, 3))
 
 
 def first_window(waited: float | None) -> WorkerMetrics:

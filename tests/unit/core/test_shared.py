@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -100,6 +101,24 @@ def test_estimates_follow_a_shared_change_at_once_and_no_promise_is_missed_by_it
     world.run(5)
     assert world.plan.version == version
     assert world.memory.promises.doubt == 0
+
+
+def test_shared_change_shows_in_the_first_windows_of_a_plan_by_those_whose_batches_stay() -> None:
+    """Or those whose windows happen to pass for jumps would seem slower than the others by most of it."""
+    world = hetero_world("Optimal", (1,) * 16, noise=0.08, global_batch=1600)
+    world.run(6)
+    world.workers["job-g5-0"].scale = 2.0
+    while world.plan is not None and world.plan.version == 1:
+        world.run(1)
+    assert world.plan is not None
+    assert sum(abs(batch - 100) <= 4 for batch in world.plan.batch_sizes) >= 12
+    for worker in world.workers.values():
+        worker.scale *= 1.2
+    world.run(1)
+    known = [worker.step_time.mean_seconds for worker in world.memory.workers]
+    ratios = [mean / true for mean, true in zip(known, world.true_seconds(), strict=True)]
+    assert max(ratios) / min(ratios) < 1.08
+    assert fmean(ratios) == pytest.approx(1, abs=0.03)
 
 
 def test_promises_are_about_the_present_speed() -> None:

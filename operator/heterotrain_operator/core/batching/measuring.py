@@ -36,6 +36,8 @@ from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
     MEASURED,
+    NO_LESS,
+    NO_MORE,
     Estimate,
     StepTime,
     counted,
@@ -116,20 +118,20 @@ def measured(
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 
-def _is_comparable(known: StepTime) -> bool:
-    """Whether there are windows of the active plan at the present limit that another one can be compared with."""
-    return known.is_measured and not known.limit_change
-
-
 def _shared(workers: Sequence[WorkerMemory], found: Sequence[Estimate | str | None]) -> float:
-    """By how many times longer most workers' steps take than in their windows before; 1 where nothing shows it."""
+    """By how many times longer most workers' steps take than in their windows before; 1 where nothing shows it. Those
+    count whose limit and batch are what they were, or nearly, if they are half of all: a few that noise slows alike
+    would else move what is expected of everybody.
+    """
     befores, windows = [], []
     for worker, window in zip(workers, found, strict=True):
-        before = worker.step_time.estimate
-        if before is not None and isinstance(window, Estimate) and _is_comparable(worker.step_time):
+        known, before = worker.step_time, worker.step_time.before
+        is_alike = not known.limit_change and (not known.basis & EXPECTED or known.basis & (NO_MORE | NO_LESS))
+        if before is not None and isinstance(window, Estimate) and is_alike:
             befores.append(before)
             windows.append(window)
-    return shared_change(befores, windows)
+    measured_now = sum(isinstance(window, Estimate) for window in found)
+    return shared_change(befores, windows) if 2 * len(befores) >= measured_now else 1.0
 
 
 def _taken(
@@ -143,19 +145,17 @@ def _taken(
     on_cpu: bool,
 ) -> _Taken:
     known, before = worker.step_time, worker.step_time.before
-    is_measured = before is not None and not known.basis & EXPECTED
-    is_at_new_batch = not is_measured and not (before is not None and is_another_speed(known, window))
+    shared = shared if before is not None and not known.limit_change else 1.0
+    present = before and before.scaled(shared)
+    is_measured = not known.basis & EXPECTED
+    is_at_new_batch = present is None or (not is_measured and not is_another_speed(known.basis, present, window))
     surprise, trend, drifts = None, known.trend / 100, False
-    comparable = before
-    if before is not None and _is_comparable(known):
-        comparable = before.scaled(shared)
-        surprise = surprise_of(comparable, window)
-        trend = trend_after(trend, surprise / math.sqrt(before.inflation))
+    if present is not None and is_measured and not known.limit_change:
+        surprise = surprise_of(present, window)
+        trend = trend_after(trend, surprise / math.sqrt(present.inflation))
         drifts = abs(trend) > TREND
         if drifts:
             history, surprise = DRIFT_HISTORY, None  # what drifts is no noise
-    else:
-        shared = 1.0
     use, limit = worker.resource_use, known.cpu_limit
     held = held_back(spent_in(use, counters, window), window, limit) if on_cpu else 0.0
     held_otherwise = (
@@ -170,7 +170,7 @@ def _taken(
             at_new_batch=is_at_new_batch,
         )
     )
-    estimate, differs = predictor.follow(comparable, window, history, 0.0 if held_otherwise else JUMP_DEVIATIONS)
+    estimate, differs = predictor.follow(present, window, history, 0.0 if held_otherwise else JUMP_DEVIATIONS)
     after, why = window_closed(
         use,
         counters,

@@ -19,7 +19,6 @@ from heterotrain_operator.core.prediction.step_time import (
     NO_LESS,
     NO_MORE,
     Estimate,
-    StepTime,
 )
 
 JUMP = 0.08
@@ -81,12 +80,12 @@ def expected_at(new_batch: int, old_batch: int) -> int:
     return EXPECTED + (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
 
 
-def is_another_speed(known: StepTime, window: Estimate) -> bool:
+def is_another_speed(basis: int, expected: Estimate, window: Estimate) -> bool:
     """Whether a plan's first window differs so from what was expected as no other batch explains: the step takes much
-    longer with hardly fewer samples, or much less with hardly more.
+    longer with hardly fewer samples, or much less with hardly more. `basis` is what the expectation rests on.
     """
-    ratio = window.mean_seconds / known.mean_seconds
-    return (ratio > 1 + LARGE and known.basis & NO_MORE > 0) or (ratio < 1 / (1 + LARGE) and known.basis & NO_LESS > 0)
+    ratio = window.mean_seconds / expected.mean_seconds
+    return (ratio > 1 + LARGE and basis & NO_MORE > 0) or (ratio < 1 / (1 + LARGE) and basis & NO_LESS > 0)
 
 
 def surprise_of(before: Estimate, window: Estimate) -> float:

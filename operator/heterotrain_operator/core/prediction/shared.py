@@ -28,7 +28,7 @@ MOST_DEVIATIONS = 2.0
 
 def shared_change(befores: Sequence[Estimate], windows: Sequence[Estimate]) -> float:
     """By how many times steps take longer than before, of three quarters of the workers at least; 1 where nothing shows
-    it. `befores` are their estimates under the active plan, `windows` what was measured since.
+    it. `befores` are their estimates, or what is expected at nearly the same batches; `windows` came after them.
     """
     if len(befores) < 2:
         return 1.0
