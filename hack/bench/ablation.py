@@ -56,6 +56,7 @@ CASES = (
     "interference 2x",
     "limits hidden",
     "slow start",
+    "shared AR(.98) 30 %",
 )
 """One of each kind; all of them take several times as long."""
 
@@ -90,7 +91,7 @@ def _never(*_: object, **__: object) -> bool:
     return False
 
 
-def _as_independent(_: float) -> float:
+def _as_independent(*_: object) -> float:
     return 1.0
 
 
@@ -102,6 +103,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
     "jumps": (Change("prediction.jumps", "JUMP_DEVIATIONS", math.inf),),
+    "what workers share": (Change("prediction.shared", "shared_change", _as_independent),),
     "drifts": (Change("prediction.roughness", "TREND", math.inf),),
     "speed by what holds back": (Change("prediction.held_back", "shows_another_speed", _never),),
     "another speed at the batch before": (Change("prediction.jumps", "is_another_speed", _never),),
@@ -132,6 +134,7 @@ TUNED = (
     "prediction.jumps",
     "prediction.noise",
     "prediction.roughness",
+    "prediction.shared",
     "prediction.step_time",
     "prediction.variation",
 )

@@ -31,7 +31,7 @@ from heterotrain_operator.core.prediction.roughness import (
     roughness_after,
     trend_after,
 )
-from heterotrain_operator.core.prediction.shared import shared_change
+from heterotrain_operator.core.prediction.shared import share_of, shared_change
 from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
@@ -87,7 +87,7 @@ def measured(
     ]
     if early:
         found = with_few_steps(found, known)
-    shared = _shared(known, found)
+    shared = _shared(plan, known, found)
     taken = [
         _taken(predictor, worker, counters, window, history=history, shared=shared, on_cpu=member.group in on_cpu)
         if isinstance(window, Estimate) and counters is not None
@@ -95,14 +95,15 @@ def measured(
         for member, counters, worker, window in zip(plan.members, metrics, known, found, strict=True)
     ]
     memory, rough = _with_surprises(memory, taken)
-    if shared != 1:
+    first = any(each is not None and worker.step_time.is_expected for worker, each in zip(known, taken, strict=True))
+    if shared != 1 and not first:  # what a plan's first windows share, the plan may have made
         memory = replace(memory, promises=memory.promises.scaled(shared))
     workers: list[WorkerMemory] = []
     remarks: list[str] = []
     for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
         if each is not None and counters is not None:
             workers.append(_after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank)))
-            if each.jumped and each.before is not None:
+            if (each.jumped or each.why) and each.before is not None:
                 was, now = duration(each.before.mean_seconds), duration(each.window.mean_seconds)
                 remarks.append(f"{member.name} went from {was} to {now}{each.why and f': {each.why}'}")
         elif counters is not None:
@@ -118,7 +119,7 @@ def measured(
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 
-def _shared(workers: Sequence[WorkerMemory], found: Sequence[Estimate | str | None]) -> float:
+def _shared(plan: Plan, workers: Sequence[WorkerMemory], found: Sequence[Estimate | str | None]) -> float:
     """By how many times longer most workers' steps take than in their windows before; 1 where nothing shows it. Those
     count whose limit and batch are what they were, or nearly, if they are half of all: a few that noise slows alike
     would else move what is expected of everybody.
@@ -130,8 +131,8 @@ def _shared(workers: Sequence[WorkerMemory], found: Sequence[Estimate | str | No
         if before is not None and isinstance(window, Estimate) and is_alike:
             befores.append(before)
             windows.append(window)
-    measured_now = sum(isinstance(window, Estimate) for window in found)
-    return shared_change(befores, windows) if 2 * len(befores) >= measured_now else 1.0
+    working = sum(member.batch_size > 0 for member in plan.members)
+    return shared_change(befores, windows) if 2 * len(befores) >= working else 1.0
 
 
 def _taken(
@@ -145,8 +146,8 @@ def _taken(
     on_cpu: bool,
 ) -> _Taken:
     known, before = worker.step_time, worker.step_time.before
-    shared = shared if before is not None and not known.limit_change else 1.0
-    present = before and before.scaled(shared)
+    shared = share_of(before, window, shared) if before is not None and not known.limit_change else 1.0
+    present = before if before is None or shared == 1 else before.scaled(shared)
     is_measured = not known.basis & EXPECTED
     is_at_new_batch = present is None or (not is_measured and not is_another_speed(known.basis, present, window))
     surprise, trend, drifts = None, known.trend / 100, False
@@ -171,12 +172,16 @@ def _taken(
         )
     )
     estimate, differs = predictor.follow(present, window, history, 0.0 if held_otherwise else JUMP_DEVIATIONS)
+    # What all slows may have a cause that every worker's counters name.
+    stands_out = differs or (
+        shared != 1 and before is not None and predictor.follow(before, window, history, JUMP_DEVIATIONS)[1]
+    )
     after, why = window_closed(
         use,
         counters,
         window,
         before=before,
-        jumped=differs,
+        jumped=stands_out,
         at_new_batch=is_at_new_batch,
         on_cpu=on_cpu,
         held_otherwise=held_otherwise,
@@ -184,7 +189,7 @@ def _taken(
     )
     # A plan's first window that differs shows the cost of another batch, unless what it spent shows another speed.
     jumped = differs and (bool(why) or not is_at_new_batch)
-    use = remembered(use, after, held, jumped=jumped)
+    use = remembered(use, after, held, jumped=jumped or (stands_out and not is_at_new_batch))
     if differs:
         trend = 0.0
     if differs or held_otherwise:
@@ -233,7 +238,7 @@ def _after_window(
         cost = cost.scaled(estimate.mean_seconds / before.mean_seconds)
     elif taken.shared != 1:
         cost = cost.scaled(taken.shared)
-    if taken.jumped:
+    if taken.jumped or taken.shared != 1:
         cap = cap.unwatched()
     if time.limit_change:
         time = after_window(time, before or predictor.expected(worker.batch_cost, batch, window.steps), window)

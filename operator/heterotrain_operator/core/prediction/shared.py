@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import starmap
 
-from heterotrain_operator.core.prediction.jumps import GREATEST_SPEED_UP, surprise_of
+from heterotrain_operator.core.prediction.jumps import GREATEST_SPEED_UP, follow, surprise_of
 from heterotrain_operator.core.prediction.step_time import Estimate
 
 SHARE = 0.75
@@ -26,20 +27,50 @@ MOST_DEVIATIONS = 2.0
 """Standard errors that one worker's window counts as at most, so that one whose speed jumped does not decide alone."""
 
 
+EACH_DEVIATIONS = 1.0
+"""Standard errors that it must be for three quarters of them at least: beside workers that jumped less is noise."""
+
+WHOLE = 0.8
+"""Part of a window's steps that must be at the new level for its mean to be that level."""
+
+
 def shared_change(befores: Sequence[Estimate], windows: Sequence[Estimate]) -> float:
     """By how many times steps take longer than before, of three quarters of the workers at least; 1 where nothing shows
     it. `befores` are their estimates, or what is expected at nearly the same batches; `windows` came after them.
+
+    Whose windows are jumps even beside that are left out, for beside them noise of the others would pass for a shared
+    change. Where half jumped within their windows, these are means of two levels, and each worker's own tells the new
+    one.
     """
-    if len(befores) < 2:
+    pairs = list(zip(befores, windows, strict=True))
+    ratio = _shared(pairs)
+    if ratio == 1:
+        return ratio
+    alone = zip(starmap(follow, pairs), windows, strict=True)
+    within = [jumped and level.steps < WHOLE * window.steps for (level, jumped), window in alone]
+    if 2 * sum(within) >= len(pairs):
         return 1.0
-    deviations = [
-        surprise_of(before, window) / math.sqrt(before.inflation)
-        for before, window in zip(befores, windows, strict=True)
-    ]
+    alike = [pair for pair in pairs if share_of(*pair, ratio) != 1]
+    return ratio if len(alike) == len(pairs) else _shared(alike)
+
+
+def share_of(before: Estimate, window: Estimate, shared: float) -> float:
+    """How much of a `shared` change a worker's estimate follows: all of it, or 1 where its window, which is a jump
+    beside the shared change, shows that it has no part in it.
+    """
+    return 1.0 if shared == 1 or follow(before.scaled(shared), window)[1] else shared
+
+
+def _shared(pairs: Sequence[tuple[Estimate, Estimate]]) -> float:
+    if len(pairs) < 2:
+        return 1.0
+    deviations = [surprise_of(before, window) / math.sqrt(before.inflation) for before, window in pairs]
     total = math.fsum([min(max(each, -MOST_DEVIATIONS), MOST_DEVIATIONS) for each in deviations])
-    if abs(total) < SURE_DEVIATIONS * math.sqrt(len(deviations)):
+    if abs(total) < SURE_DEVIATIONS * math.sqrt(len(pairs)):
         return 1.0
-    ratios = [window.mean_seconds / before.mean_seconds for before, window in zip(befores, windows, strict=True)]
-    ratios.sort(reverse=total > 0)  # the farthest first
-    ratio = ratios[math.ceil(SHARE * len(ratios)) - 1]
-    return min(max(ratio, 1.0), GREATEST_SPEED_UP) if total > 0 else max(min(ratio, 1.0), 1 / GREATEST_SPEED_UP)
+    least = math.ceil(SHARE * len(pairs)) - 1
+    deviation = sorted(deviations, reverse=total > 0)[least]  # the farthest first
+    if math.copysign(1.0, total) * deviation < EACH_DEVIATIONS:
+        return 1.0
+    ratios = sorted([window.mean_seconds / before.mean_seconds for before, window in pairs], reverse=total > 0)
+    return min(max(ratios[least], 1 / GREATEST_SPEED_UP), GREATEST_SPEED_UP)
