@@ -62,9 +62,9 @@ def test_who_has_no_part_in_a_shared_change_does_not_follow_it() -> None:
     assert share_of(window(0.1, steps=100), window(0.1), 1.5) == 1
 
 
-@pytest.mark.parametrize(("ratio", "shared"), [(1000.0, 16.0), (0.001, 1 / 16)])
-def test_shared_change_is_bounded(ratio: float, shared: float) -> None:
-    assert shared_change([window(0.1)] * 3, [window(0.1 * ratio)] * 3) in (1.0, shared)
+@pytest.mark.parametrize("ratio", [1000.0, 0.001])
+def test_change_too_large_to_be_believed_is_left_to_each_workers_own(ratio: float) -> None:
+    assert shared_change([window(0.1)] * 3, [window(0.1 * ratio)] * 3) == 1
 
 
 def test_scaled_estimate_is_as_certain_as_before() -> None:
