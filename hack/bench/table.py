@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from papers import DYNAMIC_TIME_SAVED, EQUAL_CORES_CEILING, WEIGHTING_POINTS
@@ -36,6 +37,9 @@ adjustment.
 
 OWN_POLICY = "Optimal"
 
+CLOSE = 1.05
+"""A settled E up to this is near the best split."""
+
 SIMULATED_WORKERS = 8
 """Of the simulated clusters whose figures are shown for all policies."""
 
@@ -51,7 +55,7 @@ def read(paths: Iterable[Path]) -> list[Document]:
     for path in paths:
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
             document = json.loads(file.read_text(encoding="utf-8"))
-            if document.get("benchmark") not in TABLES:
+            if document.get("benchmark") not in TABLES.keys() - RESULTS_OF.keys():
                 raise ValueError(f"{file} is no result of a benchmark")
             found.append(document)
     return found
@@ -308,6 +312,50 @@ def _simulated(document: Document) -> str:
     return markdown(("scenario", *headings), lines) + "\n\n" + "\n".join(notes)
 
 
+def policies(documents: Sequence[Document]) -> str:
+    """A row for each number of workers and policy, over the simulated scenarios in which all of its policies
+    have figures.
+    """
+    lines, notes = [], []
+    for document in documents:
+        found = {(row["workers"], row["policy"], row["case"]): row for row in document["rows"]}
+        for count in dict.fromkeys(row["workers"] for row in document["rows"]):
+            compared = list(dict.fromkeys(policy for workers, policy, _ in found if workers == count))
+            cases = [
+                case
+                for case in dict.fromkeys(case for workers, _, case in found if workers == count)
+                if all(found.get((count, policy, case), {}).get("settled") is not None for policy in compared)
+            ]
+            lines += [_over_all(count, policy, [found[count, policy, case] for case in cases]) for policy in compared]
+            notes.append(f"{count} workers: {len(cases)} scenarios, {document['seeds']} seeds each")
+    headings = (
+        "workers",
+        "policy",
+        "settled E, geometric mean",
+        "worst",
+        "where",
+        "scenarios within 5 %",
+        "runs off",
+        "plans per 100 intervals",
+    )
+    return markdown(headings, lines) + f"\n\nSimulated; {'; '.join(notes)}."
+
+
+def _over_all(workers: int, policy: str, rows: Sequence[Document]) -> list[str]:
+    settled = [row["settled"] for row in rows]
+    worst = max(rows, key=lambda row: row["settled"])
+    return [
+        str(workers),
+        policy,
+        f"{math.exp(fmean(map(math.log, settled))):.3f}",
+        f"{worst['settled']:.3f}",
+        worst["case"],
+        f"{sum(value <= CLOSE for value in settled)} of {len(rows)}",
+        f"{sum(row['off'] for row in rows)} of {sum(row['seeds'] for row in rows)}",
+        f"{fmean(row['plans_per_100'] for row in rows):.1f}",
+    ]
+
+
 def ablation(documents: Sequence[Document]) -> str:
     """A row for each change, the dearest first."""
     return "\n\n".join(map(_ablation, documents))
@@ -346,6 +394,7 @@ TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "chaos": chaos,
     "gpu": gpu,
     "handover": handover,
+    "policies": policies,
     "replacement": replacement,
     "transition": transition,
     "weighting": weighting,
@@ -353,9 +402,13 @@ TABLES: Mapping[str, Callable[[Sequence[Document]], str]] = {
 }
 
 
+RESULTS_OF: Mapping[str, str] = {"policies": "simulated"}
+"""The benchmark whose results a table shows that is not named after it."""
+
+
 def rendered(documents: Sequence[Document], name: str) -> str:
-    """The tables of one benchmark."""
-    own = [document for document in documents if document["benchmark"] == name]
+    """The table of this name, of the results of its benchmark."""
+    own = [document for document in documents if document["benchmark"] == RESULTS_OF.get(name, name)]
     return TABLES[name](own) if own else NOTHING
 
 
@@ -376,8 +429,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     documents = read(options.results)
     if options.write is None:
-        names = [name for name in TABLES if any(document["benchmark"] == name for document in documents)]
-        print("\n\n".join(rendered(documents, name) for name in names) or NOTHING)
+        tables = (rendered(documents, name) for name in TABLES)
+        print("\n\n".join(each for each in tables if each != NOTHING) or NOTHING)
         return 0
     text = options.write.read_text(encoding="utf-8")
     options.write.write_text(replaced(text, documents), encoding="utf-8")

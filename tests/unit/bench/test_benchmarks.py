@@ -227,6 +227,41 @@ def test_emulated_figures_say_so():
     assert "Emulated, no measure of compute: emulated 8." in table.rendered([measured], "bsp")
 
 
+def simulated_row(case: str, policy: str, settled: float | None, off: int = 0) -> dict[str, object]:
+    return {
+        "case": case,
+        "workers": 8,
+        "policy": policy,
+        "seeds": 10,
+        "settled": settled,
+        "plans_per_100": 2.0,
+        "close_after": 1,
+        "off": off,
+    }
+
+
+def test_policies_are_compared_over_the_scenarios_that_all_of_them_have_figures_of():
+    rows = [
+        simulated_row("affine", "Uniform", 2.0, off=10),
+        simulated_row("affine", "Optimal", 1.0),
+        simulated_row("jump", "Uniform", 8.0, off=10),
+        simulated_row("jump", "Optimal", 1.21, off=3),
+        simulated_row("deadlock", "Uniform", None),
+        simulated_row("deadlock", "Optimal", 3.0),
+    ]
+    found = table.rendered([{"benchmark": "simulated", "seeds": 10, "rows": rows, "goals": []}], "policies")
+    assert "| 8 | Uniform | 4.000 | 8.000 | jump | 0 of 2 | 20 of 20 | 2.0 |" in found
+    assert "| 8 | Optimal | 1.100 | 1.210 | jump | 1 of 2 | 3 of 20 | 2.0 |" in found
+    assert found.endswith("Simulated; 8 workers: 2 scenarios, 10 seeds each.")
+
+
+def test_a_table_of_anothers_results_is_no_name_of_a_benchmark(tmp_path: Path):
+    path = tmp_path / "policies.json"
+    path.write_text('{"benchmark": "policies"}', "utf-8")
+    with pytest.raises(ValueError, match="is no result of a benchmark"):
+        table.read([path])
+
+
 def test_tables_in_a_page_are_replaced_and_the_rest_stays(tmp_path: Path):
     page = tmp_path / "page.md"
     marks = "before\n<!-- table: bsp -->\nold\n<!-- end -->\nafter\n<!-- table: gpu -->\n<!-- end -->\n"
