@@ -255,6 +255,12 @@ def test_policies_are_compared_over_the_scenarios_that_all_of_them_have_figures_
     assert found.endswith("Simulated; 8 workers: 2 scenarios, 10 seeds each.")
 
 
+def test_policies_that_have_no_scenario_in_common_are_not_compared():
+    rows = [simulated_row("deadlock", "Uniform", None), simulated_row("deadlock", "Optimal", 3.0)]
+    found = table.rendered([{"benchmark": "simulated", "seeds": 10, "rows": rows, "goals": []}], "policies")
+    assert "| 8 |" not in found
+
+
 def test_a_table_of_anothers_results_is_no_name_of_a_benchmark(tmp_path: Path):
     path = tmp_path / "policies.json"
     path.write_text('{"benchmark": "policies"}', "utf-8")
