@@ -171,6 +171,7 @@ def cases() -> tuple[Case, ...]:
         Case("equal workers", scales=(1.0,), noise=Independent(0.10)),
         Case("four times slower", scales=(4.0, 1.0, 1.0, 1.0), first_move=3),
         Case("jump 2x", events=lambda groups: (Jump(_one(groups[0]), 2.0, EVENT_AT),)),
+        Case("jump 2x, AR(.9) 10 %", noise=AR1(0.9, 0.10), events=lambda g: (Jump(_one(g[0]), 2.0, EVENT_AT),)),
         Case("jump 4x", events=lambda groups: (Jump(_one(groups[0]), 4.0, EVENT_AT),)),
         Case("drift 2x", events=lambda groups: (Drift(_one(groups[0]), 2.0, EVENT_AT, 2 * EVENT_AT),)),
         Case("common drift 2x", events=lambda groups: (Drift((), 2.0, EVENT_AT, 2 * EVENT_AT),)),

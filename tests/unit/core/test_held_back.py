@@ -295,6 +295,6 @@ def test_what_a_neighbour_explains_is_no_noise(waited: float, is_noise: bool) ->
     worker = WorkerMemory(time, resource_use=use)
     newest = window_of(time, metrics)
     assert isinstance(newest, Estimate)
-    taken = _taken(PREDICTOR, worker, metrics, newest, history=30.0, shared=1.0, on_cpu=True)
+    taken = _taken(PREDICTOR, worker, metrics, newest, history=30.0, excess=1.0, shared=1.0, on_cpu=True)
     assert not taken.jumped, "one step may be a stall"
     assert (taken.surprise is not None) is is_noise

@@ -6,21 +6,22 @@ import random
 
 import pytest
 
+from heterotrain_operator.clusters.simulated.noise import AR1, Noise
 from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.causes import window_closed
-from heterotrain_operator.core.prediction.jumps import expected_at, is_another_speed
+from heterotrain_operator.core.prediction.jumps import expected_at, follow, is_another_speed
 from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse
 from heterotrain_operator.core.prediction.roughness import TREND, trend_after
-from heterotrain_operator.core.prediction.step_time import JUMPED, Estimate, StepTime
+from heterotrain_operator.core.prediction.step_time import JUMPED, MEASURED, SLOWER, Estimate, StepTime
 from unit.core.traces import World, hetero_job
 
 SLOWED = "job-g0-0"
 FIXED, PER_SAMPLE = 0.02, 0.002
 
 
-def world(noise: float = 0.03, seed: int = 0) -> World:
+def world(noise: float | Noise = 0.03, seed: int = 0) -> World:
     scales = {"job-g1-0": 1.5, "job-g2-0": 2.0, "job-g3-0": 4.0}
     job = hetero_job("Optimal", (1, 1.5, 2, 4))
     return World(job, scales, fixed=FIXED, per_sample=PER_SAMPLE, noise=noise, seed=seed).start()
@@ -30,6 +31,11 @@ def imbalance(made: World) -> float:
     """The slowest worker's true time over the mean of all."""
     seconds = made.true_seconds()
     return max(seconds) * len(seconds) / sum(seconds)
+
+
+def batch_of(made: World, name: str) -> int:
+    assert made.plan is not None
+    return next(member.batch_size for member in made.plan.members if member.name == name)
 
 
 def jump(made: World, scale: float, after: int) -> None:
@@ -47,6 +53,46 @@ def test_plan_after_a_window_of_two_speeds_is_right(after: int) -> None:
     jump(made, 2.0, after)
     made.run(1)
     assert imbalance(made) <= 1.06
+
+
+@pytest.mark.parametrize("after", [2, 5, 7])
+def test_jump_under_noise_that_lasts_is_followed_within_three_windows(after: int) -> None:
+    """The window of the jump was averaged, made the noise look three times as large, and hid those after it."""
+    found = 0
+    for seed in range(20):
+        made = world(AR1(0.9, 0.10), seed)
+        made.run(20)
+        before = batch_of(made, SLOWED)
+        jump(made, 2.0, after)
+        made.run(2)
+        found += batch_of(made, SLOWED) < 0.8 * before
+    assert found >= 14
+
+
+@pytest.mark.parametrize("ratio", [0.2, 5.0])
+def test_window_of_another_speed_shows_it_whichever_way_it_went(ratio: float) -> None:
+    """Slower ones were compared with an error that grew with them, so that 1 - 1/ratio had to exceed it."""
+    before = Estimate(0.1, 10 * (0.2 * 0.1) ** 2, 100)
+    window = Estimate(0.1 * ratio, 10 * (0.2 * 0.1 * ratio) ** 2, 10)
+    after, jumped = follow(before, window)
+    assert jumped
+    assert after.mean_seconds == pytest.approx(window.mean_seconds, rel=0.5)
+
+
+def test_single_window_that_differs_moves_nothing() -> None:
+    made = world(noise=0.1)
+    made.run(20)
+    known = made.memory.workers[0].step_time
+    made.workers[SLOWED].scale = 1.12
+    made.run(1)
+    aside = made.memory.workers[0].step_time
+    assert aside.basis == SLOWER
+    assert aside.mean_seconds == known.mean_seconds
+    made.workers[SLOWED].scale = 1.0
+    made.run(1)
+    after = made.memory.workers[0].step_time
+    assert after.basis == MEASURED
+    assert after.mean_seconds == pytest.approx(known.mean_seconds, rel=0.02)
 
 
 def test_neighbour_that_comes_and_goes_bends_no_line() -> None:

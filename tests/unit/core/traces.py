@@ -14,7 +14,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan, parse_plan
 from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.laws import Affine, Throttled, TimeLaw
-from heterotrain_operator.clusters.simulated.noise import Independent
+from heterotrain_operator.clusters.simulated.noise import Independent, Noise
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, MemoryUse, Scenario, WorkerModel
 from heterotrain_operator.clusters.simulated.steps import mean_seconds
@@ -27,8 +27,8 @@ from heterotrain_operator.core.state import Memory
 class World:
     """A job's pods and plan; `tick` observes, decides and acts once, `train` lets steps pass.
 
-    `scales` are the seconds factors by worker name; those of others are 1. `noise` is everybody's coefficient of
-    variation, but for those of whom `noise_of` names another one. With `forgetful` the memory is written to
+    `scales` are the seconds factors by worker name; those of others are 1. `noise` is everybody's, or its coefficient
+    of variation, but for those of whom `noise_of` names another one. With `forgetful` the memory is written to
     JSON and read back between every two decisions. From `protocol` 2 on members can change while others train.
     """
 
@@ -39,7 +39,7 @@ class World:
         *,
         fixed: float = 0.002,
         per_sample: float = 0.001,
-        noise: float = 0.0,
+        noise: float | Noise = 0.0,
         noise_of: dict[str, float] | None = None,
         seed: int = 0,
         forgetful: bool = False,
@@ -55,7 +55,7 @@ class World:
         self.fixed, self.per_sample = fixed, per_sample
         self.random = random.Random(seed)
         noises = {name: WorkerModel(noise=Independent(variation)) for name, variation in (noise_of or {}).items()}
-        other = WorkerModel(noise=Independent(noise))
+        other = WorkerModel(noise=Independent(noise) if isinstance(noise, float) else noise)
         self.cluster = SimulatedCluster(Scenario(job, noises, other_workers=other, timing=AT_ONCE, seed=seed))
         self.memory = Memory.initial()
         self.decisions: list[Decision] = []

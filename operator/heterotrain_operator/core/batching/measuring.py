@@ -17,7 +17,13 @@ from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.causes import window_closed
 from heterotrain_operator.core.prediction.elasticity import after_window
 from heterotrain_operator.core.prediction.held_back import held_back, remembered, shows_another_speed
-from heterotrain_operator.core.prediction.jumps import JUMP_DEVIATIONS, is_another_speed, surprise_of
+from heterotrain_operator.core.prediction.jumps import (
+    ASIDE_DEVIATIONS,
+    JUMP_DEVIATIONS,
+    is_another_speed,
+    side_of,
+    surprise_of,
+)
 from heterotrain_operator.core.prediction.memory_limit import with_peak
 from heterotrain_operator.core.prediction.resource_use import ResourceUse, spent_in, uncounted
 from heterotrain_operator.core.prediction.roughness import (
@@ -26,6 +32,7 @@ from heterotrain_operator.core.prediction.roughness import (
     TREND,
     WINDOWS,
     Roughness,
+    error_of_averages,
     history_of,
     persistence_after,
     roughness_after,
@@ -53,8 +60,9 @@ PINNED_WINDOWS = 3
 class _Taken(NamedTuple):
     """A window and the estimate with it, the estimate or expectation `before`, and whether the worker's speed jumped.
 
-    `surprise` is None where there is nothing to compare the window with; `trend` is the worker's own, in hundredths,
-    and `drifts` whether it shows that the speed changes under the active plan, whose batch stays. `use` is
+    `aside` is the side of a window that is not in the estimate, since only the next one can tell whether it is noise or
+    another speed. `surprise` is None where there is nothing to compare the window with; `trend` is the worker's own, in
+    hundredths, and `drifts` whether it shows that the speed changes under the active plan, whose batch stays. `use` is
     what is remembered of its use of the CPU then, and `why` says why it jumped; empty if nobody can say. Where it is
     `held_otherwise` than before, how its windows varied till then says nothing of the next ones. By `shared` times its
     steps take longer since most workers' do.
@@ -64,6 +72,7 @@ class _Taken(NamedTuple):
     before: Estimate | None
     estimate: Estimate
     jumped: bool
+    aside: int
     surprise: float | None
     trend: float
     drifts: bool
@@ -79,7 +88,10 @@ def measured(
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
     """
-    known, history = memory.workers, history_of(memory.roughness.persistence)
+    persistence = memory.roughness.persistence
+    # Roughness is that of long averages, and one window is less uncertain.
+    excess = max(error_of_averages(persistence), 1.0)
+    known, history = memory.workers, history_of(persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
     found = [
         window_of(worker.step_time, counters) if counters is not None and member.batch_size > 0 else None
@@ -89,7 +101,16 @@ def measured(
         found = with_few_steps(found, known)
     shared = _shared(plan, known, found)
     taken = [
-        _taken(predictor, worker, counters, window, history=history, shared=shared, on_cpu=member.group in on_cpu)
+        _taken(
+            predictor,
+            worker,
+            counters,
+            window,
+            history=history,
+            excess=excess,
+            shared=shared,
+            on_cpu=member.group in on_cpu,
+        )
         if isinstance(window, Estimate) and counters is not None
         else None
         for member, counters, worker, window in zip(plan.members, metrics, known, found, strict=True)
@@ -142,6 +163,7 @@ def _taken(
     window: Estimate,
     *,
     history: float,
+    excess: float,
     shared: float,
     on_cpu: bool,
 ) -> _Taken:
@@ -171,10 +193,18 @@ def _taken(
             at_new_batch=is_at_new_batch,
         )
     )
-    estimate, differs = predictor.follow(present, window, history, 0.0 if held_otherwise else JUMP_DEVIATIONS)
+    deviations = JUMP_DEVIATIONS / excess
+    side = 0
+    if present is not None and is_measured and not known.limit_change and not held_otherwise:
+        side = side_of(present, window, ASIDE_DEVIATIONS / excess)
+    again = known.basis & side > 0
+    estimate, differs = predictor.follow(present, window, history, 0.0 if held_otherwise or again else deviations)
+    aside = 0 if differs or again else side
+    if aside and present is not None:
+        estimate = present
     # What all slows may have a cause that every worker's counters name.
     stands_out = differs or (
-        shared != 1 and before is not None and predictor.follow(before, window, history, JUMP_DEVIATIONS)[1]
+        shared != 1 and before is not None and predictor.follow(before, window, history, deviations)[1]
     )
     after, why = window_closed(
         use,
@@ -195,7 +225,9 @@ def _taken(
     if differs or held_otherwise:
         surprise = None  # what is explained is no noise
     held_otherwise = held_otherwise and jumped
-    return _Taken(window, before, estimate, jumped, surprise, 100 * trend, drifts, use, why, held_otherwise, shared)
+    return _Taken(
+        window, before, estimate, jumped, aside, surprise, 100 * trend, drifts, use, why, held_otherwise, shared
+    )
 
 
 def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Memory, dict[int, tuple[float, float]]]:
@@ -244,7 +276,8 @@ def _after_window(
         time = after_window(time, before or predictor.expected(worker.batch_cost, batch, window.steps), window)
     if taken.held_otherwise:
         time = time._replace(roughness=min(time.roughness, 100 * FIRST))
-    time = counted(time, counters, estimate, rough, JUMPED if taken.jumped else MEASURED, trend=taken.trend)
+    basis = JUMPED if taken.jumped else MEASURED + taken.aside
+    time = counted(time, counters, estimate, rough, basis, trend=taken.trend)
     return worker.measured(time, cost, with_peak(worker.memory_use, counters), cap, taken.use)
 
 

@@ -212,7 +212,7 @@ def _ended_plan(
     estimate = known.step_time.estimate if old_batch > 0 else None
     predictor = predictor_of(job)
     # Steps of two speeds are no measure of the batch's cost; the next plan's show the speed.
-    mixed = estimate is not None and known.step_time.basis == JUMPED
+    mixed = estimate is not None and known.step_time.basis & JUMPED > 0
     cost = known.batch_cost if mixed else predictor.learn(known.batch_cost, old_batch, estimate)
     expected, newest = None, estimate
     if estimate is None and keeps_expected and old_batch > 0:

@@ -2,7 +2,8 @@
 
 Plain exponential smoothing at the papers' weight forgets all but about nine steps, and at a noise of 12 % per
 step it would move batches for ever. So the windows since the plan began are averaged; a window that differs
-by more than noise can explain, a jump, starts the average again.
+by more than noise can explain, a jump, starts the average again. One of which that is not sure is set aside until the
+next one: averaged, it would make noise of the jump, and hide it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from heterotrain_operator.core.prediction.roughness import LONGEST_HISTORY, ROUG
 from heterotrain_operator.core.prediction.step_time import (
     ABSURD_SECONDS,
     EXPECTED,
+    FASTER,
     LEAST_VARIATION,
     NO_LESS,
     NO_MORE,
+    SLOWER,
     Estimate,
 )
 
@@ -28,8 +31,16 @@ JUMP_DEVIATIONS = 5.0
 """Standard errors by which a window must differ to be taken for a change of speed; the error of ten steps is itself
 uncertain, so that four would give a false alarm in 500 windows."""
 
+ASIDE_DEVIATIONS = 3.0
+"""Standard errors by which a window must differ to be set aside till the next one says what it was. Tried: 2.5 to 3.5;
+with less, noise moved more batches, and with more, jumps that noise hides were followed later."""
+
 GREATEST_SPEED_UP = 16.0
 """Times that a worker may be faster after a jump, whatever a window's variance says."""
+
+MOST_VARIABLE = 4.0
+"""Times the others' variance that a window's counts as at most in the variance of a step: a jump within a window would
+else pass for noise, and hide in it from the next window, too. Tried: without a limit."""
 
 LEAST_JUMP_STEPS = 2.0
 """Steps of a window at the new level that make a jump of it: a single one may be a stall. Tried: 2 to 4; with more,
@@ -62,15 +73,32 @@ def follow(
     difference = seconds - mean
     if abs(difference) > JUMP * mean:
         steps, inflation = window.steps, window.inflation
-        # The window's own variance may be that of two levels.
-        slower = max(1.0, seconds / mean) ** 2
-        error = math.sqrt(inflation * older * (slower / steps + 1 / before.steps))
         part = difference**2 / (difference**2 + max(newer - older, 0.0))
-        if abs(difference) > deviations * error and part * steps >= min(LEAST_JUMP_STEPS, steps):
+        if abs(deviation_of(before, window)) > deviations and part * steps >= min(LEAST_JUMP_STEPS, steps):
             level = min(max(mean + difference / part, mean / GREATEST_SPEED_UP), ABSURD_SECONDS)
             variance = min(older * (level / mean) ** 2, steps * level**2)
             return Estimate(level, variance, part * steps, inflation), True
     return _pooled(before, window, newer / older, history), False
+
+
+def side_of(before: Estimate, window: Estimate, deviations: float) -> int:
+    """On which side of the estimate a window is that differs by more than so many standard errors, and may so show
+    another speed: `SLOWER` or `FASTER`; 0 if it does not.
+    """
+    if abs(window.mean_seconds - before.mean_seconds) <= JUMP * before.mean_seconds:
+        return 0
+    deviation = deviation_of(before, window)
+    if abs(deviation) <= deviations:
+        return 0
+    return SLOWER if deviation > 0 else FASTER
+
+
+def deviation_of(before: Estimate, window: Estimate) -> float:
+    """By how many standard errors a window differs from the estimate: of the logarithms of both, by the variance that
+    was known before, for the window's own may be that of two levels.
+    """
+    variance = window.inflation * _noisy(before) * (1 / window.steps + 1 / before.steps)
+    return before.mean_seconds * math.log(window.mean_seconds / before.mean_seconds) / math.sqrt(variance)
 
 
 def expected_at(new_batch: int, old_batch: int) -> int:
@@ -112,5 +140,8 @@ def _pooled(before: Estimate, window: Estimate, ratio: float, history: float) ->
         new *= OUTLIER_RATIO / ratio
     share = new / (old + new)
     difference = window.mean_seconds - mean
-    variance = (1 - share) * (before.variance + share * difference**2) + share * window.variance
+    least = (LEAST_VARIATION * mean) ** 2
+    most = MOST_VARIABLE * (before.variance if before.variance > least else least)
+    own = window.variance if window.variance < most else most
+    variance = (1 - share) * (before.variance + share * difference**2) + share * own
     return Estimate(mean + share * difference, variance, old + new, window.inflation)

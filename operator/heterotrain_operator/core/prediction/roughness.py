@@ -91,6 +91,16 @@ def wandering(persistence: float) -> float:
     return min(max((persistence - MOST_CORRELATED) / (WANDERING - MOST_CORRELATED), 0.0), 1.0)
 
 
+def error_of_averages(persistence: float) -> float:
+    """Standard errors of an average over many windows, as a part of what they would be of windows that have nothing to
+    do with each other: the mean of many that are correlated with those next to them by `c` is `sqrt((1 + c) / (1 - c))`
+    times as uncertain.
+    """
+    correlation = min(max(persistence, 0.0), MOST_CORRELATED)
+    share = wandering(persistence)
+    return (1 - share) * math.sqrt((1 + correlation) / (1 - correlation)) + share * WANDERING_ERROR
+
+
 def history_of(persistence: float) -> float:
     """Windows that an average is over."""
     share = wandering(persistence)
@@ -117,14 +127,8 @@ def persistence_after(known: float, windows: int, surprises: Sequence[float], be
 def roughness_after(
     known: Sequence[float], persistence: float, windows: int, surprises: Sequence[float]
 ) -> list[float]:
-    """Each worker's roughness after one more window of each, and `windows` before it.
-
-    The mean of many windows that are correlated with those next to them by `c` is `sqrt((1 + c) / (1 - c))` times as
-    uncertain as without.
-    """
-    correlation = min(max(persistence, 0.0), MOST_CORRELATED)
-    share = wandering(persistence)
-    factor = (1 - share) * math.sqrt((1 + correlation) / (1 - correlation)) + share * WANDERING_ERROR
+    """Each worker's roughness after one more window of each, and `windows` before it."""
+    factor = error_of_averages(persistence)
     sizes = list(map(abs, surprises))
     common = (1 - OWN) * sum(sizes) / max(len(sizes), 1)
     newest = max(1 / WINDOWS, 1 / (windows + 2))

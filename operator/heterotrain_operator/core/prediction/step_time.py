@@ -32,6 +32,9 @@ MEASURED, EXPECTED, JUMPED = 0, 1, 2
 """What an estimate rests on: windows of the active plan; no window yet, but what the plan before lets expect of this
 one; or windows of the active plan of which the last one showed another speed, and may hold steps of both."""
 
+SLOWER, FASTER = 16, 32
+"""Added where the last window was set aside, since it differed too far to be averaged (`jumps.py`)."""
+
 NO_MORE, NO_LESS = 4, 8
 """Added where it is expected: at a batch that is nearly the one before, and not greater, or not less than that."""
 
