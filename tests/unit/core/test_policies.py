@@ -178,6 +178,17 @@ def test_optimal_lets_no_batch_grow_beyond_four_times_in_one_plan() -> None:
     assert proposal.batches[0] == 256
 
 
+@pytest.mark.parametrize(("variation", "least"), [(0.3, 31), (0.02, 1)])
+def test_optimal_leaves_a_worker_most_of_its_samples_where_its_time_is_not_sure(variation: float, least: int) -> None:
+    """A fit of noisy times said that most of its time is there without samples, too."""
+    line = Line(0.16, 0.001)
+    predictor = replace(PREDICTORS["EMA"], predict=lambda known, batch, estimate: Prediction(line, True))
+    slow = seat(0.26, 100, variation=variation, predictor=predictor)
+    proposal = propose("Optimal", [slow, *[seat(0.1, 100, variation=0.02) for _ in range(3)]])
+    assert proposal.batches is not None
+    assert proposal.batches[0] == least
+
+
 def test_optimal_leaves_a_worker_of_which_nothing_is_known() -> None:
     proposal = propose("Optimal", [seat(0.064, 64), seat(0.256, 64), seat(None, 0, (0, 192))])
     assert proposal.batches is not None

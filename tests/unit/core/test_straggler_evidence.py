@@ -35,6 +35,17 @@ def test_evidence_of_a_suspect_teaches_no_new_healthy_time() -> None:
     assert evidence.spread == HEALTHY.spread
 
 
+def test_worker_whose_windows_vary_much_is_named_within_six_of_twice_the_time() -> None:
+    """Each counted for half of what it showed, and it took eight."""
+    rule, noisy = RULES["ExpectedTime"], HEALTHY._replace(spread=100)
+    evidence = noisy
+    for number in range(6):
+        interval = Interval(10, 100 + 10 * number, 20 + number)
+        readings = [reading(0.2, evidence), *[reading(0.1, noisy) for _ in range(7)]]
+        [evidence, *_] = rule.judge(Stragglers(), interval, readings)
+    assert evidence.named
+
+
 def test_noise_of_a_worker_of_whom_few_windows_are_known_is_at_least_that_of_most() -> None:
     """The first windows of the last one were alike by chance."""
     spreads, windows = (48, 50, 47, 20), (30, 30, 30, 1)

@@ -37,6 +37,10 @@ from heterotrain_operator.core.stragglers.verdict import Grounds
 FALSE_ALARM_CHANCE = 1e-4
 """Chance per job, over all of its workers and its whole run, that noise alone names somebody."""
 
+MOST_DEVIATIONS = 6.0
+"""Standard deviations of its windows that one counts as at most, if they are more than twice the tolerance: a worker
+whose windows vary much is named by much evidence, of which twice the tolerance is little. Tried: without, and 6."""
+
 LEAST_WINDOWS = 3
 """More windows than these must speak against a worker: a single stall of any length names nobody."""
 
@@ -189,7 +193,7 @@ def _with_level(evidence: Evidence, level: float) -> Evidence:
 
 def _summed(evidence: Evidence, said: _Said, level: float, tolerance: float, alarms: float) -> Evidence:
     """The evidence with what one window says, and named or not by that."""
-    middle, greatest = tolerance / 2, 2 * tolerance
+    middle, greatest = tolerance / 2, max(2 * tolerance, MOST_DEVIATIONS * evidence.spread / 1000)
     raw = max(said.pinned, said.own)
     variance = variance_of(evidence)
     if evidence.named:

@@ -42,9 +42,9 @@ noise that lasts a fit may say that fewer samples save next to nothing: workers 
 sample for intervals on end, where half were right. Tried: 0.5 and 0.7; and for all moves a lower share of what does not
 depend on the batch, which followed drifts later."""
 
-UNSURE = 0.05
-"""Relative error of an own time from which on it is not sure. The error of the fit itself tells less: it was a third of
-what the fit was off by."""
+UNSURE = 0.03
+"""Relative error of an own time from which on it is not sure. Tried: 0.02 to 0.05. The error of the fit itself tells
+less: it was a third of what the fit was off by."""
 
 
 def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
