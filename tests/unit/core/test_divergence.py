@@ -45,6 +45,17 @@ def test_split_that_helped_less_than_it_promised_raises_no_doubt(replaced: float
     assert memory.promises.promised_seconds == 0.0
 
 
+@pytest.mark.parametrize(("seconds", "ends"), [(0.42, True), (0.395, True), (0.34, False)])
+def test_way_back_that_regains_next_to_nothing_ends(seconds: float, ends: bool) -> None:
+    """The split took 0.4 s instead of 0.2 s. Half of it was taken back, and should be half as bad: who became slow in
+    the same step is slow at any batches."""
+    promises = Promises(replaced_seconds=0.2, retreated_seconds=0.4, doubt=0.5, missed_promises=1)
+    seat = Seat("w", Group("g", 1), 64, (1, 128), Estimate(seconds, 1e-6, 10))
+    memory, proposal = reviewed(Memory(promises=promises), [seat], Proposal((64,), "moved", saving=0.3))
+    assert (memory.promises == Promises()) is ends
+    assert (proposal.batches is not None) is ends
+
+
 def steps_over_best(policy: str, power: float, noise: float, seed: int, intervals: int = 100) -> list[float]:
     """True step of each interval over that of the best split."""
     scales = {f"job-g{rank}-0": float(scale) for rank, scale in enumerate(SCALES)}

@@ -5,7 +5,7 @@ than the same worker at nearly the same batch when the others wait for it. No li
 would go to and fro for ever. So the step that a split promised is compared with the one that came: a split that made
 the step slower is taken back by halves, and until the doubt has faded a further one must promise to save more than the
 last ones fell short by. One that made it faster, if by less than it promised, raises no doubt. Where the way back makes
-the step no faster, it was not the split: a worker's speed changed just when the batches did, and all doubt ends.
+the step hardly faster, it was not the split: a worker's speed changed just when the batches did, and all doubt ends.
 Otherwise it fades, the slower, the more often promises were missed.
 """
 
@@ -32,6 +32,11 @@ LOSS_DEVIATIONS = 3.0
 """Standard errors by which a step must exceed the one before the split to be taken for slower; fewer than for a new
 split, for the way back leads to what is known."""
 
+LEAST_REGAINED = 0.2
+"""Part of what the split has lost that the way back by half of it regains at least, if the split is what has lost it.
+Tried: 0 to 0.25; with 0, noise that made each step a little shorter than the last led all the way back, by seven plans,
+while a worker that had become slow kept its samples."""
+
 CAUTION = 2.0
 """Times the doubt that a further split must promise to save. Tuned on twelve rows of `hack/bench/simulated.py`: without
 doubt workers that no line describes moved in half of all decisions, with 1 in 8 to 11 of 100, with 2 in 7 to 8."""
@@ -57,7 +62,8 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
 
     A step slower than promised, beyond noise, raises the doubt by the share that it fell short, once. While it is
     slower than the step before that plan, too, half of the move is taken back, and half of the rest: a line search
-    between two splits of which the earlier is known to be better. Where that makes it no faster, nothing is held back.
+    between two splits of which the earlier is known to be better. Where that makes it hardly faster, nothing is held
+    back.
     """
     promises = _faded(memory.promises)
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
@@ -66,7 +72,7 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
         if promises.expected_steps:
             step = measured_step([seat.memory for seat in seats])
             worst = worst._replace(mean_seconds=step, variance=worst.variance * (step / worst.mean_seconds) ** 2)
-        if 0 < promises.retreated_seconds <= worst.mean_seconds:
+        if _regains_nothing(promises, worst.mean_seconds):
             return replace(memory, promises=Promises()), proposal
         promises = _judged(promises, worst, estimates)
         back = _half_way_back(promises, seats, worst)
@@ -132,6 +138,13 @@ def _judged(promises: Promises, worst: Estimate, estimates: Sequence[Estimate]) 
         doubt=1 - (1 - promises.doubt) * (1 - missed),
         missed_promises=min(promises.missed_promises + 1, GREATEST_FAILURES),
     )
+
+
+def _regains_nothing(promises: Promises, seconds: float) -> bool:
+    """Whether the way back has made the step hardly faster than it was before half of the split was taken back."""
+    retreated = promises.retreated_seconds
+    lost = max(retreated - promises.replaced_seconds, 0.0)
+    return retreated > 0 and seconds >= retreated - LEAST_REGAINED * lost
 
 
 def _half_way_back(promises: Promises, seats: Sequence[Seat], worst: Estimate) -> Proposal | None:
