@@ -51,6 +51,7 @@ CASES = (
     "unlike noise 2-30 %",
     "equal workers",
     "jump 2x",
+    "jump 2x, AR(.9) 10 %",
     "drift 2x",
     "common drift 2x",
     "interference 2x",
@@ -97,12 +98,19 @@ def _as_independent(*_: object) -> float:
 
 WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "rollback": (Change("batching.rollback", "reviewed", _as_proposed),),
+    "end of a vain way back": (Change("batching.rollback", "LEAST_REGAINED", 0.0),),
     "noise gate": (Change("prediction.noise", "CAUTION", 1e-9),),
     "least saving": (Change("batching.policies.optimal", "LEAST_SAVING", 0.0),),
     "sure savings": (Change("batching.policies.optimal", "LEAST_SURE_SAVING", 1.0),),
     "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
+    "samples left where times are not sure": (Change("batching.policies.optimal", "LEAST_PART_KEPT", 0.0),),
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
-    "jumps": (Change("prediction.jumps", "JUMP_DEVIATIONS", math.inf),),
+    "jumps": (
+        Change("prediction.jumps", "JUMP_DEVIATIONS", math.inf),
+        Change("prediction.jumps", "ASIDE_DEVIATIONS", math.inf),
+    ),
+    "doubtful windows set aside": (Change("prediction.jumps", "ASIDE_DEVIATIONS", math.inf),),
+    "bound of a window's variance": (Change("prediction.jumps", "MOST_VARIABLE", math.inf),),
     "what workers share": (Change("prediction.shared", "shared_change", _as_independent),),
     "drifts": (Change("prediction.roughness", "TREND", math.inf),),
     "speed by what holds back": (Change("prediction.held_back", "shows_another_speed", _never),),

@@ -8,13 +8,16 @@ Clusters are unequal by design: groups of four speeds, and within a group machin
 each run something happens to one worker, or nothing does, and the verdicts are counted: **wrongly** are the runs in
 which somebody was named without a fault, **late** those in which a fault was not named within 10 control intervals,
 **never** those of them in which it was not named at all, and **intervals** the median and the greatest number of them
-until it was. The exit code is 1 if the operator's rule names a healthy worker, or one that is slowed 2x late.
+until it was. **Moved** are the median, the 95th of a hundred and the greatest number of intervals until its batch was
+smaller by a fifth, named or not. The exit code is 1 if the operator's rule names a healthy worker, or one that is
+slowed 2x late.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -43,6 +46,9 @@ BATCH, LAW = 128, Affine(0.006, 0.0007)
 INTERVAL = 10
 NAMED_WITHIN = 10
 """Intervals within which a worker that is slowed is to be named."""
+
+MOVED_BY = 0.2
+"""Part of its samples by which a worker's batch is smaller once it is taken to follow the fault."""
 
 NICENESS = 10
 
@@ -145,10 +151,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Whether somebody was named without a fault, and the intervals until a fault was named (None: it never was)."""
+    """Whether somebody was named without a fault, and the intervals until a fault was named, and until the worker that
+    has it was left fewer samples by a fifth (None: never).
+    """
 
     wrong: bool
     named_after: float | None
+    moved_after: float | None = None
 
 
 def prepared(setting: Setting) -> tuple[Scenario, Victim]:
@@ -179,11 +188,16 @@ def play(setting: Setting) -> Run:
     [fault] = [case.fault for case in CASES if case.name == setting.case]
     scenario, victim = prepared(setting)
     cluster = SimulatedCluster(scenario)
-    wrong, named_at = False, None
+    wrong, named_at, moved_at, before = False, None, None, 0
 
     def on_round(_: Seen, decision: Decision) -> None:
-        nonlocal wrong, named_at
-        executed = cluster.training.executed
+        nonlocal wrong, named_at, moved_at, before
+        executed, plan = cluster.training.executed, cluster.plan
+        [batch] = [member.batch_size for member in plan.members if member.name == victim.name] if plan else [before]
+        if executed <= victim.begins:
+            before = batch
+        elif moved_at is None and batch < (1 - MOVED_BY) * before:
+            moved_at = executed
         named = {verdict.worker for verdict in decision.stragglers}
         if fault and executed > victim.begins and victim.name in named:
             named_at = executed if named_at is None else named_at
@@ -199,18 +213,22 @@ def play(setting: Setting) -> Run:
         until=lambda _, __: cluster.training.executed >= scenario.steps,
         monotonic=lambda: cluster.now,
     )
-    return Run(wrong, None if named_at is None else (named_at - victim.begins) / INTERVAL)
+    named_after, moved_after = (None if at is None else (at - victim.begins) / INTERVAL for at in (named_at, moved_at))
+    return Run(wrong, named_after, moved_after)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Over the runs of one case, as the module says; `intervals` are those until a fault was named, one by one."""
+    """Over the runs of one case, as the module says; `intervals` are those until a fault was named, and `moved` those
+    until its worker was left fewer samples, one by one; of runs in which neither happened there are none.
+    """
 
     runs: int
     wrong: int
     late: int
     never: int
     intervals: tuple[float, ...]
+    moved: tuple[float, ...]
 
 
 def counted(runs: Iterable[Run], *, fault: bool) -> Counts:
@@ -219,7 +237,8 @@ def counted(runs: Iterable[Run], *, fault: bool) -> Counts:
     named = [run.named_after for run in runs if run.named_after is not None]
     never = len(runs) - len(named) if fault else 0
     late = never + sum(each > NAMED_WITHIN for each in named)
-    return Counts(len(runs), sum(run.wrong for run in runs), late, never, tuple(named))
+    moved = [run.moved_after for run in runs if run.moved_after is not None]
+    return Counts(len(runs), sum(run.wrong for run in runs), late, never, tuple(named), tuple(moved))
 
 
 def row(case: Case, counts: Counts) -> str:
@@ -227,10 +246,12 @@ def row(case: Case, counts: Counts) -> str:
     named = counts.intervals
     delay = f"{statistics.median(named):.1f} / {max(named):.1f}" if named else "-"
     late, never = (str(counts.late), str(counts.never)) if case.fault else ("-", "-")
-    return f"{case.name:30} {counts.runs:6} {counts.wrong:7} {late:>6} {never:>6} {delay:>12}"
+    moved = sorted((*counts.moved, *[math.inf] * (counts.runs - len(counts.moved))))
+    moves = " / ".join(f"{moved[int(part * (counts.runs - 1))]:.1f}" for part in (0.5, 0.95, 1)) if case.fault else "-"
+    return f"{case.name:30} {counts.runs:6} {counts.wrong:7} {late:>6} {never:>6} {delay:>12} {moves:>18}"
 
 
-HEADING = f"{'what happens':30} {'runs':>6} {'wrongly':>7} {'late':>6} {'never':>6} {'intervals':>12}"
+HEADING = f"{'what happens':30} {'runs':>6} {'wrongly':>7} {'late':>6} {'never':>6} {'intervals':>12} {'moved':>18}"
 
 Play = Callable[[Iterable[Setting]], Iterable[Run]]
 
@@ -289,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def document(case: Case, workers: int, noise: str, rule: str, counts: Counts) -> dict[str, object]:
     """A row as JSON."""
-    figures = {name: getattr(counts, name) for name in ("runs", "wrong", "late", "never", "intervals")}
+    figures = {name: getattr(counts, name) for name in ("runs", "wrong", "late", "never", "intervals", "moved")}
     return {"simulated": True, "case": case.name, "workers": workers, "noise": noise, "rule": rule, **figures}
 
 

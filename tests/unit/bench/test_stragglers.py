@@ -6,7 +6,7 @@ import json
 
 import pytest
 import stragglers
-from stragglers import CASES, Run, Setting, counted, play, prepared
+from stragglers import CASES, Run, Setting, counted, play, prepared, row
 
 
 def setting(
@@ -55,6 +55,15 @@ def test_every_case_is_a_scenario_that_its_seed_settles(case: stragglers.Case) -
 def test_faults_are_late_after_ten_intervals_or_if_they_are_never_named() -> None:
     counts = counted([Run(False, 10.0), Run(True, 10.1), Run(False, None)], fault=True)
     assert (counts.runs, counts.wrong, counts.late, counts.never) == (3, 1, 2, 1)
+
+
+def test_a_worker_that_becomes_slow_is_left_fewer_samples_and_the_row_says_when() -> None:
+    run = play(setting("slowed 2x", steps=500))
+    assert run.moved_after is not None
+    assert run.moved_after <= 3
+    [case] = [case for case in CASES if case.name == "slowed 2x"]
+    runs = [run, Run(False, 10.0)]
+    assert row(case, counted(runs, fault=True)).endswith(f"{run.moved_after:.1f} / {run.moved_after:.1f} / inf")
 
 
 def test_rows_are_the_same_however_many_processes_play(capsys: pytest.CaptureFixture[str]) -> None:
