@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import NormalDist
 
 import pytest
 
@@ -11,7 +12,7 @@ from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.causes import window_closed
-from heterotrain_operator.core.prediction.jumps import expected_at, follow, is_another_speed
+from heterotrain_operator.core.prediction.jumps import IN_DOUBT, caution_of, expected_at, follow, is_another_speed
 from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse
 from heterotrain_operator.core.prediction.roughness import TREND, trend_after
 from heterotrain_operator.core.prediction.step_time import JUMPED, MEASURED, SLOWER, Estimate, StepTime
@@ -77,6 +78,14 @@ def test_window_of_another_speed_shows_it_whichever_way_it_went(ratio: float) ->
     after, jumped = follow(before, window)
     assert jumped
     assert after.mean_seconds == pytest.approx(window.mean_seconds, rel=0.5)
+
+
+def test_windows_of_many_workers_must_differ_more_for_by_chance_some_always_do() -> None:
+    assert caution_of(3) == caution_of(32) == 1
+    assert 1 < caution_of(100) < caution_of(512) < caution_of(10_000) < 2
+    for workers in (64, 512, 10_000):
+        chance = workers * NormalDist().cdf(-IN_DOUBT * caution_of(workers))
+        assert chance == pytest.approx(32 * NormalDist().cdf(-IN_DOUBT))
 
 
 def test_single_window_that_differs_moves_nothing() -> None:

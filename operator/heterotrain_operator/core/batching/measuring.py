@@ -20,6 +20,7 @@ from heterotrain_operator.core.prediction.held_back import held_back, remembered
 from heterotrain_operator.core.prediction.jumps import (
     ASIDE_DEVIATIONS,
     JUMP_DEVIATIONS,
+    caution_of,
     is_another_speed,
     side_of,
     surprise_of,
@@ -89,8 +90,8 @@ def measured(
     jumped.
     """
     persistence = memory.roughness.persistence
-    # Roughness is that of long averages, and one window is less uncertain.
-    excess = max(error_of_averages(persistence), 1.0)
+    # Roughness is that of long averages, and one window is less uncertain; but of many workers one may differ far.
+    excess = max(error_of_averages(persistence), 1.0) / caution_of(len(plan.members))
     known, history = memory.workers, history_of(persistence)
     predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
     found = [
