@@ -55,7 +55,7 @@ class World:
         self.fixed, self.per_sample = fixed, per_sample
         self.random = random.Random(seed)
         noises = {name: WorkerModel(noise=Independent(variation)) for name, variation in (noise_of or {}).items()}
-        other = WorkerModel(noise=Independent(noise) if isinstance(noise, float) else noise)
+        other = WorkerModel(noise=Independent(noise) if isinstance(noise, int | float) else noise)
         self.cluster = SimulatedCluster(Scenario(job, noises, other_workers=other, timing=AT_ONCE, seed=seed))
         self.memory = Memory.initial()
         self.decisions: list[Decision] = []

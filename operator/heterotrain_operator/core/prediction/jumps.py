@@ -156,8 +156,7 @@ def _pooled(before: Estimate, window: Estimate, ratio: float, history: float) ->
         new *= OUTLIER_RATIO / ratio
     share = new / (old + new)
     difference = window.mean_seconds - mean
-    least = (LEAST_VARIATION * mean) ** 2
-    most = MOST_VARIABLE * (before.variance if before.variance > least else least)
+    most = MOST_VARIABLE * _noisy(before)
     own = window.variance if window.variance < most else most
     variance = (1 - share) * (before.variance + share * difference**2) + share * own
     return Estimate(mean + share * difference, variance, old + new, window.inflation)
