@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from heterotrain_operator.core.model import Stragglers
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.waterfill import Line
@@ -10,10 +12,12 @@ from heterotrain_operator.core.stragglers.rule import Interval, Reading
 from heterotrain_operator.core.stragglers.rules import RULES
 from unit.core.stragglers import HEALTHY
 
+LINE = Line(0.01, 0.003)
 
-def reading(seconds: float, evidence: Evidence, *, pinned: bool = False) -> Reading:
+
+def reading(seconds: float, evidence: Evidence, *, batch: int = 32, pinned: bool = False) -> Reading:
     window = Estimate(seconds, (0.05 * seconds) ** 2, 10)
-    return Reading("a", "cpu", 32, window, lambda: Line(0.01, 0.003), pinned, evidence)
+    return Reading("a", "cpu", batch, window, lambda: LINE, pinned, evidence)
 
 
 def test_evidence_is_the_sum_of_what_windows_say_and_fades_without_more() -> None:
@@ -33,6 +37,20 @@ def test_evidence_of_a_suspect_teaches_no_new_healthy_time() -> None:
     assert evidence.named
     assert evidence.healthy_seconds == HEALTHY.healthy_seconds
     assert evidence.spread == HEALTHY.spread
+
+
+def test_window_of_another_batch_teaches_what_it_says_of_the_batch_that_the_healthy_time_is_of() -> None:
+    """Where a little speaks against a worker its healthy time stays that of the batch before. The seconds of a smaller
+    batch were averaged into it, and a healthy worker was named under noise that lasts.
+    """
+    little = HEALTHY._replace(evidence=20, healthy_batch=32, healthy_windows=2)
+    as_expected = HEALTHY.healthy_seconds * LINE.at(16) / LINE.at(32)
+    steady = [reading(0.1, HEALTHY)] * 3
+    [after, *_] = RULES["ExpectedTime"].judge(
+        Stragglers(), Interval(10, 100, 20), [reading(as_expected, little, batch=16), *steady]
+    )
+    assert (after.healthy_batch, after.healthy_windows) == (32, 3)
+    assert after.healthy_seconds == pytest.approx(HEALTHY.healthy_seconds, rel=1e-3)
 
 
 def test_worker_whose_windows_vary_much_is_named_within_six_of_twice_the_time() -> None:

@@ -229,7 +229,8 @@ def learned(
         return evidence if spread == evidence.spread else evidence._replace(spread=spread)
     if shift < -MOVED:
         known //= 2  # it has never been so fast: what was taken for healthy may not have been
-    seconds = (known * evidence.healthy_seconds + seconds) / (known + 1)
+    # At another batch than the healthy time is of, where it was kept for what speaks against it, the shift says it.
+    seconds = (known + math.exp(shift)) / (known + 1) * evidence.healthy_seconds
     windows = known + 1 if known < HEALTHY_WINDOWS else HEALTHY_WINDOWS
     return made((seconds, evidence.healthy_batch, windows, spread, *evidence[4:]))
 
