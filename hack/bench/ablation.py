@@ -122,8 +122,14 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
     "pinned cost": (Change("batching.measuring", "PINNED_WINDOWS", math.inf),),
     "outliers": (Change("prediction.jumps", "OUTLIER_RATIO", 1e9),),
-    "prior of the fixed share": (Change("prediction.affine", "PRIOR_SHARE", 10.0),),
-    "greatest fixed share": (Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),),
+    "prior of the fixed share": (
+        Change("prediction.affine", "PRIOR_SHARE", 10.0),
+        Change("prediction.affine", "PRIOR_WEIGHT", 1 / 10.0**2),
+    ),
+    "greatest fixed share": (
+        Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),
+        Change("prediction.affine", "MOST_OVERHEAD", (1 - 1e-9) / 1e-9),
+    ),
     "error of the model": (Change("prediction.affine", "MODEL_ERROR", 1e-9),),
     "least span": (Change("prediction.affine", "LEAST_SPAN", 1e-9),),
     "forgetting": (Change("prediction.affine", "FORGETTING", 1.0),),

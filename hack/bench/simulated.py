@@ -19,7 +19,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -173,17 +173,16 @@ def rows_of(known: Sequence[Case], options: argparse.Namespace) -> list[tuple[Ca
     ]
 
 
-def measure(keys: Sequence[tuple[Case, int, str]], seeds: int, processes: int) -> list[Row]:
-    """All these rows; progress goes to standard error."""
+def measure(keys: Sequence[tuple[Case, int, str]], seeds: int, processes: int) -> Iterator[Row]:
+    """All these rows, each as soon as it is known; progress goes to standard error."""
     work = [(case.name, case.intervals, count, policy, seed) for case, count, policy in keys for seed in range(seeds)]
-    rows = []
     with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(NICENESS,)) as pool:
         runs = iter(pool.map(one, work, chunksize=max(1, seeds // 2)))
         for number, (case, count, policy) in enumerate(keys, 1):
-            rows.append(row_of(case, count, policy, [next(runs) for _ in range(seeds)]))
+            row = row_of(case, count, policy, [next(runs) for _ in range(seeds)])
             print(f"\r{number} of {len(keys)} rows", end="", file=sys.stderr, flush=True)
+            yield row
     print(file=sys.stderr)
-    return rows
 
 
 def lines_of(rows: Sequence[Row]) -> Iterable[str]:
@@ -212,7 +211,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="runs of each row (10)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object there, too")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the JSON object there, too; what is known of it before the end goes to a .part",
+    )
     options = parser.parse_args(arguments)
     options.workers = options.workers or (QUICK_WORKERS if options.quick else WORKERS)
     options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
@@ -227,20 +231,17 @@ def main(arguments: Sequence[str]) -> int:
     """Run, print, and say which goals are missed."""
     options = parse(arguments)
     known = [by_name()[name] for name in options.case] if options.case else list(quick() if options.quick else cases())
-    rows = measure(rows_of(known, options), options.seeds, options.processes)
+    rows: list[Row] = []
+    for row in measure(rows_of(known, options), options.seeds, options.processes):
+        rows.append(row)
+        if options.out is not None:  # many rows take an hour, of which an interruption would leave nothing
+            write(options.out.with_suffix(".part"), document_of(rows, goals_of(known, rows), options.seeds))
     goals = goals_of(known, rows)
     missed = [goal for goal in goals if not goal.reached]
-    document = {
-        "benchmark": "simulated",
-        "seeds": options.seeds,
-        "rows": [asdict(row) for row in rows],
-        "goals": [asdict(goal) for goal in goals],
-    }
-    # JSON knows no infinity: a move that never came has no number of steps.
-    text = json.dumps(_finite(document), indent=1)
+    text = document_of(rows, goals, options.seeds)
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n", encoding="utf-8")
+        write(options.out, text)
+        options.out.with_suffix(".part").unlink(missing_ok=True)
     if options.json:
         print(text)
     else:
@@ -249,6 +250,23 @@ def main(arguments: Sequence[str]) -> int:
             print(f"missed: {goal.case}, {goal.workers} workers: {goal.text}, found {goal.found:.3f}")
         print(f"{len(goals) - len(missed)} of {len(goals)} goals reached, all of it simulated")
     return 1 if missed else 0
+
+
+def document_of(rows: Sequence[Row], goals: Sequence[Goal], seeds: int) -> str:
+    """The rows and goals as JSON, which knows no infinity: a move that never came has no number of steps."""
+    document = {
+        "benchmark": "simulated",
+        "seeds": seeds,
+        "rows": [asdict(row) for row in rows],
+        "goals": [asdict(goal) for goal in goals],
+    }
+    return json.dumps(_finite(document), indent=1)
+
+
+def write(path: Path, text: str) -> None:
+    """The text as a file, in a folder that need not be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _finite(value: object) -> object:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +146,22 @@ def test_a_missed_goal_is_an_exit_code_and_a_line(tmp_path: Path, capsys: pytest
     page = table.rendered(table.read([file]), "simulated")
     assert "| four times slower |" in page
     assert "Simulated, 1 seeds each" in page
+
+
+def test_what_was_measured_outlives_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    measured = simulated.measure
+
+    def interrupted(*arguments: Any) -> Iterator[Row]:
+        yield next(measured(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulated, "measure", interrupted)
+    words = ["--case", "equal workers", "--workers", "3", "--seeds", "1", "--processes", "1"]
+    with pytest.raises(KeyboardInterrupt):
+        simulated.main([*words, "--policy", "Uniform", "--policy", "Optimal", "--out", str(tmp_path / "table.json")])
+    [row] = json.loads((tmp_path / "table.part").read_text())["rows"]
+    assert row["policy"] == "Uniform"
+    assert not (tmp_path / "table.json").exists()
 
 
 def test_a_run_depends_on_its_seed_alone():
