@@ -209,13 +209,13 @@ def learned(
     """
     known = evidence.healthy_windows
     suspected = bool(evidence.named or evidence.evidence) and _suspected(evidence, tolerance)
-    seconds = window.mean_seconds * math.exp(-joined) if joined else window.mean_seconds
     if known == 0 or shift is None:
         if suspected or weight < 1:  # of few steps, neither mean nor variation says much
             return evidence
         # What windows vary by beyond what their steps say is assumed where it is not known yet.
         unknown = max(INFLATION / window.inflation, 1.0)
         spread = evidence.spread or thousandths(max(math.sqrt(unknown) * window.relative_error, LEAST_SPREAD))
+        seconds = window.mean_seconds * math.exp(-joined)
         return evidence._replace(healthy_seconds=seconds, healthy_batch=batch, healthy_windows=1, spread=spread)
     shift, spread = shift - joined, evidence.spread
     if shift < 0:
