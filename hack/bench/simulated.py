@@ -231,19 +231,19 @@ def main(arguments: Sequence[str]) -> int:
     """Run, print, and say which goals are missed."""
     options = parse(arguments)
     known = [by_name()[name] for name in options.case] if options.case else list(quick() if options.quick else cases())
+    part: Path | None = options.out and options.out.with_suffix(".part")
     rows: list[Row] = []
     for row in measure(rows_of(known, options), options.seeds, options.processes):
         rows.append(row)
-        if options.out is not None:  # many rows take an hour, of which an interruption would leave nothing
-            write(options.out.with_suffix(".part"), document_of(rows, goals_of(known, rows), options.seeds))
+        if part is not None:  # many rows take an hour, of which an interruption would leave nothing
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(document_of(rows, goals_of(known, rows), options.seeds) + "\n", encoding="utf-8")
+    if part is not None:
+        part.replace(options.out)
     goals = goals_of(known, rows)
     missed = [goal for goal in goals if not goal.reached]
-    text = document_of(rows, goals, options.seeds)
-    if options.out is not None:
-        write(options.out, text)
-        options.out.with_suffix(".part").unlink(missing_ok=True)
     if options.json:
-        print(text)
+        print(document_of(rows, goals, options.seeds))
     else:
         print(*lines_of(rows), "", sep="\n")
         for goal in missed:
@@ -261,12 +261,6 @@ def document_of(rows: Sequence[Row], goals: Sequence[Goal], seeds: int) -> str:
         "goals": [asdict(goal) for goal in goals],
     }
     return json.dumps(_finite(document), indent=1)
-
-
-def write(path: Path, text: str) -> None:
-    """The text as a file, in a folder that need not be there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _finite(value: object) -> object:
