@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, Columns, checked, columns_of, cut, decoded, maker
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import EXPECTED, Estimate, StepTime, rounded_times
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
@@ -51,14 +52,14 @@ class WorkerMemory(NamedTuple):
 
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
     (`memory_model.py`), what it used of the CPU (`resource_use.py`), the batch at which its throughput fell
-    (`throughput_cap.py`), by how much its steps vary (`variation.py`), whether it is slow by fault
-    (`stragglers/evidence.py`) and the fewest samples that its model trains well with (`least_batch.py`). Of single
-    numbers: its batch before the active plan (`batching/rollback.py`), what its policy noted
-    (`batching/policies/profile.py`, `omnilearn.py`), since when its metrics cannot be read (`lifecycle/progress.py`),
-    where it runs (`lifecycle/prior.py`), and whether decisions leave it out (`batching/quorum.py`): `UNUSABLE`,
-    `UNREADABLE`, or below these how many windows in a row could not be used; for how many decisions it has had no
-    samples, and how often it was tried again (`batching/retries.py`); and how many ends of workers that had its place
-    counted (`lifecycle/refill.py`).
+    (`throughput_cap.py`), by how much its steps vary (`variation.py`), how often it became slow again (`relapses.py`),
+    whether it is slow by fault (`stragglers/evidence.py`) and the fewest samples that its model trains well with
+    (`least_batch.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`), what its policy
+    noted (`batching/policies/profile.py`, `omnilearn.py`), since when its metrics cannot be read
+    (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
+    (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
+    how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`); and how many
+    ends of workers that had its place counted (`lifecycle/refill.py`).
 
     `key` is `key_of` its UID; a version that did not know keys leaves it empty, and its rows are those of the plan's
     members by rank. All of this is a named tuple, for one is built for every worker at every decision, and a frozen
@@ -82,6 +83,7 @@ class WorkerMemory(NamedTuple):
     retries: Annotated[int, Column(33)] = 0
     variation: Variation = Variation()
     failures: Annotated[int, Column(54)] = 0
+    relapses: Relapses = Relapses()
 
     def unmeasured(self, expected: Estimate | None = None, basis: int = EXPECTED) -> WorkerMemory:
         """The same worker at the start of another plan: counters begin again, and the estimate with what is `expected`;
@@ -165,6 +167,7 @@ def rounded_workers(workers: Sequence[WorkerMemory], before: Sequence[WorkerMemo
 def _rounded(worker: WorkerMemory, before: WorkerMemory, step_time: StepTime) -> WorkerMemory:
     """The same of one worker whose own time is rounded already."""
     cost, cap, evidence, silent = worker.batch_cost, worker.throughput_cap, worker.evidence, worker.silent_since
+    relapses = worker.relapses
     return _worker(
         (
             step_time,
@@ -175,7 +178,8 @@ def _rounded(worker: WorkerMemory, before: WorkerMemory, step_time: StepTime) ->
             evidence if evidence is before.evidence else evidence.rounded(before.evidence),
             worker.noted,
             cut(silent, BASELINE_DIGITS) if silent else silent,
-            *worker[8:],
+            *worker[8:-1],
+            relapses if relapses is before.relapses else relapses.rounded(),
         )
     )
 
@@ -220,6 +224,7 @@ _VALUES: dict[str, tuple[type[Any], Columns]] = {
         ("throughput_cap", ThroughputCap),
         ("resource_use", ResourceUse),
         ("variation", Variation),
+        ("relapses", Relapses),
         ("evidence", Evidence),
     )
 }

@@ -21,6 +21,7 @@ from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.memory.start import Start
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
@@ -59,6 +60,7 @@ WORKER = any_of(
     resource_use=any_of(ResourceUse),
     variation=any_of(Variation),
     evidence=any_of(Evidence),
+    relapses=any_of(Relapses),
     key=KEY,
 )
 COLUMNS = 1 + max(

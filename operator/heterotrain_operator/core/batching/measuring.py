@@ -26,6 +26,7 @@ from heterotrain_operator.core.prediction.jumps import (
     surprise_of,
 )
 from heterotrain_operator.core.prediction.memory_limit import with_peak
+from heterotrain_operator.core.prediction.relapses import LASTS, TURN
 from heterotrain_operator.core.prediction.resource_use import ResourceUse, spent_in, uncounted
 from heterotrain_operator.core.prediction.roughness import (
     DRIFT_HISTORY,
@@ -82,6 +83,13 @@ class _Taken(NamedTuple):
     held_otherwise: bool
     shared: float
 
+    @property
+    def turn(self) -> float:
+        """By what factor its steps take longer since its speed jumped; 1 where it did not."""
+        if not self.jumped or self.before is None:
+            return 1.0
+        return self.estimate.mean_seconds / self.before.mean_seconds
+
 
 def measured(
     job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory, *, early: bool
@@ -120,11 +128,21 @@ def measured(
     first = any(each is not None and worker.step_time.is_expected for worker, each in zip(known, taken, strict=True))
     if shared != 1 and not first:  # what a plan's first windows share, the plan may have made
         memory = replace(memory, promises=memory.promises.scaled(shared))
+    turned = sum([each is not None and each.turn >= TURN for each in taken])
     workers: list[WorkerMemory] = []
     remarks: list[str] = []
     for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
         if each is not None and counters is not None:
-            workers.append(_after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank)))
+            after = _after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank))
+            if each.turn >= TURN:
+                relapses = after.relapses.turned(each.estimate.mean_seconds, member.batch_size, turned)
+                after = after._replace(relapses=relapses)
+            elif after.relapses.together:
+                slow = after.relapses.slow_at(predictor, after.batch_cost, member.batch_size, each.window)
+                lasts = 0 < LASTS * slow <= each.window.mean_seconds
+                relapses = after.relapses.confirmed(lasts=lasts, step=counters.step, interval=job.interval)
+                after = after._replace(relapses=relapses)
+            workers.append(after)
             if (each.jumped or each.why) and each.before is not None:
                 was, now = duration(each.before.mean_seconds), duration(each.window.mean_seconds)
                 remarks.append(f"{member.name} went from {was} to {now}{each.why and f': {each.why}'}")

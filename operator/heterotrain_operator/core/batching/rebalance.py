@@ -16,6 +16,7 @@ from heterotrain_operator.core.batching.measuring import measured
 from heterotrain_operator.core.batching.patience import evidence_of, with_patience
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
+from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed
 from heterotrain_operator.core.facts import listed
@@ -74,7 +75,11 @@ def _decided(
         reason = "; ".join([f"batches stay: {too_few}", *remarks])
         return Adjustment(None, reason, memory, events=found, seats=seats)
     policy = POLICIES.get(job.policy)
-    likely = as_likely(seats) if policy is not None and policy.weighs_noise else seats
+    likely: Sequence[Seat] = seats
+    wary_of: tuple[str, ...] = ()
+    if policy is not None and policy.weighs_noise:
+        step = max((each.step for each in metrics if each is not None), default=0)
+        likely, wary_of = as_wary(as_likely(seats), step, job.interval)
     proposal = ask_policy(job, likely, memory.batching.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
@@ -85,6 +90,8 @@ def _decided(
     memory, proposal = reviewed(memory, seats, proposal)
     if proposal.batches is not None:
         memory = replace(memory, batching=replace(memory.batching, rested_on=evidence))
+    if wary_of:
+        remarks.append(f"{listed(wary_of)} counted as slow as they often become")
     batches = proposal.batches if proposal.batches != plan.batch_sizes else None
     again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(
