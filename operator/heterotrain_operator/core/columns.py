@@ -17,8 +17,8 @@ V = TypeVar("V")
 Columns = tuple[tuple[int, str, Any], ...]
 
 SIGNIFICANT_DIGITS = 6
-"""Kept of every number of a worker: far below any measurement's noise, and 250 bytes hold a worker then. The slope of a
-line through batches 4 % apart, the closest that are fitted, is exact to a thousandth with them."""
+"""Kept of every number of a worker: far below any measurement's noise, and 250 bytes hold a worker then, 280 one that
+relapses. The slope of a line through batches 4 % apart, the closest that are fitted, is exact to a thousandth."""
 
 COARSE_DIGITS = 3
 """Kept of numbers that are rough estimates themselves."""

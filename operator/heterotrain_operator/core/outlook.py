@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import aligned
-from heterotrain_operator.core.batching.asking import ask_policy, seats_of
+from heterotrain_operator.core.batching.asking import ask_policy, likely_seats, seats_of
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.batching.repair import repaired
@@ -87,7 +87,10 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     windows = [None] * len(workers)
     seats = seats_of(job, plan, workers, windows)
     repair = repaired(job, plan, memory.workers)
-    proposal = Proposal(*repair) if repair is not None else ask_policy(job, seats, memory.batching.stage)
+    likely, as_slow = likely_seats(job, seats, memory)
+    proposal = Proposal(*repair) if repair is not None else ask_policy(job, likely, memory.batching.stage)
+    if as_slow and repair is None:
+        proposal = replace(proposal, reason=f"{proposal.reason}; {as_slow}")
     predictions = [seat.prediction for seat in seats]
     lines = [None if prediction is None else prediction.line for prediction in predictions]
     best, ceiling, why_not = _ceiling(plan, seats, lines)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from heterotrain_operator.clusters.simulated.laws import Affine
 from heterotrain_operator.clusters.simulated.noise import Independent
 from heterotrain_operator.clusters.simulated.scenario import Scenario, WorkerModel
-from heterotrain_operator.core.batching import rebalance
+from heterotrain_operator.core.batching import asking
 from heterotrain_operator.core.batching.likeness import LEAST_WORKERS, as_likely
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Group, Job
@@ -112,7 +112,7 @@ def test_many_workers_of_one_kind_settle_with_fewer_plans(monkeypatch: pytest.Mo
         return simulate(Scenario(job, models, seed=seed, intervals=40), own_seconds=False)
 
     likely = [played(seed) for seed in range(4)]
-    monkeypatch.setattr(rebalance, "as_likely", lambda seats: seats)
+    monkeypatch.setattr(asking, "as_likely", lambda seats: seats)
     measured = [played(seed) for seed in range(4)]
     assert sum(len(each.adjustments) for each in likely) < 0.7 * sum(len(each.adjustments) for each in measured)
     assert fmean(each.ratio for each in likely) < fmean(each.ratio for each in measured)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.bounds import bounds_in_passes
+from heterotrain_operator.core.batching.likeness import as_likely
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
+from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
 
@@ -28,6 +31,17 @@ def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
         return policy.propose(job, seats, stage)
     except ValueError as error:
         return Proposal(None, f"batches stay: {error}")
+
+
+def likely_seats(job: Job, seats: Sequence[Seat], memory: Memory) -> tuple[Sequence[Seat], str]:
+    """The seats with what their workers' own times likely are, for a policy that weighs noise; and who of them is taken
+    to be slow, in words.
+    """
+    policy = POLICIES.get(job.policy)
+    if policy is None or not policy.weighs_noise:
+        return seats, ""
+    likely, names = as_wary(as_likely(seats), memory.progress.progress_step, job.interval)
+    return likely, f"{listed(names)} counted as slow as they often become" if names else ""
 
 
 def seats_of(

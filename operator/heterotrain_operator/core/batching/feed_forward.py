@@ -9,7 +9,8 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import newly_bounded
-from heterotrain_operator.core.batching.policies import POLICIES
+from heterotrain_operator.core.batching.policies import POLICIES, Seat
+from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import groups_on_cpu
 from heterotrain_operator.core.memory.promises import Promises
@@ -68,7 +69,10 @@ def _by_prediction(
         if estimate is None and member.batch_size > 0 and fed.left_out < LEFT_OUT:
             return None
         expected.append(fed if estimate is None else fed._replace(step_time=fed.step_time.with_estimate(estimate)))
-    proposal = ask_policy(job, seats_of(job, plan, expected, (None,) * len(plan.members)), memory.batching.stage)
+    seats: Sequence[Seat] = seats_of(job, plan, expected, (None,) * len(plan.members))
+    if policy.weighs_noise:
+        seats, _ = as_wary(seats, memory.progress.progress_step, job.interval)
+    proposal = ask_policy(job, seats, memory.batching.stage)
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
     found = tuple(newly_bounded(job, plan, remembered, workers))

@@ -135,13 +135,10 @@ def measured(
         if each is not None and counters is not None:
             after = _after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank))
             if each.turn >= TURN:
-                relapses = after.relapses.turned(each.estimate.mean_seconds, member.batch_size, turned)
-                after = after._replace(relapses=relapses)
+                after = after._replace(relapses=after.relapses._replace(together=turned))
             elif after.relapses.together:
-                slow = after.relapses.slow_at(predictor, after.batch_cost, member.batch_size, each.window)
-                lasts = 0 < LASTS * slow <= each.window.mean_seconds
-                relapses = after.relapses.confirmed(lasts=lasts, step=counters.step, interval=job.interval)
-                after = after._replace(relapses=relapses)
+                step, interval = memory.progress.progress_step, job.interval
+                after = _after_turn(predictor, member.batch_size, after, each, step=step, interval=interval)
             workers.append(after)
             if (each.jumped or each.why) and each.before is not None:
                 was, now = duration(each.before.mean_seconds), duration(each.window.mean_seconds)
@@ -298,6 +295,18 @@ def _after_window(
     basis = JUMPED if taken.jumped else MEASURED + taken.aside
     time = counted(time, counters, estimate, rough, basis, trend=taken.trend)
     return worker.measured(time, cost, with_peak(worker.memory_use, counters), cap, taken.use)
+
+
+def _after_turn(
+    predictor: Predictor, batch: int, worker: WorkerMemory, taken: _Taken, *, step: int, interval: int
+) -> WorkerMemory:
+    """A worker that had turned slow in the window before this one, which shows whether that lasts."""
+    known, before = worker.relapses, taken.before
+    if before is None or taken.window.mean_seconds < LASTS * before.mean_seconds:
+        return worker._replace(relapses=known._replace(together=0))
+    slow_seconds = known.slow_at(predictor, worker.batch_cost, batch, taken.estimate)
+    lasted = known.lasted(taken.estimate, batch, slow_seconds, step=max(step, 0), interval=interval)
+    return worker._replace(relapses=lasted)
 
 
 def _without_window(counters: WorkerMetrics, worker: WorkerMemory) -> WorkerMemory:

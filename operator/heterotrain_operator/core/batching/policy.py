@@ -23,7 +23,8 @@ class Seat(NamedTuple):
     samples); `window` that of the newest interval alone. One that is `held` is not read, or of no use: it keeps its
     batch, its bounds leave it no other, and it has no estimate. It exports `smoothed_seconds`, the moving average of
     its own time since the active plan began, and trains in this `epoch`. `smaller_steps` are the samples and own
-    seconds of the plan's steps that had fewer.
+    seconds of the plan's steps that had fewer. One that is taken `as_slow` is fast now; its estimate is that of when it
+    is slow, as it often becomes (`relapses.py`).
     """
 
     name: str
@@ -38,6 +39,7 @@ class Seat(NamedTuple):
     smoothed_seconds: float | None = None
     epoch: int = 0
     smaller_steps: tuple[tuple[int, float], ...] = ()
+    as_slow: bool = False
 
     @property
     def prediction(self) -> Prediction | None:

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
-from heterotrain_operator.core.batching.asking import ask_policy, seats_of
+from heterotrain_operator.core.batching.asking import ask_policy, likely_seats, seats_of
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
 from heterotrain_operator.core.batching.early import is_due
-from heterotrain_operator.core.batching.likeness import as_likely
 from heterotrain_operator.core.batching.measuring import measured
 from heterotrain_operator.core.batching.patience import evidence_of, with_patience
-from heterotrain_operator.core.batching.policies import POLICIES, Seat
+from heterotrain_operator.core.batching.policies import Seat
+from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.quorum import awaited, judged, no_quorum, steps_by_rank, with_late
-from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed
 from heterotrain_operator.core.facts import listed
@@ -74,12 +73,7 @@ def _decided(
     if too_few := no_quorum(plan, taking_part):
         reason = "; ".join([f"batches stay: {too_few}", *remarks])
         return Adjustment(None, reason, memory, events=found, seats=seats)
-    policy = POLICIES.get(job.policy)
-    likely: Sequence[Seat] = seats
-    wary_of: tuple[str, ...] = ()
-    if policy is not None and policy.weighs_noise:
-        step = max((each.step for each in metrics if each is not None), default=0)
-        likely, wary_of = as_wary(as_likely(seats), step, job.interval)
+    likely, as_slow = likely_seats(job, seats, memory)
     proposal = ask_policy(job, likely, memory.batching.stage)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
@@ -90,8 +84,8 @@ def _decided(
     memory, proposal = reviewed(memory, seats, proposal)
     if proposal.batches is not None:
         memory = replace(memory, batching=replace(memory.batching, rested_on=evidence))
-    if wary_of:
-        remarks.append(f"{listed(wary_of)} counted as slow as they often become")
+    if as_slow:
+        remarks.append(as_slow)
     batches = proposal.batches if proposal.batches != plan.batch_sizes else None
     again = batches is None and not job.dry_run and (proposal.at_once or _fit_at_once(job, plan, memory))
     return Adjustment(
@@ -101,7 +95,7 @@ def _decided(
         at_once=proposal.at_once if again else (),
         decided=True,
         stage=proposal.stage,
-        promise=proposal.promise,
+        promise=_kept(proposal.promise) if as_slow else proposal.promise,
         # What a worker took before it had no samples may be long past: the next windows show its speed.
         predicted=tuple(
             seat.batch == 0 < batch for seat, batch in zip(seats, batches or plan.batch_sizes, strict=True)
@@ -109,6 +103,13 @@ def _decided(
         events=found,
         seats=seats,
     )
+
+
+def _kept(promise: Promise | None) -> Promise | None:
+    """What a split promises in which workers count as slow that are fast now: nothing, for its step is longer than the
+    one before as long as nobody turns slow. A way back to the batches before is no such split.
+    """
+    return promise if promise is not None and promise.goes_back else None
 
 
 def _is_urgent(job: Job, seats: Sequence[Seat]) -> bool:

@@ -12,18 +12,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Seat
+from heterotrain_operator.core.prediction.relapses import LEAST_TURNS, intervals_counted
 
-LEAST_FACTOR = 1.1
-"""Times longer that a step must take when the worker is slow, or it is slow now."""
+LEAST_DELAY = 0.1
+"""Part of the step by which a worker that turns slow must delay it, or it is slow now, or need not be looked at."""
+
+LEAST_TURNS_TOGETHER = 2.0
+"""Turns of all workers in the last intervals before anybody counts as slow: one may be the last."""
 
 
 class _Fast(NamedTuple):
-    """A worker that is fast now: its place, by how many times longer its steps take when it is slow, and the samples
-    per second that it is left without if it counts as slow.
+    """A worker that is fast now: its place, by how many times longer its steps take when it is slow, by what part that
+    delays a balanced step, and the samples per second that it is left without if it counts as slow.
     """
 
     place: int
     factor: float
+    delay: float
     lost: float
 
 
@@ -31,28 +36,39 @@ def as_wary(seats: Sequence[Seat], step: int, interval: int) -> tuple[Sequence[S
     """The seats with the estimates of workers at the slow speed that they have had before, where it costs less to leave
     them there than to follow them; and their names. `step` is the committed one, `interval` the control interval.
     """
+    if not any(seat.memory.relapses.turns for seat in seats):
+        return seats, ()
+    step = max(step, 0)
+    measured = [
+        (place, seat, estimate, seat.memory.relapses.recent(step, interval))
+        for place, seat in enumerate(seats)
+        if (estimate := seat.estimate) is not None and seat.batch > 0
+    ]
+    turns = math.fsum([recent for *_, recent in measured if recent >= LEAST_TURNS])
+    if turns < LEAST_TURNS_TOGETHER:
+        return seats, ()
+    whole = math.fsum([seat.batch / estimate.mean_seconds for _, seat, estimate, _ in measured])
+    even = sum([seat.batch for _, seat, *_ in measured]) / whole  # seconds, if each had samples by its speed
     fast: list[_Fast] = []
-    turns = whole = 0.0
-    for place, seat in enumerate(seats):
-        estimate, relapses = seat.estimate, seat.memory.relapses
-        if estimate is None or seat.batch <= 0:
+    for place, seat, estimate, recent in measured:
+        if recent < LEAST_TURNS:
             continue
-        speed = seat.batch / estimate.mean_seconds
-        whole += speed
-        if relapses.turns:
-            turns += relapses.rate(step, interval)
-            slow = relapses.slow_at(seat.predictor, seat.memory.batch_cost, seat.batch, estimate)
-            if (factor := slow / estimate.mean_seconds) >= LEAST_FACTOR:
-                fast.append(_Fast(place, factor, speed * (1 - 1 / factor)))
-    wary_of = _wary_of(fast, whole, turns) if fast else ()
+        now, speed = estimate.mean_seconds, seat.batch / estimate.mean_seconds
+        slow = seat.memory.relapses.slow_at(seat.predictor, seat.memory.batch_cost, seat.batch, estimate)
+        factor = slow / now
+        # Followed, it takes as long as the others, or as its greatest batch does.
+        delay = factor * min(now * seat.bounds[1] / seat.batch / even, 1.0) - 1
+        if delay >= LEAST_DELAY:
+            fast.append(_Fast(place, factor, delay, speed * (1 - 1 / factor)))
+    wary_of = _wary_of(fast, whole, turns / intervals_counted(step, interval)) if fast else ()
     if not wary_of:
         return seats, ()
     found = list(seats)
-    for place, factor, _ in wary_of:
+    for place, factor, *_ in wary_of:
         estimate = seats[place].estimate
         assert estimate is not None
-        found[place] = seats[place]._replace(estimate=estimate.scaled(factor))
-    return found, tuple(seats[place].name for place, _, _ in wary_of)
+        found[place] = seats[place]._replace(estimate=estimate.scaled(factor), as_slow=True)
+    return found, tuple(seats[each.place].name for each in wary_of)
 
 
 def _wary_of(fast: Sequence[_Fast], whole: float, turns: float) -> Sequence[_Fast]:
@@ -60,14 +76,14 @@ def _wary_of(fast: Sequence[_Fast], whole: float, turns: float) -> Sequence[_Fas
     have had so many `turns` per control interval. First come those that are left without the fewest samples for what
     their turns cost. Each is taken to turn as often as the others: what each did till now is mostly chance.
     """
-    ordered = sorted(fast, key=lambda each: (each.lost / (each.factor - 1), each.place))
-    followed, longer, left = len(ordered), math.fsum([each.factor - 1 for each in ordered]), whole
+    ordered = sorted(fast, key=lambda each: (each.lost / each.delay, each.place))
+    followed, delays, left = len(ordered), math.fsum([each.delay for each in ordered]), whole
     best, number = math.inf, 0
     for count in range(len(ordered) + 1):
-        waits = longer / followed * min(turns * followed / len(ordered), 1.0) if followed else 0.0  # of each interval
+        waits = delays / followed * min(turns * followed / len(ordered), 1.0) if followed else 0.0  # of each interval
         seconds = whole / left * (1 + waits)
         if seconds < best:
             best, number = seconds, count
         if followed:
-            followed, longer, left = followed - 1, longer - ordered[count].factor + 1, left - ordered[count].lost
+            followed, delays, left = followed - 1, delays - ordered[count].delay, left - ordered[count].lost
     return ordered[:number]

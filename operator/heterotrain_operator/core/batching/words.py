@@ -29,7 +29,8 @@ def slowest(seats: Sequence[Seat]) -> str:
     if not measured:
         return "no worker was measured yet"
     seconds, seat = max(measured, key=lambda pair: pair[0])
-    text = f"{seat.name} takes {duration(seconds)} at {seat.batch} samples"
+    takes = "takes, when it is slow," if seat.as_slow else "takes"
+    text = f"{seat.name} {takes} {duration(seconds)} at {seat.batch} samples"
     if len(measured) > 1:
         text += f", the median is {duration(median(value for value, _ in measured))}"
     return text

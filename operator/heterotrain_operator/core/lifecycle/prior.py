@@ -19,6 +19,7 @@ from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.elasticity import same_limit
+from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 
@@ -127,13 +128,14 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
             step_time=source.step_time,
             batch_cost=source.batch_cost.with_predicted(1),
             evidence=Evidence(),
+            relapses=source.relapses,
             place=place,
             key=key,
         )
     if known is None:
         return WorkerMemory(place=place, key=key)
     return due_at_once(known)._replace(
-        batch_cost=known.batch_cost.with_predicted(1), evidence=Evidence(), place=place, key=key
+        batch_cost=known.batch_cost.with_predicted(1), evidence=Evidence(), relapses=Relapses(), place=place, key=key
     )
 
 

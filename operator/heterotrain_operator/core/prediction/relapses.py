@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import Column, cut
+from heterotrain_operator.core.columns import COARSE_DIGITS, Column, cut
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictor import Predictor
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, LEAST_SECONDS, Estimate
@@ -20,7 +20,8 @@ TURN = 1.4
 
 LASTS = 0.8
 """Part of the slow time that the next window must take at least, or it was a stall: with stalls counted, heavy-tailed
-noise of 512 workers made 14 plans in 100 intervals instead of 10."""
+noise of 512 workers made 14 plans in 100 intervals instead of 10. A turn to less than this part of the slow time that
+is known is none: steps that only seemed short were seen to be longer."""
 
 REMEMBERED_INTERVALS = 50
 """Control intervals over which turns are counted, those long past by less. Tried: 30, which forgot workers that were
@@ -32,6 +33,9 @@ FIRST_INTERVALS = 10
 TURN_UNITS = 1000
 """Of remembered turns."""
 
+LEAST_TURNS = 0.005
+"""Turns of the last intervals below which a worker counts as one that never turned slow."""
+
 
 class Relapses(NamedTuple):
     """What is remembered of a worker's turns to a slow speed; zeros mean "none yet".
@@ -39,7 +43,7 @@ class Relapses(NamedTuple):
     A step took `slow_seconds` at `slow_batch` samples when it last turned slow. Its `turns` (thousandths) are those of
     the last intervals, each shared among the workers that turned slow with it, since what slows many at once comes
     once. The last was at one less than the committed step `at_step`. So many turned slow `together` in the newest
-    window, which may still be a stall; 0: none, or the next window has shown that it lasts.
+    window, which may still be a stall; 0: none, or the next window has shown what it was.
     """
 
     slow_seconds: Annotated[float, Column(57)] = 0.0
@@ -50,30 +54,28 @@ class Relapses(NamedTuple):
 
     def rounded(self) -> Relapses:
         """With its numbers cut to the digits that are kept."""
-        return self._replace(slow_seconds=cut(self.slow_seconds)) if self.slow_seconds else self
+        return self._replace(slow_seconds=cut(self.slow_seconds, COARSE_DIGITS)) if self.slow_seconds else self
 
-    def turned(self, seconds: float, batch: int, together: int) -> Relapses:
-        """After a jump since which steps take so long at this batch: so many workers turned slow `together`."""
-        return self._replace(slow_seconds=seconds, slow_batch=batch, together=together)
-
-    def confirmed(self, *, lasts: bool, step: int, interval: int) -> Relapses:
-        """After the window that follows a turn, which ends at this committed step, and shows whether it `lasts`.
-        `interval` is the control interval in steps.
+    def lasted(self, slow: Estimate, batch: int, known_seconds: float, *, step: int, interval: int) -> Relapses:
+        """After the window that follows a turn, and has shown that it lasts: steps take so long now at this batch, for
+        which the worker was known to take `known_seconds` when slow (0: not known). The window ends at this committed
+        step; `interval` is the control interval in steps.
         """
-        if not lasts:
+        recent = self.recent(step, interval)
+        if recent >= LEAST_TURNS and slow.mean_seconds < LASTS * known_seconds:
             return self._replace(together=0)
-        turns = self.recent(step, interval) + 1 / self.together
-        return Relapses(self.slow_seconds, self.slow_batch, round(TURN_UNITS * turns), step + 1)
+        turns = round(TURN_UNITS * (recent + 1 / self.together))
+        return Relapses(slow.mean_seconds, batch, turns, step + 1)
 
-    def slow_at(self, predictor: Predictor, cost: BatchCost, batch: int, like: Estimate) -> float:
-        """Seconds that a step takes at a batch when the worker is slow; 0: not known. They rest on as many steps, and
-        vary as much, as an estimate that they are `like`.
-        """
+    def slow_at(self, predictor: Predictor, cost: BatchCost, batch: int, now: Estimate) -> float:
+        """Seconds that a step takes at a batch when the worker is slow, where it takes so long `now`; 0: not known."""
         if self.slow_batch <= 0 or batch <= 0 or not LEAST_SECONDS <= self.slow_seconds <= ABSURD_SECONDS:
             return 0.0
-        slow = like._replace(mean_seconds=self.slow_seconds)
-        expected = predictor.expect(cost, self.slow_batch, slow, batch)
-        return 0.0 if expected is None else min(expected.mean_seconds, ABSURD_SECONDS)
+        # By the line of its present speed: a slow step would be taken for what another batch costs.
+        at_slow_batch = predictor.expect(cost, batch, now, self.slow_batch)
+        if at_slow_batch is None or at_slow_batch.mean_seconds <= 0:
+            return 0.0
+        return min(now.mean_seconds * self.slow_seconds / at_slow_batch.mean_seconds, ABSURD_SECONDS)
 
     def recent(self, step: int, interval: int) -> float:
         """Turns of the last intervals before this committed step."""
@@ -82,8 +84,10 @@ class Relapses(NamedTuple):
         passed = max(step + 1 - self.at_step, 0)
         return self.turns / TURN_UNITS * math.exp(-passed / (REMEMBERED_INTERVALS * max(interval, 1)))
 
-    def rate(self, step: int, interval: int) -> float:
-        """Turns per control interval, of which a job at this committed step has had few at first."""
-        intervals = step / max(interval, 1) + FIRST_INTERVALS
-        counted = REMEMBERED_INTERVALS * -math.expm1(-intervals / REMEMBERED_INTERVALS)
-        return self.recent(step, interval) / counted
+
+def intervals_counted(step: int, interval: int) -> float:
+    """The control intervals that the turns of the last intervals are of: a job at this committed step has had few at
+    first.
+    """
+    intervals = max(step, 0) / max(interval, 1) + FIRST_INTERVALS
+    return REMEMBERED_INTERVALS * -math.expm1(-intervals / REMEMBERED_INTERVALS)
