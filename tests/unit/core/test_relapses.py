@@ -28,6 +28,7 @@ from heterotrain_operator.core.prediction.relapses import REMEMBERED_INTERVALS, 
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
+from unit.core.members import elastic_world, resize
 from unit.core.traces import World, hetero_world
 
 INTERVAL = 10
@@ -195,9 +196,9 @@ def test_beside_neighbours_that_come_and_go_many_workers_train_faster_than_by_fo
     assert left_alone.plans_per_100_intervals() < 0.7 * following.plans_per_100_intervals()
 
 
-def wary_world() -> World:
+def wary_world(*, elastic: bool = False) -> World:
     """Of 24 equal workers eight have turned slow often."""
-    world = hetero_world(scales=[1.0] * 24)
+    world = elastic_world(24) if elastic else hetero_world(scales=[1.0] * 24)
     world.run(4)
     assert world.plan is not None
     workers = [
@@ -239,3 +240,18 @@ def test_batches_that_a_new_limit_moves_still_count_them_as_slow() -> None:
     assert "CPU limits" in moved.reason
     slow, fast = moved.plan.batch_sizes[:8], moved.plan.batch_sizes[8:-1]
     assert max(slow) < 0.7 * min(fast)
+
+
+def test_batches_of_changed_members_still_count_them_as_slow() -> None:
+    world = wary_world(elastic=True)
+    world.run(2)
+    assert world.plan is not None
+    assert max(world.plan.batch_sizes[:8]) < 0.7 * min(world.plan.batch_sizes[8:])
+    resize(world, 25)
+    for _ in range(30):
+        world.train(2)
+        world.tick(1)
+        if len(world.plan.members) == 25:
+            break
+    assert len(world.plan.members) == 25
+    assert max(world.plan.batch_sizes[:8]) < 0.7 * min(world.plan.batch_sizes[8:])

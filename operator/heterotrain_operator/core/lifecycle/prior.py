@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
+from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.lifecycle.warm_up import slowness
@@ -41,11 +42,12 @@ def place_of(worker: WorkerSeen) -> int:
 class Prior:
     """What is known of the members of the plan before, by name, for those that come after them.
 
-    A worker of whom something is known can be asked for by its group and place, or by its group alone.
+    A worker of whom something is known can be asked for by its group and place, or by its group alone. All of it is as
+    of a committed step.
     """
 
-    def __init__(self, before: Plan | None, known: Mapping[str, WorkerMemory]) -> None:
-        self._known = known
+    def __init__(self, before: Plan | None, known: Mapping[str, WorkerMemory], step: int = 0) -> None:
+        self.step, self._known = step, known
         self._peers: dict[str, list[str]] = {}
         self._at_place: dict[tuple[str, int], str] = {}
         for member in before.members if before is not None else ():
@@ -181,11 +183,14 @@ def _by_what_is_known(
         if estimate is None and not (slowest and seat.batch == 0):
             return None
         memory = prior.known(source)._replace(batch_cost=cost)
+        if source not in (worker.name, prior.at_place(worker)):
+            memory = memory._replace(relapses=Relapses())  # which are those of another place
         informed.append(seat._replace(estimate=estimate, memory=memory))
         how = f", {slow:.3g} times as slow" if slow > 1 else ""
         sources += [f"{worker.name} as {source} was{how}"] if source != worker.name or how else []
+    likely = as_wary(informed, prior.step, job.interval)[0] if policy.weighs_noise else informed
     try:
-        proposal = policy.propose(job, informed, 0)
+        proposal = policy.propose(job, likely, 0)
     except ValueError:
         return None
     batches = proposal.batches or tuple(seat.batch for seat in seats)
