@@ -14,8 +14,8 @@ CONFIG_MAP_BYTES = 2**20
 REST_BYTES = 4096
 """Bytes of a ConfigMap for what does not grow with the number of workers."""
 
-MEMORY_BYTES = 120
-"""Bytes of one worker's memory once it is packed; its some 200 digits take half of that."""
+MEMORY_BYTES = 128
+"""Bytes of one worker's memory once it is packed; its some 200 digits, 220 of one that relapses, take half of that."""
 
 _LONGEST_ADDRESS = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:29500"
 

@@ -18,6 +18,7 @@ from heterotrain_operator.core.facts import bounds_of, group_of
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
@@ -171,7 +172,17 @@ ANY_NUMBER = st.sampled_from([0, 0, 1, 5, 30, 0.5]) | st.floats(-MAX_NUMBER, MAX
 ANY_WHOLE = st.sampled_from([0, 0, 1, 20, 300]) | st.integers(-MAX_WHOLE, MAX_WHOLE)
 DEFAULTS = {
     number: default
-    for kind in (BatchCost, Evidence, MemoryUse, ResourceUse, StepTime, ThroughputCap, Variation, WorkerMemory)
+    for kind in (
+        BatchCost,
+        Evidence,
+        MemoryUse,
+        Relapses,
+        ResourceUse,
+        StepTime,
+        ThroughputCap,
+        Variation,
+        WorkerMemory,
+    )
     for number, _, default in columns_of(kind)
 }
 

@@ -22,6 +22,7 @@ from heterotrain_operator.core.lifecycle.prior import PLACES
 from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.variation import Variation
@@ -80,6 +81,8 @@ def memory_of(workers: int, plan_version: int = 7) -> Memory:
             place=draw.randrange(PLACES),
             key=key_of(str(draw.random())),
             variation=Variation(draw.randrange(10, 500)),
+            # All share one turn in each control interval, and forget it after some hundreds.
+            relapses=Relapses(draw.uniform(0.01, 10), draw.randrange(500), draw.randrange(100), draw.randrange(3000)),
         )
 
     rows = tuple(known() for _ in range(workers))

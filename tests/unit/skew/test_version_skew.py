@@ -29,6 +29,7 @@ from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
@@ -257,11 +258,12 @@ COLUMNS = [
     "failures",
     "advised",
     "held",
+    *("slow_seconds", "slow_batch", "turns", "at_step", "together"),
 ]
 
 
 def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
-    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap, ResourceUse, Variation, Evidence)
+    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap, ResourceUse, Variation, Evidence, Relapses)
     columns = sorted((number, name) for kind in kinds for number, name, _ in columns_of(kind))
     assert columns == [(number, name) for number, name in enumerate(COLUMNS) if name != RETIRED]
 
