@@ -44,7 +44,7 @@ def _simulated(document: Document) -> str:
         [
             case,
             *(_figure(found[case, shown, policy]["settled"]) for policy in policies),
-            each(case, "settled", lambda value: f"{value:.3f}"),
+            *([each(case, "settled", lambda value: f"{value:.3f}")] if len(counts) > 1 else []),
             each(case, "plans_per_100", lambda value: f"{value:.1f}"),
             each(case, "close_after", lambda value: f"{value:.0f}"),
         ]
@@ -53,7 +53,8 @@ def _simulated(document: Document) -> str:
     sizes = " / ".join(map(str, counts))
     headings = (
         *(f"{policy}, {shown} workers" for policy in policies),
-        *(f"{OWN_POLICY}, {sizes} workers", "its plans per 100 intervals", "its intervals until within 5 %"),
+        *([f"{OWN_POLICY}, {sizes} workers"] if len(counts) > 1 else []),
+        *(f"{OWN_POLICY}'s plans per 100 intervals", "its intervals until within 5 %"),
     )
     missed = [goal for goal in document["goals"] if not goal["reached"]]
     reached = len(document["goals"]) - len(missed)
