@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.clusters.simulated.events import Interference
 from heterotrain_operator.clusters.simulated.laws import Affine
 from heterotrain_operator.clusters.simulated.noise import Independent
@@ -91,6 +92,12 @@ def test_turns_long_past_count_less() -> None:
     later = AT + REMEMBERED_INTERVALS * INTERVAL
     assert turned(3).recent(later, INTERVAL) == pytest.approx(3 / math.e)
     assert after_turn(turned(3), SLOW, step=later).recent(later, INTERVAL) == pytest.approx(1 + 3 / math.e, rel=1e-3)
+
+
+def test_the_greatest_numbers_that_a_row_can_hold_still_count_and_are_read_again() -> None:
+    known = after_turn(Relapses(SLOW, BATCH, MAX_WHOLE, MAX_WHOLE), SLOW, step=MAX_WHOLE)
+    worker = WorkerMemory(relapses=known)
+    assert WorkerMemory.from_row(worker.row()) == worker
 
 
 @pytest.mark.parametrize(("slow_batch", "batch"), [(12, 48), (48, 12), (16, 32), (32, 16)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, NamedTuple
 
+from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.columns import COARSE_DIGITS, Column, cut
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictor import Predictor
@@ -32,6 +33,9 @@ FIRST_INTERVALS = 10
 
 TURN_UNITS = 1000
 """Of remembered turns."""
+
+MOST_TURNS = 1000.0
+"""That are remembered of a worker, far beyond one in each interval."""
 
 LEAST_TURNS = 0.005
 """Turns of the last intervals below which a worker counts as one that never turned slow."""
@@ -64,8 +68,8 @@ class Relapses(NamedTuple):
         recent = self.recent(step, interval)
         if recent >= LEAST_TURNS and slow.mean_seconds < LASTS * known_seconds:
             return self._replace(together=0)
-        turns = round(TURN_UNITS * (recent + 1 / self.together))
-        return Relapses(slow.mean_seconds, batch, turns, step + 1)
+        turns = round(TURN_UNITS * min(recent + 1 / self.together, MOST_TURNS))
+        return Relapses(slow.mean_seconds, batch, turns, min(step + 1, MAX_WHOLE))
 
     def slow_at(self, predictor: Predictor, cost: BatchCost, batch: int, now: Estimate) -> float:
         """Seconds that a step takes at a batch when the worker is slow, where it takes so long `now`; 0: not known."""
