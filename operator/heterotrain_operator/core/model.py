@@ -11,6 +11,7 @@ from typing import Literal
 
 from heterotrain.contract import Evaluated, Plan
 from heterotrain_operator.core.stragglers.verdict import Verdict
+from heterotrain_operator.core.values import often_made
 
 JobPhase = Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
@@ -108,7 +109,7 @@ class Job:
         return self.uid or self.name
 
 
-@dataclass(frozen=True, slots=True)
+@often_made(frozen=True, slots=True)
 class WorkerMetrics:
     """What one worker exports (names in `heterotrain.contract`); counters since `plan_version` began.
 
@@ -158,7 +159,7 @@ class WorkerMetrics:
     computing_threads: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@often_made(frozen=True, slots=True)
 class WorkerSeen:
     """One pod (or process) as it is now.
 

@@ -125,10 +125,6 @@ class FollowedPlan:
             metrics = pod.metrics
             if metrics.plan_version != plan.version:
                 metrics = first_metrics(plan, rank)
-            peak, use, samples = metrics.memory_peak_bytes, pod.memory, at_once(member)
-            if use is not None and counted.steps:
-                new = use.peak_bytes(samples) * (1 + use.variation * noise) if member.batch_size else None
-                peak = new if peak is None or new is None else max(peak, new)
             row = list(_VALUES(metrics))
             row[_STEP] = step
             row[_EPOCH] = epoch
@@ -138,7 +134,12 @@ class FollowedPlan:
             row[_SQUARES] += squares
             row[_WAIT] += wait
             row[_SMOOTHED] = smoothed
+            use = pod.memory
             if use is not None:
+                peak, samples = metrics.memory_peak_bytes, at_once(member)
+                if counted.steps:
+                    new = use.peak_bytes(samples) * (1 + use.variation * noise) if member.batch_size else None
+                    peak = new if peak is None or new is None else max(peak, new)
                 row[_PEAK], row[_PEAK_BATCH], row[_LIMIT] = peak, samples, use.limit_bytes
             if pod.exports_use:
                 for place, more in zip(_USE, (counted.observed, *used), strict=True):

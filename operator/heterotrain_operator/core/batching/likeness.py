@@ -58,7 +58,7 @@ def as_likely(seats: Sequence[Seat]) -> list[Seat]:
     for places in groups.values():
         if len(places) >= LEAST_WORKERS:
             for place, estimate in _drawn(seats, places):
-                found[place] = seats[place]._replace(estimate=estimate)
+                found[place] = seats[place].with_estimate(estimate)
     return found
 
 
@@ -81,10 +81,11 @@ def _drawn(seats: Sequence[Seat], places: Sequence[int]) -> list[tuple[int, Esti
         drawn.append(
             (
                 place,
-                estimate._replace(
-                    mean_seconds=estimate.mean_seconds * ratio,
-                    variance=estimate.variance * ratio**2,
-                    inflation=estimate.inflation * min(left, 1.0),
+                Estimate(
+                    estimate.mean_seconds * ratio,
+                    estimate.variance * ratio**2,
+                    estimate.steps,
+                    estimate.inflation * min(left, 1.0),
                 ),
             )
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from heterotrain_operator.core.columns import maker
 from heterotrain_operator.core.facts import multiples_of
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
@@ -50,10 +51,17 @@ class Seat(NamedTuple):
             return predict_with(self.smaller_steps, self.predictor, known, self.batch, self.estimate)
         return prediction
 
+    def with_estimate(self, estimate: Estimate) -> Seat:
+        """The same seat with another estimate."""
+        return _seat((*self[:4], estimate, *self[5:]))
+
     def line(self) -> Line | None:
         """The line of its prediction."""
         prediction = self.prediction
         return None if prediction is None else prediction.line
+
+
+_seat = maker(Seat)
 
 
 def multiples_of_seats(seats: Sequence[Seat]) -> tuple[int, ...]:
