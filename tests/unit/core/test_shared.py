@@ -49,12 +49,36 @@ def test_what_fewer_show_or_noise_explains_is_not_shared(ratios: tuple[float, ..
     assert found(*ratios) == 1
 
 
-def test_change_that_began_within_most_windows_is_left_to_each_workers_own() -> None:
-    """Their means are of two levels, and how their steps vary tells the new one."""
+def two_levels(before: Estimate, ratio: float) -> Estimate:
+    """A window of which the second half is at another speed, steps of which take so many times as long."""
+    mean, half = before.mean_seconds * (1 + ratio) / 2, before.mean_seconds * (ratio - 1) / 2
+    return Estimate(mean, 10 * (ERROR * mean) ** 2 + half**2, 10)
+
+
+def test_change_that_began_within_the_windows_is_shared_by_those_in_which_it_is_alike() -> None:
     before = window(0.1, steps=100)
-    mixed = Estimate(0.14, 10 * (ERROR * 0.14) ** 2 + 0.04**2, 10)
-    assert shared_change([before] * 4, [mixed] * 4) == 1
-    assert shared_change([before] * 4, [mixed, *[window(0.14)] * 3]) == pytest.approx(1.4)
+    alike, more = two_levels(before, 1.8), two_levels(before, 4.0)
+    assert shared_change([before] * 4, [alike] * 4) == pytest.approx(1.4)
+    assert shared_change([before] * 4, [alike, alike, alike, more]) == pytest.approx(1.4)
+    assert shared_change([before] * 4, [alike, alike, more, more]) == 1
+
+
+@pytest.mark.parametrize("after", [3, 5, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_change_within_all_windows_moves_nobody_of_many(after: int, seed: int) -> None:
+    """What each worker's steps say of the new speed would differ from worker to worker."""
+    world = hetero_world("Optimal", (1, 1, 2, 2, 4, 4) * 4, noise=0.08, seed=seed)
+    world.run(12)
+    assert world.plan is not None
+    version = world.plan.version
+    for ratio in (1.4, 0.7, 1.3, 0.8):
+        world.train(after)
+        for worker in world.workers.values():
+            worker.scale *= ratio
+        world.train(world.job.interval - after)
+        world.tick()
+        world.run(2)
+    assert world.plan.version == version
 
 
 def test_who_has_no_part_in_a_shared_change_does_not_follow_it() -> None:

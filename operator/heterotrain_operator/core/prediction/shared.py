@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import starmap
 
 from heterotrain_operator.core.prediction.jumps import GREATEST_SPEED_UP, follow, surprise_of
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -26,12 +25,8 @@ chance does little: what differs between workers stays as it is."""
 MOST_DEVIATIONS = 2.0
 """Standard errors that one worker's window counts as at most, so that one whose speed jumped does not decide alone."""
 
-
 EACH_DEVIATIONS = 1.0
 """Standard errors that it must be for three quarters of them at least: beside workers that jumped less is noise."""
-
-WHOLE = 0.8
-"""Part of a window's steps that must be at the new level for its mean to be that level."""
 
 
 def shared_change(befores: Sequence[Estimate], windows: Sequence[Estimate]) -> float:
@@ -39,18 +34,16 @@ def shared_change(befores: Sequence[Estimate], windows: Sequence[Estimate]) -> f
     it. `befores` are their estimates, or what is expected at nearly the same batches; `windows` came after them.
 
     Whose windows are jumps even beside that are left out, for beside them noise of the others would pass for a shared
-    change. Where half jumped within their windows, these are means of two levels, and each worker's own tells the new
-    one.
+    change; where they are half of all, nothing is shared. A change that began within the windows makes these means of
+    two levels, which differ as little between workers as either level: what is left of it shows in the next windows.
     """
     pairs = list(zip(befores, windows, strict=True))
     ratio = _shared(pairs)
     if ratio == 1:
         return ratio
-    alone = zip(starmap(follow, pairs), windows, strict=True)
-    within = [jumped and level.steps < WHOLE * window.steps for (level, jumped), window in alone]
-    if 2 * sum(within) >= len(pairs):
-        return 1.0
     alike = [pair for pair in pairs if share_of(*pair, ratio) != 1]
+    if 2 * len(alike) <= len(pairs):
+        return 1.0
     return ratio if len(alike) == len(pairs) else _shared(alike)
 
 
