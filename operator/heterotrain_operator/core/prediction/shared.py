@@ -11,8 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import starmap
 
-from heterotrain_operator.core.prediction.jumps import GREATEST_SPEED_UP, follow, surprise_of
+from heterotrain_operator.core.prediction.jumps import (
+    GREATEST_SPEED_UP,
+    JUMP_DEVIATIONS,
+    follow,
+    side_of,
+    surprise_of,
+)
 from heterotrain_operator.core.prediction.step_time import Estimate
 
 SHARE = 0.75
@@ -28,22 +35,31 @@ MOST_DEVIATIONS = 2.0
 EACH_DEVIATIONS = 1.0
 """Standard errors that it must be for three quarters of them at least: beside workers that jumped less is noise."""
 
+WHOLE = 0.8
+"""Part of a window's steps that must be at the new level for its mean to be that level."""
+
+NEARLY_ALL = 0.9
+"""Of the workers in which a change within the windows must be alike."""
+
 
 def shared_change(befores: Sequence[Estimate], windows: Sequence[Estimate]) -> float:
     """By how many times steps take longer than before, of three quarters of the workers at least; 1 where nothing shows
     it. `befores` are their estimates, or what is expected at nearly the same batches; `windows` came after them.
 
     Whose windows are jumps even beside that are left out, for beside them noise of the others would pass for a shared
-    change; where they are half of all, nothing is shared. A change that began within the windows makes these means of
-    two levels, which differ as little between workers as either level: what is left of it shows in the next windows.
+    change. Where half jumped within their windows, these are means of two levels. They differ as little between
+    workers as either level, if the change is alike in nearly all; if not, each worker's own steps tell the new one.
     """
     pairs = list(zip(befores, windows, strict=True))
     ratio = _shared(pairs)
     if ratio == 1:
         return ratio
+    alone = zip(starmap(follow, pairs), windows, strict=True)
+    within = [jumped and level.steps < WHOLE * window.steps for (level, jumped), window in alone]
+    if 2 * sum(within) >= len(pairs):
+        near = [side_of(before.scaled(ratio), window, JUMP_DEVIATIONS) == 0 for before, window in pairs]
+        return ratio if sum(near) >= NEARLY_ALL * len(pairs) else 1.0
     alike = [pair for pair in pairs if share_of(*pair, ratio) != 1]
-    if 2 * len(alike) <= len(pairs):
-        return 1.0
     return ratio if len(alike) == len(pairs) else _shared(alike)
 
 
