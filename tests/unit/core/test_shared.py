@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from statistics import fmean
 
@@ -10,7 +11,7 @@ import pytest
 from heterotrain_operator.core.batching.measuring import _shared
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.prediction.roughness import FIRST
-from heterotrain_operator.core.prediction.shared import share_of, shared_change
+from heterotrain_operator.core.prediction.shared import share_of, shared_by_moved, shared_change
 from heterotrain_operator.core.prediction.step_time import EXPECTED, Estimate
 from unit.core.traces import World, hetero_world
 
@@ -26,7 +27,7 @@ def found(*ratios: float) -> float:
     """The shared change where each worker's window is so many times as long as its estimate before."""
     befores = [window(0.1 * (1 + rank), steps=100) for rank, _ in enumerate(ratios)]
     windows = [window(before.mean_seconds * ratio) for before, ratio in zip(befores, ratios, strict=True)]
-    return shared_change(befores, windows)
+    return shared_change(list(zip(befores, windows, strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -57,10 +58,10 @@ def two_levels(before: Estimate, ratio: float) -> Estimate:
 
 def test_change_that_began_within_the_windows_is_shared_if_it_is_alike_in_nearly_all() -> None:
     before = window(0.1, steps=100)
-    alike, more = two_levels(before, 1.8), two_levels(before, 4.0)
-    assert shared_change([before] * 4, [alike] * 4) == pytest.approx(1.4)
-    assert shared_change([before] * 20, [*[alike] * 19, more]) == pytest.approx(1.4)
-    assert shared_change([before] * 4, [alike, alike, alike, more]) == 1
+    alike, more = (before, two_levels(before, 1.8)), (before, two_levels(before, 4.0))
+    assert shared_change([alike] * 4) == pytest.approx(1.4)
+    assert shared_change([*[alike] * 19, more]) == pytest.approx(1.4)
+    assert shared_change([alike, alike, alike, more]) == 1
 
 
 @pytest.mark.parametrize("after", [3, 5, 8])
@@ -99,6 +100,55 @@ def test_changes_within_windows_that_differ_are_followed_by_what_each_workers_st
     assert max(seconds) <= 1.12 * fmean(seconds)
 
 
+Pairs = list[tuple[Estimate, Estimate]]
+
+
+def moved(*ratios: float) -> Pairs:
+    """Workers at other batches than before, whose windows are so many times as long as expected."""
+    return [(window(0.1, steps=2), window(0.1 * ratio)) for ratio in ratios]
+
+
+FASTER = moved(0.7, 0.72, 0.71), moved(0.9, 0.91, 0.89)
+
+
+def test_steps_shorter_than_expected_with_more_and_with_fewer_samples_show_a_shared_change() -> None:
+    assert shared_by_moved(*FASTER, []) == pytest.approx(math.sqrt(0.71 * 0.9))
+    assert shared_by_moved(*FASTER, moved(0.8, 0.8)) == pytest.approx((0.71 * 0.9 * 0.8) ** (1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("more", "fewer", "alike"),
+    [
+        (moved(0.7, 0.7), moved(1.2, 1.2), []),  # the cost of samples
+        (moved(1.3, 1.3), moved(1.2, 1.2), []),  # which the plan may have made so
+        (*FASTER, moved(1.0, 1.0)),
+        (moved(0.7), moved(0.7, 0.7, 0.7), []),
+        (moved(0.96, 0.95), moved(0.95, 0.94), []),
+        (moved(0.5, 0.99, 1.0), moved(0.9, 0.6, 1.3), []),
+        (moved(0.5, 0.9, 1.4, 1.3, 0.7), moved(0.7, 0.7, 0.7, 0.7, 0.7), []),
+    ],
+)
+def test_steps_that_cost_or_noise_or_the_plan_explains_show_none(more: Pairs, fewer: Pairs, alike: Pairs) -> None:
+    assert shared_by_moved(more, fewer, alike) == 1
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.08])
+@pytest.mark.parametrize("scales", [(1, 1, 1, 1, 4, 4, 4, 4), (1, 1, 1.5, 1.5, 2, 2, 4, 4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_script_that_warms_up_while_its_first_plans_come_is_balanced_all_the_same(
+    scales: tuple[float, ...], noise: float, seed: int
+) -> None:
+    """Else the samples that a plan gave to some while all got faster would seem to cost nothing."""
+    world = hetero_world("Optimal", scales, noise=noise, seed=seed)
+    warm = {name: worker.scale for name, worker in world.workers.items()}
+    for slower in (4, 3, 2.2, 1.6, 1.3, 1.1, 1):
+        for name, worker in world.workers.items():
+            worker.scale = slower * warm[name]
+        world.run(1)
+    seconds = world.true_seconds()
+    assert max(seconds) < 1.12 * fmean(seconds)
+
+
 def test_who_has_no_part_in_a_shared_change_does_not_follow_it() -> None:
     assert share_of(window(0.1, steps=100), window(0.152), 1.5) == 1.5
     assert share_of(window(0.1, steps=100), window(0.1), 1.5) == 1
@@ -106,7 +156,7 @@ def test_who_has_no_part_in_a_shared_change_does_not_follow_it() -> None:
 
 @pytest.mark.parametrize("ratio", [1000.0, 0.001])
 def test_change_too_large_to_be_believed_is_left_to_each_workers_own(ratio: float) -> None:
-    assert shared_change([window(0.1)] * 3, [window(0.1 * ratio)] * 3) == 1
+    assert shared_change([(window(0.1), window(0.1 * ratio))] * 3) == 1
 
 
 def test_scaled_estimate_is_as_certain_as_before() -> None:

@@ -40,11 +40,13 @@ from heterotrain_operator.core.prediction.roughness import (
     roughness_after,
     trend_after,
 )
-from heterotrain_operator.core.prediction.shared import share_of, shared_change
+from heterotrain_operator.core.prediction.shared import share_of, shared_by_moved, shared_change
 from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
+    LESS,
     MEASURED,
+    MORE,
     NO_LESS,
     NO_MORE,
     Estimate,
@@ -159,17 +161,25 @@ def measured(
 def _shared(plan: Plan, workers: Sequence[WorkerMemory], found: Sequence[Estimate | str | None]) -> float:
     """By how many times longer most workers' steps take than in their windows before; 1 where nothing shows it. Those
     count whose limit and batch are what they were, or nearly, if they are half of all: a few that noise slows alike
-    would else move what is expected of everybody.
+    would else move what is expected of everybody. If they are not, those whose batches were moved show it together.
     """
-    befores, windows = [], []
+    alike: list[tuple[Estimate, Estimate]] = []
+    more: list[tuple[Estimate, Estimate]] = []
+    fewer: list[tuple[Estimate, Estimate]] = []
     for worker, window in zip(workers, found, strict=True):
         known, before = worker.step_time, worker.step_time.before
-        is_alike = not known.limit_change and (not known.basis & EXPECTED or known.basis & (NO_MORE | NO_LESS))
-        if before is not None and isinstance(window, Estimate) and is_alike:
-            befores.append(before)
-            windows.append(window)
+        if before is None or not isinstance(window, Estimate) or known.limit_change:
+            continue
+        if not known.basis & EXPECTED or known.basis & (NO_MORE | NO_LESS):
+            alike.append((before, window))
+        elif known.basis & MORE:
+            more.append((before, window))
+        elif known.basis & LESS:
+            fewer.append((before, window))
     working = sum(member.batch_size > 0 for member in plan.members)
-    return shared_change(befores, windows) if 2 * len(befores) >= working else 1.0
+    if 2 * len(alike) >= working:
+        return shared_change(alike)
+    return shared_by_moved(more, fewer, alike)
 
 
 def _taken(

@@ -1,10 +1,11 @@
 """A change of speed that workers share, told from what each one's own windows say.
 
-Workers on one machine, or of one job, get slower and faster together: caches are cold after a change of plans, a
-neighbour takes memory bandwidth, the host lowers its clock. Batches need not follow: no split makes up for it. If it
-were taken for what each worker's windows vary by, no difference between workers would be known well enough to act on:
-four recorded workers' windows fell by a sixth together after each change of plans, and for 60 steps none was believed
-to be slow, though each window showed the same one to be so by a quarter.
+Workers on one machine, or of one job, get slower and faster together: caches are cold after a change of plans, a script
+warms up, a neighbour takes memory bandwidth, the host lowers its clock. Batches need not follow: no split makes up for
+it. If it were taken for what each worker's windows vary by, no difference between workers would be known well enough to
+act on: four recorded workers' windows fell by a sixth together after each change of plans, and for 60 steps none was
+believed to be slow, though each window showed the same one to be so by a quarter. And if it were taken for the cost of
+the batches that a plan moves meanwhile, more samples would seem to cost nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import starmap
+from statistics import fmean, median
 
 from heterotrain_operator.core.prediction.jumps import (
     GREATEST_SPEED_UP,
+    JUMP,
     JUMP_DEVIATIONS,
     follow,
     side_of,
@@ -42,25 +45,61 @@ NEARLY_ALL = 0.9
 """Of the workers in which a change within the windows must be alike."""
 
 
-def shared_change(befores: Sequence[Estimate], windows: Sequence[Estimate]) -> float:
+LEAST_MOVED = 2
+"""Workers with more samples than before, and as many with fewer, that can show a shared change."""
+
+NORMAL_MEDIAN = 0.6745
+"""Median distance of a normal variable from its mean, in standard deviations."""
+
+Pair = tuple[Estimate, Estimate]
+"""What is known, or expected, of a worker, and its window after that."""
+
+
+def shared_change(pairs: Sequence[Pair]) -> float:
     """By how many times steps take longer than before, of three quarters of the workers at least; 1 where nothing shows
-    it. `befores` are their estimates, or what is expected at nearly the same batches; `windows` came after them.
+    it. Each pair is a worker's estimate, or what is expected at nearly the same batch, and the window after that.
 
     Whose windows are jumps even beside that are left out, for beside them noise of the others would pass for a shared
     change. Where half jumped within their windows, these are means of two levels. They differ as little between
     workers as either level, if the change is alike in nearly all; if not, each worker's own steps tell the new one.
     """
-    pairs = list(zip(befores, windows, strict=True))
     ratio = _shared(pairs)
     if ratio == 1:
         return ratio
-    alone = zip(starmap(follow, pairs), windows, strict=True)
-    within = [jumped and level.steps < WHOLE * window.steps for (level, jumped), window in alone]
+    alone = zip(starmap(follow, pairs), pairs, strict=True)
+    within = [jumped and level.steps < WHOLE * window.steps for (level, jumped), (_, window) in alone]
     if 2 * sum(within) >= len(pairs):
         near = [side_of(before.scaled(ratio), window, JUMP_DEVIATIONS) == 0 for before, window in pairs]
         return ratio if sum(near) >= NEARLY_ALL * len(pairs) else 1.0
     alike = [pair for pair in pairs if share_of(*pair, ratio) != 1]
     return ratio if len(alike) == len(pairs) else _shared(alike)
+
+
+def shared_by_moved(more: Sequence[Pair], fewer: Sequence[Pair], alike: Sequence[Pair]) -> float:
+    """The same in the first windows of a plan that gave some workers `more` and others `fewer` samples, and left few
+    those that they had; only where steps are shorter than expected.
+
+    Of the cost of a batch little may be known then. But what that is off by makes steps of the former longer where it
+    makes those of the latter shorter. Only a change of speed makes both shorter, and the mean of both tells it, for the
+    cost of samples is in it with both signs. Both may be longer since the plan made them so.
+    """
+    if min(len(more), len(fewer)) < LEAST_MOVED:
+        return 1.0
+    found = [_usual_change(pairs) for pairs in (more, fewer, alike) if pairs]
+    change = fmean(found)
+    is_shared = max(found) < 0 and change < -math.log1p(JUMP)
+    return math.exp(max(change, -math.log(GREATEST_SPEED_UP))) if is_shared else 1.0
+
+
+def _usual_change(pairs: Sequence[Pair]) -> float:
+    """The logarithm of the median change; 0 where errors explain it: those of windows, or by which workers differ."""
+    changes = [math.log(window.mean_seconds / before.mean_seconds) for before, window in pairs]
+    change = median(changes)
+    spread = max(
+        median([abs(each - change) for each in changes]) / NORMAL_MEDIAN,
+        median([window.relative_error for _, window in pairs]),
+    )
+    return change if abs(change) > SURE_DEVIATIONS * spread / math.sqrt(len(pairs)) else 0.0
 
 
 def share_of(before: Estimate, window: Estimate, shared: float) -> float:
@@ -70,7 +109,7 @@ def share_of(before: Estimate, window: Estimate, shared: float) -> float:
     return 1.0 if shared == 1 or follow(before.scaled(shared), window)[1] else shared
 
 
-def _shared(pairs: Sequence[tuple[Estimate, Estimate]]) -> float:
+def _shared(pairs: Sequence[Pair]) -> float:
     if len(pairs) < 2:
         return 1.0
     deviations = [surprise_of(before, window) / math.sqrt(before.inflation) for before, window in pairs]
