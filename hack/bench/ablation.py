@@ -116,6 +116,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "doubtful windows set aside": (Change("prediction.jumps", "ASIDE_DEVIATIONS", math.inf),),
     "bound of a window's variance": (Change("prediction.jumps", "MOST_VARIABLE", math.inf),),
     "what workers share": (Change("prediction.shared", "shared_change", _as_independent),),
+    "what moved workers share": (Change("prediction.shared", "shared_by_moved", _as_independent),),
     "drifts": (Change("prediction.roughness", "TREND", math.inf),),
     "speed by what holds back": (Change("prediction.held_back", "shows_another_speed", _never),),
     "another speed at the batch before": (Change("prediction.jumps", "is_another_speed", _never),),

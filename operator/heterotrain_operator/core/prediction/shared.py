@@ -44,7 +44,6 @@ WHOLE = 0.8
 NEARLY_ALL = 0.9
 """Of the workers in which a change within the windows must be alike."""
 
-
 LEAST_MOVED = 2
 """Workers with more samples than before, and as many with fewer, that can show a shared change."""
 
