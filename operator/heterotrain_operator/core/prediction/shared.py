@@ -75,19 +75,21 @@ def shared_change(pairs: Sequence[Pair]) -> float:
 
 
 def shared_by_moved(more: Sequence[Pair], fewer: Sequence[Pair], alike: Sequence[Pair]) -> float:
-    """The same in the first windows of a plan that gave some workers `more` and others `fewer` samples, and left few
-    those that they had; only where steps are shorter than expected.
+    """The same in the first windows of a plan that gave some workers `more` and others `fewer` samples, and left less
+    than half those that they had.
 
-    Of the cost of a batch little may be known then. But what that is off by makes steps of the former longer where it
-    makes those of the latter shorter. Only a change of speed makes both shorter, and the mean of both tells it, for the
-    cost of samples is in it with both signs. Both may be longer since the plan made them so.
+    Of the cost of a batch little may be known then. But what that is off by makes steps of the former longer than
+    expected where it makes those of the latter shorter, or the other way round. Only a change of speed makes both
+    longer, or both shorter. Those whose batches stayed tell it best; without them the mean of both does, for the cost
+    of samples is in it with both signs.
     """
     if min(len(more), len(fewer)) < LEAST_MOVED:
         return 1.0
     found = [_usual_change(pairs) for pairs in (more, fewer, alike) if pairs]
-    change = fmean(found)
-    is_shared = max(found) < 0 and change < -math.log1p(JUMP)
-    return math.exp(max(change, -math.log(GREATEST_SPEED_UP))) if is_shared else 1.0
+    change = found[2] if len(alike) >= LEAST_MOVED else fmean(found[:2])
+    is_shared = (max(found) < 0 or min(found) > 0) and abs(change) > math.log1p(JUMP)
+    most = math.log(GREATEST_SPEED_UP)
+    return math.exp(min(max(change, -most), most)) if is_shared else 1.0
 
 
 def _usual_change(pairs: Sequence[Pair]) -> float:
