@@ -17,7 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Seat
-from heterotrain_operator.core.prediction.noise import sure_deviations
+from heterotrain_operator.core.prediction.noise import DEVIATION_OF_MEDIAN, sure_deviations
 from heterotrain_operator.core.prediction.step_time import Estimate
 
 LEAST_WORKERS = 4
@@ -29,8 +29,6 @@ Tried: without it, one of eight workers that became twice as slow was followed b
 
 LEAST_VARIANCE, GREATEST_VARIANCE = 1e-8, 1.0
 """Of what was measured, relative: between them sums of certainties keep their digits."""
-
-_DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's standard deviation over its median distance from the median
 
 
 class _Measured(NamedTuple):
@@ -114,7 +112,7 @@ def _without_strangers(members: Sequence[_Measured]) -> Sequence[_Measured]:
     if len(members) < LEAST_WORKERS:
         return members
     middle = median(each.log_seconds for each in members)
-    spread = _DEVIATION_OF_MEDIAN * median(abs(each.log_seconds - middle) for each in members)
+    spread = DEVIATION_OF_MEDIAN * median(abs(each.log_seconds - middle) for each in members)
     between = max(0.0, spread**2 - median(each.variance for each in members))
     far = sure_deviations(len(members))
     return [each for each in members if abs(each.log_seconds - middle) <= far * math.sqrt(each.variance + between)]

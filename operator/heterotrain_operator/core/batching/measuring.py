@@ -40,7 +40,7 @@ from heterotrain_operator.core.prediction.roughness import (
     roughness_after,
     trend_after,
 )
-from heterotrain_operator.core.prediction.shared import share_of, shared_by_moved, shared_change
+from heterotrain_operator.core.prediction.shared import Pair, share_of, shared_by_moved, shared_change
 from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
@@ -163,9 +163,9 @@ def _shared(plan: Plan, workers: Sequence[WorkerMemory], found: Sequence[Estimat
     count whose limit and batch are what they were, or nearly, if they are half of all: a few that noise slows alike
     would else move what is expected of everybody. If they are not, those whose batches were moved show it together.
     """
-    alike: list[tuple[Estimate, Estimate]] = []
-    more: list[tuple[Estimate, Estimate]] = []
-    fewer: list[tuple[Estimate, Estimate]] = []
+    alike: list[Pair] = []
+    more: list[Pair] = []
+    fewer: list[Pair] = []
     for worker, window in zip(workers, found, strict=True):
         known, before = worker.step_time, worker.step_time.before
         if before is None or not isinstance(window, Estimate) or known.limit_change:

@@ -19,6 +19,9 @@ left workers at unequal times for long, fewer made a third adjustment common."""
 LARGE = 0.25
 """A difference that is worth a second correction, hence acted on as soon as it is no noise."""
 
+DEVIATION_OF_MEDIAN = 1.4826
+"""A normal distribution's standard deviation over its median distance from the median."""
+
 
 def sure_deviations(workers: int) -> float:
     """Standard errors beyond which the largest of `workers` errors of noise practically never falls."""

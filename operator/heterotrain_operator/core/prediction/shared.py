@@ -23,6 +23,7 @@ from heterotrain_operator.core.prediction.jumps import (
     side_of,
     surprise_of,
 )
+from heterotrain_operator.core.prediction.noise import DEVIATION_OF_MEDIAN
 from heterotrain_operator.core.prediction.step_time import Estimate
 
 SHARE = 0.75
@@ -46,9 +47,6 @@ NEARLY_ALL = 0.9
 
 LEAST_MOVED = 2
 """Workers with more samples than before, and as many with fewer, that can show a shared change."""
-
-NORMAL_MEDIAN = 0.6745
-"""Median distance of a normal variable from its mean, in standard deviations."""
 
 Pair = tuple[Estimate, Estimate]
 """What is known, or expected, of a worker, and its window after that."""
@@ -97,7 +95,7 @@ def _usual_change(pairs: Sequence[Pair]) -> float:
     changes = [math.log(window.mean_seconds / before.mean_seconds) for before, window in pairs]
     change = median(changes)
     spread = max(
-        median([abs(each - change) for each in changes]) / NORMAL_MEDIAN,
+        DEVIATION_OF_MEDIAN * median([abs(each - change) for each in changes]),
         median([window.relative_error for _, window in pairs]),
     )
     return change if abs(change) > SURE_DEVIATIONS * spread / math.sqrt(len(pairs)) else 0.0
