@@ -125,6 +125,7 @@ def test_steps_that_differ_alike_with_more_and_with_fewer_samples_show_a_shared_
         (moved(0.96, 0.95), moved(0.95, 0.94), []),
         (moved(0.5, 0.99, 1.0), moved(0.9, 0.6, 1.3), []),
         (moved(0.5, 0.9, 1.4, 1.3, 0.7), moved(0.7, 0.7, 0.7, 0.7, 0.7), []),
+        (4 * moved(1.02, 1.1, 1.3, 1.5), 16 * moved(1.2), []),  # padding, or a limit of memory
     ],
 )
 def test_steps_that_the_cost_of_samples_or_noise_explains_show_none(more: Pairs, fewer: Pairs, alike: Pairs) -> None:
