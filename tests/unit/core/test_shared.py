@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from random import Random
 from statistics import fmean
 
@@ -12,7 +11,14 @@ from heterotrain_operator.core.batching.measuring import _shared
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.prediction.jumps import GREATEST_SPEED_UP
 from heterotrain_operator.core.prediction.roughness import FIRST
-from heterotrain_operator.core.prediction.shared import share_of, shared_by_moved, shared_change
+from heterotrain_operator.core.prediction.shared import (
+    Moved,
+    Pair,
+    moved,
+    share_of,
+    shared_by_moved,
+    shared_change,
+)
 from heterotrain_operator.core.prediction.step_time import EXPECTED, Estimate
 from unit.core.traces import World, hetero_world
 
@@ -101,46 +107,56 @@ def test_changes_within_windows_that_differ_are_followed_by_what_each_workers_st
     assert max(seconds) <= 1.12 * fmean(seconds)
 
 
-Pairs = list[tuple[Estimate, Estimate]]
+def moves(batch: int, *ratios: float) -> list[Moved]:
+    """Workers at that batch instead of 100, whose windows are so many times as long as expected."""
+    return [moved(batch, 100, window(0.1, steps=2), window(0.1 * ratio)) for ratio in ratios]
 
 
-def moved(*ratios: float) -> Pairs:
-    """Workers at other batches than before, whose windows are so many times as long as expected."""
-    return [(window(0.1, steps=2), window(0.1 * ratio)) for ratio in ratios]
+def stayed(*ratios: float) -> list[Pair]:
+    """Workers at the same batch as before, whose windows are so many times as long."""
+    return [(window(0.1), window(0.1 * ratio)) for ratio in ratios]
 
 
-def test_steps_that_differ_alike_with_more_and_with_fewer_samples_show_a_shared_change() -> None:
-    faster = moved(0.7, 0.72, 0.71), moved(0.9, 0.91, 0.89)
-    assert shared_by_moved(*faster, []) == pytest.approx(math.sqrt(0.71 * 0.9))
-    assert shared_by_moved(*faster, moved(0.8, 0.8)) == pytest.approx(0.8)  # who stayed tells it best
-    assert shared_by_moved(moved(1.3, 1.3), moved(1.2, 1.2), []) == pytest.approx(math.sqrt(1.3 * 1.2))
+@pytest.mark.parametrize("change", [0.75, 1.3])
+@pytest.mark.parametrize("overhead", [-0.5, 0, 0.5])
+def test_change_that_is_left_beside_the_cost_of_samples_is_shared(change: float, overhead: float) -> None:
+    """Times with an overhead differ the more from what is expected in proportion, the farther a batch is moved."""
+    others = [
+        each for batch in (50, 60, 70, 120, 130, 150) for each in moves(batch, change * (100 / batch) ** overhead)
+    ]
+    assert shared_by_moved(others, []) == pytest.approx(change)
+    assert shared_by_moved(others, stayed(0.9 * change, 0.9 * change)) == pytest.approx(0.9 * change)
+
+
+PADDED = [moves(batch, ratio)[0] for batch in (60, 140) for ratio in 4 * [1.02, 1.1, 1.3, 1.5]]
 
 
 @pytest.mark.parametrize(
-    ("more", "fewer", "alike"),
+    ("others", "alike"),
     [
-        (moved(0.7, 0.7), moved(1.2, 1.2), []),  # the cost of samples
-        (moved(0.7, 0.7), moved(0.9, 0.9), moved(1.0, 1.0)),
-        (moved(0.7), moved(0.7, 0.7, 0.7), []),
-        (moved(0.96, 0.95), moved(0.95, 0.94), []),
-        (moved(0.5, 0.99, 1.0), moved(0.9, 0.6, 1.3), []),
-        (moved(0.5, 0.9, 1.4, 1.3, 0.7), moved(0.7, 0.7, 0.7, 0.7, 0.7), []),
-        (4 * moved(1.02, 1.1, 1.3, 1.5), 16 * moved(1.2), []),  # padding, or a limit of memory
+        (moves(150, 0.67, 0.67) + moves(60, 1.66, 1.66), []),  # samples cost nothing
+        (moves(150, 1.5, 1.5) + moves(60, 0.6, 0.6), []),  # or more, the more there are
+        (moves(150, 0.7, 0.7) + moves(60, 0.7, 0.7), stayed(1.0, 1.0)),
+        (moves(150, 0.7) + moves(60, 0.7, 0.7, 0.7), []),  # too few with more
+        (moves(150, 0.96, 0.95) + moves(60, 0.95, 0.94), []),  # too little
+        (moves(150, 0.5, 0.99, 1.0) + moves(60, 0.9, 0.6, 1.3), []),  # each of its own
+        (moves(150, 0.5, 0.9, 1.4, 1.3, 0.7) + moves(60, 0.6, 0.65, 0.7, 0.75, 0.8), []),
+        (PADDED, []),  # by another factor each
     ],
 )
-def test_steps_that_the_cost_of_samples_or_noise_explains_show_none(more: Pairs, fewer: Pairs, alike: Pairs) -> None:
-    assert shared_by_moved(more, fewer, alike) == 1
+def test_steps_that_the_cost_of_samples_or_noise_explains_show_none(others: list[Moved], alike: list[Pair]) -> None:
+    assert shared_by_moved(others, alike) == 1
 
 
 @pytest.mark.parametrize("ratio", [1000.0, 0.001])
 def test_change_that_moved_workers_share_is_bounded(ratio: float) -> None:
-    found = shared_by_moved(moved(ratio, ratio), moved(ratio, ratio), [])
+    found = shared_by_moved(moves(150, ratio, ratio) + moves(60, ratio, ratio), [])
     assert 1 / GREATEST_SPEED_UP <= found <= GREATEST_SPEED_UP
 
 
 @pytest.mark.parametrize("slower", [(4, 3, 2.2, 1.6, 1.3, 1.1, 1), (1, 1.5, 2, 1.5, 1, 1, 1)])
-@pytest.mark.parametrize("scales", [(1, 1, 1, 1, 4, 4, 4, 4), (1, 1, 1.5, 1.5, 2, 2, 4, 4)])
-@pytest.mark.parametrize("noise", [0.03, 0.08])
+@pytest.mark.parametrize("scales", [4 * (1, 4), 2 * (1, 1.5, 2, 4), 4 * (1, 1, 1, 3)])
+@pytest.mark.parametrize("noise", [0.003, 0.03, 0.08])
 @pytest.mark.parametrize("seed", range(2))
 def test_first_plans_are_right_though_all_workers_speeds_change_meanwhile(
     scales: tuple[float, ...], slower: tuple[float, ...], noise: float, seed: int

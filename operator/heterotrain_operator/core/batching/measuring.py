@@ -40,13 +40,11 @@ from heterotrain_operator.core.prediction.roughness import (
     roughness_after,
     trend_after,
 )
-from heterotrain_operator.core.prediction.shared import Pair, share_of, shared_by_moved, shared_change
+from heterotrain_operator.core.prediction.shared import Moved, Pair, moved, share_of, shared_by_moved, shared_change
 from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
-    LESS,
     MEASURED,
-    MORE,
     NO_LESS,
     NO_MORE,
     Estimate,
@@ -164,22 +162,19 @@ def _shared(plan: Plan, workers: Sequence[WorkerMemory], found: Sequence[Estimat
     would else move what is expected of everybody. If they are not, those whose batches were moved show it together.
     """
     alike: list[Pair] = []
-    more: list[Pair] = []
-    fewer: list[Pair] = []
-    for worker, window in zip(workers, found, strict=True):
+    moves: list[Moved] = []
+    for member, worker, window in zip(plan.members, workers, found, strict=True):
         known, before = worker.step_time, worker.step_time.before
         if before is None or not isinstance(window, Estimate) or known.limit_change:
             continue
         if not known.basis & EXPECTED or known.basis & (NO_MORE | NO_LESS):
             alike.append((before, window))
-        elif known.basis & MORE:
-            more.append((before, window))
-        elif known.basis & LESS:
-            fewer.append((before, window))
+        elif usual := worker.batch_cost.mean_batch:
+            moves.append(moved(member.batch_size, usual, before, window))
     working = sum(member.batch_size > 0 for member in plan.members)
     if 2 * len(alike) >= working:
         return shared_change(alike)
-    return shared_by_moved(more, fewer, alike)
+    return shared_by_moved(moves, alike)
 
 
 def _taken(

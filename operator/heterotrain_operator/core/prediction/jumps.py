@@ -19,8 +19,6 @@ from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     FASTER,
     LEAST_VARIATION,
-    LESS,
-    MORE,
     NO_LESS,
     NO_MORE,
     SLOWER,
@@ -122,7 +120,7 @@ def deviation_of(before: Estimate, window: Estimate) -> float:
 def expected_at(new_batch: int, old_batch: int) -> int:
     """What an estimate rests on at the start of a plan, by its batch and that of the plan before."""
     if abs(new_batch - old_batch) >= LEAST_SPAN * old_batch:
-        return EXPECTED + (MORE if new_batch > old_batch else LESS)
+        return EXPECTED
     return EXPECTED + (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
 
 

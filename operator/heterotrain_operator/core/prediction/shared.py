@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import starmap
-from statistics import fmean, median
+from statistics import median
+from typing import NamedTuple
 
 from heterotrain_operator.core.prediction.jumps import (
     GREATEST_SPEED_UP,
@@ -48,9 +49,9 @@ NEARLY_ALL = 0.9
 LEAST_MOVED = 2
 """Workers with more samples than before, and as many with fewer, that can show a shared change."""
 
-ALIKE_ERRORS = 1.5
-"""Errors of windows that the changes of workers with more samples may differ by if no batch stayed. Simulated changes of
-speed differed by 0 to 1.5, what padding to 16 samples adds by 1.4 to 2.8, and a memory cliff by 3 to 7."""
+ALIKE_ERRORS, ALIKE_PART = 1.5, 0.25
+"""Errors of windows, or the part of a shared change, by which times of moved workers may differ beside what samples
+cost. Simulated speeds that changed together differed by 0 to 1.3 errors, what memory cliffs add by 3 to 7."""
 
 Pair = tuple[Estimate, Estimate]
 """What is known, or expected, of a worker, and its window after that."""
@@ -76,42 +77,71 @@ def shared_change(pairs: Sequence[Pair]) -> float:
     return ratio if len(alike) == len(pairs) else _shared(alike)
 
 
-def shared_by_moved(more: Sequence[Pair], fewer: Sequence[Pair], alike: Sequence[Pair]) -> float:
-    """The same in the first windows of a plan that gave some workers `more` and others `fewer` samples, and left less
-    than half those that they had.
-
-    Of the cost of a batch little may be known then. But what that is off by makes steps of the former longer than
-    expected where it makes those of the latter shorter, or the other way round. Only a change of speed makes both
-    longer, or both shorter. Those whose batches stayed tell it best; without them the mean of both does, for the cost
-    of samples is in it with both signs. But then those with more samples must have changed alike, as speeds do: padded
-    batches may make all steps longer, and a limit of memory those of larger and smaller batches for unlike reasons, but
-    each worker's by another factor.
+class Moved(NamedTuple):
+    """A worker's window at another batch than before, as logarithms: `by` of this batch over those known of the worker,
+    `change` of its seconds over those that were expected. `error` is a standard error of `change`.
     """
+
+    by: float
+    change: float
+    error: float
+
+
+def moved(batch: int, usual: float, expected: Estimate, window: Estimate) -> Moved:
+    """The window at a batch, of a worker that is known at the `usual` one."""
+    change = math.log(window.mean_seconds / expected.mean_seconds)
+    return Moved(math.log(batch / usual), change, window.relative_error)
+
+
+def shared_by_moved(moves: Sequence[Moved], alike: Sequence[Pair]) -> float:
+    """The same in the first windows of a plan that moved most batches, and left less than half what they were.
+
+    Of the cost of a batch little may be known then. But what that is off by grows with how far the batch is moved: it
+    makes steps longer than expected with more samples and shorter with fewer, or the other way round. A change of speed
+    is what is left at an unmoved batch, of a line through the medians of those with more and of those with fewer. Those
+    whose batches stayed tell it best. Without them the others must be near that line, as speeds that change together
+    are: padded batches make the steps of all longer, too, and a limit of memory those of many, but not by one factor.
+    """
+    more = [each for each in moves if each.by > 0]
+    fewer = [each for each in moves if each.by < 0]
     if min(len(more), len(fewer)) < LEAST_MOVED:
         return 1.0
-    found = [_usual_change(pairs) for pairs in (more, fewer, alike) if pairs]
+    change, is_alike = _beside_cost(more, fewer)
     if len(alike) >= LEAST_MOVED:
-        change = found[2]
-    else:
-        _, spread, error = _changes(more)
-        change = fmean(found[:2]) if spread <= ALIKE_ERRORS * error else 0.0
-    is_shared = (max(found) < 0 or min(found) > 0) and abs(change) > math.log1p(JUMP)
+        stayed = _usual_change(alike)
+        change = stayed if change * stayed > 0 else 0.0
+    elif not is_alike:
+        return 1.0
+    if abs(change) <= math.log1p(JUMP):
+        return 1.0
     most = math.log(GREATEST_SPEED_UP)
-    return math.exp(min(max(change, -most), most)) if is_shared else 1.0
+    return math.exp(min(max(change, -most), most))
+
+
+def _beside_cost(more: Sequence[Moved], fewer: Sequence[Moved]) -> tuple[float, bool]:
+    """The change that no cost of samples explains, 0 where errors do, and whether that of most is alike."""
+    more_by, more_change = median([each.by for each in more]), median([each.change for each in more])
+    fewer_by, fewer_change = median([each.by for each in fewer]), median([each.change for each in fewer])
+    slope = (more_change - fewer_change) / (more_by - fewer_by)
+    change = more_change - slope * more_by
+    every = [*more, *fewer]
+    spread = DEVIATION_OF_MEDIAN * median([abs(each.change - change - slope * each.by) for each in every])
+    error = median([each.error for each in every])
+    of_fewer = more_by / (more_by - fewer_by)
+    unsure = math.hypot((1 - of_fewer) / math.sqrt(len(more)), of_fewer / math.sqrt(len(fewer)))
+    is_sure = abs(change) > SURE_DEVIATIONS * max(spread, error) * unsure
+    return change if is_sure else 0.0, spread <= max(ALIKE_ERRORS * error, ALIKE_PART * abs(change))
 
 
 def _usual_change(pairs: Sequence[Pair]) -> float:
     """The logarithm of the median change; 0 where errors explain it: those of windows, or by which workers differ."""
-    change, spread, error = _changes(pairs)
-    return change if abs(change) > SURE_DEVIATIONS * max(spread, error) / math.sqrt(len(pairs)) else 0.0
-
-
-def _changes(pairs: Sequence[Pair]) -> tuple[float, float, float]:
-    """Of the changes' logarithms the median and by how much workers differ, and the relative error of a window."""
     changes = [math.log(window.mean_seconds / before.mean_seconds) for before, window in pairs]
     change = median(changes)
-    spread = DEVIATION_OF_MEDIAN * median([abs(each - change) for each in changes])
-    return change, spread, median([window.relative_error for _, window in pairs])
+    spread = max(
+        DEVIATION_OF_MEDIAN * median([abs(each - change) for each in changes]),
+        median([window.relative_error for _, window in pairs]),
+    )
+    return change if abs(change) > SURE_DEVIATIONS * spread / math.sqrt(len(pairs)) else 0.0
 
 
 def share_of(before: Estimate, window: Estimate, shared: float) -> float:

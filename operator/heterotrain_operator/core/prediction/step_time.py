@@ -38,9 +38,6 @@ SLOWER, FASTER = 16, 32
 NO_MORE, NO_LESS = 4, 8
 """Added where it is expected: at a batch that is nearly the one before, and not greater, or not less than that."""
 
-MORE, LESS = 64, 128
-"""Added where it is expected: at a batch that is greater or less than the one before by more than that."""
-
 MEAN_DIGITS, VARIANCE_DIGITS = 5, 3
 """Kept of an estimate: 1e-5 of a mean is far below its error, and a variance is never known to a hundredth."""
 
