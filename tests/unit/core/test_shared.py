@@ -109,7 +109,7 @@ def test_changes_within_windows_that_differ_are_followed_by_what_each_workers_st
 
 def moves(batch: int, *ratios: float) -> list[Moved]:
     """Workers at that batch instead of 100, whose windows are so many times as long as expected."""
-    return [moved(batch, 100, window(0.1, steps=2), window(0.1 * ratio)) for ratio in ratios]
+    return [moved(batch / 100, window(0.1, steps=2), window(0.1 * ratio)) for ratio in ratios]
 
 
 def stayed(*ratios: float) -> list[Pair]:
@@ -142,6 +142,7 @@ PADDED = [moves(batch, ratio)[0] for batch in (60, 140) for ratio in 4 * [1.02, 
         (moves(150, 0.5, 0.99, 1.0) + moves(60, 0.9, 0.6, 1.3), []),  # each of its own
         (moves(150, 0.5, 0.9, 1.4, 1.3, 0.7) + moves(60, 0.6, 0.65, 0.7, 0.75, 0.8), []),
         (PADDED, []),  # by another factor each
+        (moves(120, 3, 3) + moves(50, 1, 1), []),  # of one group of workers alone
     ],
 )
 def test_steps_that_the_cost_of_samples_or_noise_explains_show_none(others: list[Moved], alike: list[Pair]) -> None:
@@ -168,6 +169,23 @@ def test_first_plans_are_right_though_all_workers_speeds_change_meanwhile(
         for name, worker in world.workers.items():
             worker.scale = factor * usual[name]
         world.run(1)
+    seconds = world.true_seconds()
+    assert max(seconds) < 1.12 * fmean(seconds)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.08])
+@pytest.mark.parametrize("slower", [1.5, 3])
+def test_what_all_workers_share_is_told_even_if_half_of_them_jumped_before(slower: float, noise: float) -> None:
+    """Of those a jump ended the only plan there was, so that nothing of the cost of their samples is known yet."""
+    world = hetero_world("Optimal", 16 * (1,), noise=noise, seed=1, global_batch=384)
+    half = list(world.workers.values())[::2]
+    world.run(4)
+    for worker in half:
+        worker.scale *= slower
+    world.run(1)
+    for worker in world.workers.values():
+        worker.scale *= 0.7
+    world.run(5)
     seconds = world.true_seconds()
     assert max(seconds) < 1.12 * fmean(seconds)
 

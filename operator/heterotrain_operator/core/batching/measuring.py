@@ -169,8 +169,8 @@ def _shared(plan: Plan, workers: Sequence[WorkerMemory], found: Sequence[Estimat
             continue
         if not known.basis & EXPECTED or known.basis & (NO_MORE | NO_LESS):
             alike.append((before, window))
-        elif usual := worker.batch_cost.mean_batch:
-            moves.append(moved(member.batch_size, usual, before, window))
+        elif known.batch_before > 0:
+            moves.append(moved(member.batch_size / known.batch_before, before, window))
     working = sum(member.batch_size > 0 for member in plan.members)
     if 2 * len(alike) >= working:
         return shared_change(alike)

@@ -37,11 +37,6 @@ class BatchCost(NamedTuple):
         sums = (self.sum_w, self.sum_wb, self.sum_wbb, self.sum_wy, self.sum_wby)
         return not any(sums) or all(LEAST_SUM <= each <= MAX_NUMBER for each in sums)
 
-    @property
-    def mean_batch(self) -> float:
-        """The batch at which most is known, in samples; 0 where nothing is."""
-        return self.sum_wb / self.sum_w if self.sum_w else 0.0
-
     def scaled(self, ratio: float) -> BatchCost:
         """Of a worker whose steps take so many times as long at every batch."""
         return _cost((self.speed * ratio, *self[1:]))

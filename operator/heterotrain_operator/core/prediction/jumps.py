@@ -16,6 +16,7 @@ from heterotrain_operator.core.prediction.noise import LARGE
 from heterotrain_operator.core.prediction.roughness import LONGEST_HISTORY, ROUGHEST
 from heterotrain_operator.core.prediction.step_time import (
     ABSURD_SECONDS,
+    BATCH_BEFORE,
     EXPECTED,
     FASTER,
     LEAST_VARIATION,
@@ -120,8 +121,10 @@ def deviation_of(before: Estimate, window: Estimate) -> float:
 def expected_at(new_batch: int, old_batch: int) -> int:
     """What an estimate rests on at the start of a plan, by its batch and that of the plan before."""
     if abs(new_batch - old_batch) >= LEAST_SPAN * old_batch:
-        return EXPECTED
-    return EXPECTED + (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
+        near = 0
+    else:
+        near = (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
+    return EXPECTED + near + BATCH_BEFORE * old_batch
 
 
 def is_another_speed(basis: int, expected: Estimate, window: Estimate) -> bool:

@@ -38,6 +38,9 @@ SLOWER, FASTER = 16, 32
 NO_MORE, NO_LESS = 4, 8
 """Added where it is expected: at a batch that is nearly the one before, and not greater, or not less than that."""
 
+BATCH_BEFORE = 64
+"""So many times the batch before are added where it is expected."""
+
 MEAN_DIGITS, VARIANCE_DIGITS = 5, 3
 """Kept of an estimate: 1e-5 of a mean is far below its error, and a variance is never known to a hundredth."""
 
@@ -102,6 +105,11 @@ class StepTime(NamedTuple):
     def is_expected(self) -> bool:
         """Whether no window of the active plan has ended."""
         return self.basis & EXPECTED > 0
+
+    @property
+    def batch_before(self) -> int:
+        """The batch of the plan before, by which this one's is expected; 0 where nothing is."""
+        return self.basis // BATCH_BEFORE
 
     @property
     def estimate(self) -> Estimate | None:
