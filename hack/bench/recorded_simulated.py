@@ -58,7 +58,7 @@ def _simulated(document: Document) -> str:
     )
     missed = [goal for goal in document["goals"] if not goal["reached"]]
     reached = len(document["goals"]) - len(missed)
-    notes = [f"Simulated, {document['seeds']} seeds each: {reached} of {len(document['goals'])} goals are reached."]
+    notes = [f"Simulated, {_seeds(rows)}: {reached} of {len(document['goals'])} goals are reached."]
     for goal in missed:
         value = "never" if goal["found"] is None else f"{goal['found']:.3f}".rstrip("0").rstrip(".")
         notes.append(f"* Missed: {goal['case']}, {goal['workers']} workers: {goal['text']}, found {value}.")
@@ -82,7 +82,7 @@ def policies(documents: Sequence[Document]) -> str:
             if not cases:
                 continue
             lines += [_over_all(count, policy, [found[count, policy, case] for case in cases]) for policy in compared]
-            notes.append(f"{count} workers: {len(cases)} scenarios, {document['seeds']} seeds each")
+            notes.append(f"{count} workers: {len(cases)} scenarios, {_seeds(document['rows'])}")
     headings = (
         "workers",
         "policy",
@@ -94,6 +94,17 @@ def policies(documents: Sequence[Document]) -> str:
         "plans per 100 intervals",
     )
     return markdown(headings, lines) + f"\n\nSimulated; {'; '.join(notes)}."
+
+
+def _seeds(rows: Sequence[Document]) -> str:
+    """How often each row was run; policies may have been run more often than others."""
+    often = {
+        policy: {row["seeds"] for row in rows if row["policy"] == policy}
+        for policy in (each["policy"] for each in rows)
+    }
+    fewest = min(min(each) for each in often.values())
+    more = [f"{policy} {min(each)}" for policy, each in often.items() if min(each) > fewest]
+    return f"{fewest} seeds each" + (f" ({', '.join(more)})" if more else "")
 
 
 def _over_all(workers: int, policy: str, rows: Sequence[Document]) -> list[str]:
