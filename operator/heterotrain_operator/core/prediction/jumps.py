@@ -120,11 +120,10 @@ def deviation_of(before: Estimate, window: Estimate) -> float:
 
 def expected_at(new_batch: int, old_batch: int) -> int:
     """What an estimate rests on at the start of a plan, by its batch and that of the plan before."""
+    basis = EXPECTED + BATCH_BEFORE * old_batch
     if abs(new_batch - old_batch) >= LEAST_SPAN * old_batch:
-        near = 0
-    else:
-        near = (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
-    return EXPECTED + near + BATCH_BEFORE * old_batch
+        return basis
+    return basis + (NO_MORE if new_batch <= old_batch else 0) + (NO_LESS if new_batch >= old_batch else 0)
 
 
 def is_another_speed(basis: int, expected: Estimate, window: Estimate) -> bool:
