@@ -88,7 +88,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     seats = seats_of(job, plan, workers, windows)
     repair = repaired(job, plan, memory.workers)
     likely, as_slow = likely_seats(job, seats, memory)
-    proposal = Proposal(*repair) if repair is not None else ask_policy(job, likely, memory.batching.stage)
+    proposal = Proposal(*repair) if repair is not None else ask_policy(job, likely, memory.batching)
     if as_slow and repair is None:
         proposal = replace(proposal, reason=f"{proposal.reason}; {as_slow}")
     predictions = [seat.prediction for seat in seats]

@@ -28,6 +28,7 @@ from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.memory.start import Start
 from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.prediction.roughness import Roughness
+from heterotrain_operator.core.prediction.whole_steps import WholeSteps
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers
 
 SCHEMA = 1
@@ -62,6 +63,7 @@ class Memory:
     batching: Batching = field(default_factory=Batching)
     promises: Promises = field(default_factory=Promises)
     roughness: Roughness = field(default_factory=Roughness)
+    whole_steps: WholeSteps = field(default_factory=WholeSteps)
     remedies: Remedies = field(default_factory=Remedies)
     passages: Passages = field(default_factory=Passages)
     pending: Annotated[tuple[Pending, ...], PENDING] = ()

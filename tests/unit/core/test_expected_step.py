@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.prediction.variation import Variation, variations_of
@@ -104,7 +105,7 @@ def seat(rank: int, variation: float, steps: float) -> Seat:
 def proposed(variations: tuple[float, ...], steps: float) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=64 * len(variations))
     seats = [seat(rank, variation, steps) for rank, variation in enumerate(variations)]
-    return POLICIES["Optimal"].propose(job, seats, 0)
+    return POLICIES["Optimal"].propose(job, seats, Batching())
 
 
 def test_optimal_gives_noisy_workers_fewer_samples() -> None:

@@ -107,9 +107,11 @@ def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() 
 
 
 MEASURED = {
-    *("advanced_at", "between_steps", "changed_at", "doubt", "expected_steps", "gathered"),
+    *("advanced_at", "believed", "between_steps", "changed_at", "doubt", "expected_steps", "gathered"),
     *("half_placed_at", "idle_seconds", "joins", "judged", "kept_looks", "leaves", "most_placed"),
-    *("persistence", "progress_at", "progress_step", "promised_seconds", "replaced_seconds"),
+    *("persistence", "progress_at", "progress_step", "promised_seconds", "back_gap", "back_steps"),
+    *("replaced_seconds", "whole_counted", "whole_counted_seconds", "whole_mean", "whole_steps"),
+    *("trial_gap", "trial_seconds", "trial_steps", "whole_variance", "whole_version", "whole_windows"),
     *("rested_on", "retreated_seconds", "slow_step_seconds", "stepped", "swaps", "switching"),
     *("switching_at", "switching_seconds", "switching_step", "transition_seconds", "windows"),
 }

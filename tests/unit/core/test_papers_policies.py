@@ -8,6 +8,7 @@ import pytest
 
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap, capped, raised
@@ -25,7 +26,7 @@ def seat(smoothed: float, batch: int, **rest: object) -> Seat:
 
 def propose(policy: str, seats: list[Seat], **changes: object) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=sum(each.batch for each in seats), policy=policy)
-    return POLICIES[policy].propose(replace(job, **changes), seats, 0)  # type: ignore[arg-type]  # as above
+    return POLICIES[policy].propose(replace(job, **changes), seats, Batching())  # type: ignore[arg-type]  # as above
 
 
 def again(seats: list[Seat], proposal: Proposal, **changes: object) -> list[Seat]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Promise, Proposal, Seat
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -27,7 +28,7 @@ def seat(seconds: float | None, batch: int, bounds: Bounds = (1, 192), variation
 
 def propose(policy: str, seats: list[Seat], stage: int = 0, **changes: object) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=sum(s.batch for s in seats), policy=policy)
-    return POLICIES[policy].propose(replace(job, **changes), seats, stage)  # type: ignore[arg-type]  # as above
+    return POLICIES[policy].propose(replace(job, **changes), seats, Batching(stage=stage))  # type: ignore[arg-type]  # as above
 
 
 def first(policy: str, groups: list[Group], global_batch: int = 192) -> tuple[tuple[int, ...], str]:

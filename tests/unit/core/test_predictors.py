@@ -10,6 +10,7 @@ import pytest
 from heterotrain_operator.api.availability import NOT_YET
 from heterotrain_operator.api.spec.batching import Batching
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
+from heterotrain_operator.core.memory.batching import Batching as BatchingMemory
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -119,6 +120,6 @@ def test_optimal_splits_by_what_the_predictor_says_alone(*, is_sure: bool) -> No
         said = replace(PREDICTORS["EMA"], predict=lambda *_: Prediction(lines[name], is_sure))
         return Seat(name, GROUP, 64, (1, 128), Estimate(lines[name].at(64), 1e-12, 100), predictor=said)
 
-    proposal = POLICIES["Optimal"].propose(JOB, [seat("fast"), seat("slow")], 0)
+    proposal = POLICIES["Optimal"].propose(JOB, [seat("fast"), seat("slow")], BatchingMemory())
     assert proposal.batches == (96, 32)
     assert (proposal.promise is not None) is is_sure

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -42,7 +43,7 @@ def seats(*samples: int, batches: tuple[int, ...] = BATCHES, known: BatchCost | 
 
 def moved(seats: list[Seat]) -> tuple[int, ...]:
     job = Job("job", (GROUP,), sum(seat.batch for seat in seats), policy="Optimal")
-    proposal = POLICIES["Optimal"].propose(job, seats, 0)
+    proposal = POLICIES["Optimal"].propose(job, seats, Batching())
     assert proposal.batches is not None
     return proposal.batches
 
@@ -67,7 +68,7 @@ def test_step_of_nearly_as_many_samples_says_nothing() -> None:
 
 def test_a_smaller_step_is_no_reason_for_a_promise() -> None:
     job = Job("job", (GROUP,), 1400, policy="Optimal")
-    assert POLICIES["Optimal"].propose(job, seats(50), 0).promise is None
+    assert POLICIES["Optimal"].propose(job, seats(50), Batching()).promise is None
 
 
 def test_what_plans_have_shown_counts_more() -> None:

@@ -279,7 +279,17 @@ FIELDS = {
     *("changing", "joining", "entering", "leaving", "unfit_at", "changed_at", "replacements", "replaced_at"),
     *("switching_at", "switching", "switching_step", "switching_seconds", "transition_seconds"),
     *("idle_seconds", "ending", "swaps", "joins", "leaves", "pending", "replacing", "removed", "arrivals"),
-    "departures",
+    *(
+        "departures",
+        "believed",
+        "trial_seconds",
+        "trial_gap",
+        "whole_version",
+        "whole_counted",
+        "whole_counted_seconds",
+    ),
+    *("whole_mean", "whole_variance", "whole_steps", "whole_windows", "trial_steps", "back_gap"),
+    "back_steps",
 }
 
 

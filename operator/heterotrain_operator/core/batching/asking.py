@@ -10,6 +10,7 @@ from heterotrain_operator.core.batching.likeness import as_likely
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.facts import listed
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -17,7 +18,7 @@ from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 
 
-def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+def ask_policy(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """What the job's policy makes of what is known of the plan's members; why not, where it cannot be asked."""
     policy = POLICIES.get(job.policy)
     if policy is None:
@@ -28,7 +29,7 @@ def ask_policy(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
     if unmeasured:
         return Proposal(None, f"batches stay: no usable own time of {listed(unmeasured)}")
     try:
-        return policy.propose(job, seats, stage)
+        return policy.propose(job, seats, batching)
     except ValueError as error:
         return Proposal(None, f"batches stay: {error}")
 
@@ -37,11 +38,16 @@ def likely_seats(job: Job, seats: Sequence[Seat], memory: Memory) -> tuple[Seque
     """The seats with what their workers' own times likely are, for a policy that weighs noise; and who of them is taken
     to be slow, in words.
     """
-    policy = POLICIES.get(job.policy)
-    if policy is None or not policy.weighs_noise:
+    if not weighs_noise(job):
         return seats, ""
     likely, names = as_wary(as_likely(seats), memory.progress.progress_step, job.interval)
     return likely, f"{listed(names)} counted as slow as they often become" if names else ""
+
+
+def weighs_noise(job: Job) -> bool:
+    """Whether the job's policy weighs how much the workers' steps vary."""
+    policy = POLICIES.get(job.policy)
+    return policy is not None and policy.weighs_noise
 
 
 def seats_of(

@@ -72,7 +72,7 @@ def _by_prediction(
     seats: Sequence[Seat] = seats_of(job, plan, expected, (None,) * len(plan.members))
     if policy.weighs_noise:
         seats, _ = as_wary(seats, memory.progress.progress_step, job.interval)
-    proposal = ask_policy(job, seats, memory.batching.stage)
+    proposal = ask_policy(job, seats, memory.batching)
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
     found = tuple(newly_bounded(job, plan, remembered, workers))

@@ -128,6 +128,8 @@ def measured(
     first = any(each is not None and worker.step_time.is_expected for worker, each in zip(known, taken, strict=True))
     if shared != 1 and not first:  # what a plan's first windows share, the plan may have made
         memory = replace(memory, promises=memory.promises.scaled(shared))
+    if shared != 1:
+        memory = replace(memory, whole_steps=memory.whole_steps.restarted())
     turned = sum([each is not None and each.turn >= TURN for each in taken])
     workers: list[WorkerMemory] = []
     remarks: list[str] = []
@@ -150,7 +152,7 @@ def measured(
         else:
             workers.append(worker)
     if any(each is not None and each.jumped for each in taken):
-        memory = replace(memory, promises=Promises())
+        memory = replace(memory, promises=Promises(), whole_steps=memory.whole_steps.restarted())
     # Of a window in which the speed jumped, the steps at the new one tell how slow a worker is.
     windows = [each and (each.estimate if each.jumped else each.window) for each in taken]
     return replace(memory, workers=tuple(workers)), windows, remarks

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.columns import maker
 from heterotrain_operator.core.facts import multiples_of
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.smaller_steps import predict_with
@@ -73,7 +74,8 @@ def multiples_of_seats(seats: Sequence[Seat]) -> tuple[int, ...]:
 class Promise:
     """The step's own seconds that batches promise, where the cost of every worker's batch is known well enough.
 
-    `expected`: those that are expected with the workers' noise, not those of the slowest mean. `goes_back`: they are on
+    `expected`: those that are expected with the workers' noise, not those of the slowest mean; such a split is on
+    trial, too (`caution.py`), and promises 0 seconds where nothing else is known well enough. `goes_back`: they are on
     the way back to the batches before, from ones that made the step slower.
     """
 
@@ -115,15 +117,15 @@ class Policy:
     """A way to choose batches.
 
     `first(job, seats)` gives those of the first plan, None to leave that to the job's `initial`; it may raise
-    ValueError if no split keeps the bounds. `propose(job, seats, stage)` is asked once per control interval,
-    with an estimate of every worker that has samples. `internal` policies are not for manifests.
-    One that `watches_throughput` is given each worker's throughput before its batch was last raised, one that
-    `weighs_noise` how much each worker's steps varied under earlier plans.
+    ValueError if no split keeps the bounds. `propose(job, seats, batching)` is asked once per control interval,
+    with an estimate of every worker that has samples, and what earlier plans have come to. `internal` policies are
+    not for manifests. One that `watches_throughput` is given each worker's throughput before its batch was last raised,
+    one that `weighs_noise` how much each worker's steps varied under earlier plans.
     One that decides by `whole_intervals` is never asked before these are over, however much the first steps show.
     """
 
     summary: str
-    propose: Callable[[Job, Sequence[Seat], int], Proposal]
+    propose: Callable[[Job, Sequence[Seat], Batching], Proposal]
     first: Callable[[Job, Sequence[Seat]], Split] | None = None
     keeps_global_batch: bool = True
     internal: bool = False

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
-from heterotrain_operator.core.batching.asking import ask_policy, likely_seats, seats_of
+from heterotrain_operator.core.batching.asking import ask_policy, likely_seats, seats_of, weighs_noise
 from heterotrain_operator.core.batching.bounds import bounds_at_once, newly_bounded
+from heterotrain_operator.core.batching.caution import tried
 from heterotrain_operator.core.batching.early import is_due
 from heterotrain_operator.core.batching.measuring import measured
 from heterotrain_operator.core.batching.patience import evidence_of, with_patience
@@ -20,6 +21,7 @@ from heterotrain_operator.core.batching.retries import with_idle
 from heterotrain_operator.core.batching.rollback import reviewed
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.prediction.whole_steps import observed
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.actions import ACTIONS
 from heterotrain_operator.core.worker_memory import LEFT_OUT
@@ -58,6 +60,8 @@ def _decided(
 ) -> Adjustment:
     """What the policy makes of the windows that end here; `read` are the metrics that are taken in."""
     before = memory.workers
+    if weighs_noise(job):
+        memory = replace(memory, whole_steps=observed(memory.whole_steps, plan.version, metrics))
     memory, windows, remarks = measured(job, plan, read, memory, early=early)
     memory, unusable = judged(plan, read, before, memory, windows=windows)
     found = (*unusable, *newly_bounded(job, plan, before, memory.workers))
@@ -74,7 +78,7 @@ def _decided(
         reason = "; ".join([f"batches stay: {too_few}", *remarks])
         return Adjustment(None, reason, memory, events=found, seats=seats)
     likely, as_slow = likely_seats(job, seats, memory)
-    proposal = ask_policy(job, likely, memory.batching.stage)
+    proposal = ask_policy(job, likely, memory.batching)
     if proposal.memories:
         memory = replace(memory, workers=proposal.memories)
     evidence = evidence_of(seats)
@@ -82,6 +86,7 @@ def _decided(
         rested_on, urgent = memory.batching.rested_on, _is_urgent(job, seats)
         proposal = with_patience(rested_on, evidence, likely, proposal, urgent=urgent)
     memory, proposal = reviewed(memory, seats, proposal)
+    memory, proposal = tried(memory, seats, proposal)
     if proposal.batches is not None:
         memory = replace(memory, batching=replace(memory.batching, rested_on=evidence))
     if as_slow:

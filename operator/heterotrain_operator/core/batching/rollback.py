@@ -96,15 +96,22 @@ def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence
         measured = measured_step(memory.workers)
     else:
         measured = max((worker.step_time.mean_seconds for worker in memory.workers), default=0.0)
+    if promise.goes_back and promise.seconds > 0:
+        return replace(memory, promises=replace(memory.promises.without_trial(), retreated_seconds=measured))
+    whole, steps = memory.whole_steps.mean(memory.plan_version) if promise.expected else (0.0, 0.0)
+    gap = whole - measured if steps > 0 else 0.0
     if promise.goes_back:
-        return replace(memory, promises=replace(memory.promises, retreated_seconds=measured))
+        return replace(memory, promises=replace(memory.promises.without_comparison(), back_gap=gap, back_steps=steps))
     return replace(
         memory,
         promises=replace(
             memory.promises.without_promise(),
             promised_seconds=promise.seconds,
-            replaced_seconds=measured,
+            replaced_seconds=measured if promise.seconds > 0 else 0.0,
             expected_steps=promise.expected,
+            trial_seconds=whole,
+            trial_gap=gap,
+            trial_steps=steps,
         ),
         workers=tuple(
             worker._replace(replaced_batch=batch)
@@ -129,9 +136,9 @@ def _judged(promises: Promises, worst: Estimate, estimates: Sequence[Estimate]) 
     missed = 1 - promises.promised_seconds / worst.mean_seconds
     if missed <= max(Noise(estimates).explains(worst), LEAST_FAILURE):
         looks = promises.kept_looks + 1
-        return promises.without_promise() if looks >= KEPT_LOOKS else replace(promises, kept_looks=looks)
+        return promises.without_comparison() if looks >= KEPT_LOOKS else replace(promises, kept_looks=looks)
     if worst.mean_seconds < promises.replaced_seconds:
-        return promises.without_promise()
+        return promises.without_comparison()
     return replace(
         promises,
         promised_seconds=0.0,
@@ -156,17 +163,24 @@ def _half_way_back(promises: Promises, seats: Sequence[Seat], worst: Estimate) -
     lost = 1 - promises.replaced_seconds / worst.mean_seconds
     if lost <= LOSS_DEVIATIONS * math.sqrt(2) * worst.relative_error:
         return None
-    present = tuple(seat.batch for seat in seats)
-    total, bounds, multiples = sum(present), [seat.bounds for seat in seats], multiples_of_seats(seats)
-    if sum(seat.memory.replaced_batch for seat in seats) != total or infeasible(total, bounds, multiples) is not None:
-        return None
-    back = split_proportionally(
-        [(seat.batch + seat.memory.replaced_batch) / 2 for seat in seats], total, bounds, multiples
-    )
-    if back == present:
+    back = way_back(seats, 0.5)
+    if back is None:
         return None
     reason = (
         f"the step takes {duration(worst.mean_seconds)}, and took {duration(promises.replaced_seconds)} before the "
         f"last split, half of which is taken back (batches {sizes(back)})"
     )
     return Proposal(back, reason, promise=Promise(promises.replaced_seconds, promises.expected_steps, goes_back=True))
+
+
+def way_back(seats: Sequence[Seat], left: float) -> tuple[int, ...] | None:
+    """The batches between those before the last split and the present ones, of which so much is `left` (0 to 1); None
+    if there are none within the bounds.
+    """
+    present = tuple(seat.batch for seat in seats)
+    total, bounds, multiples = sum(present), [seat.bounds for seat in seats], multiples_of_seats(seats)
+    if sum(seat.memory.replaced_batch for seat in seats) != total or infeasible(total, bounds, multiples) is not None:
+        return None
+    shares = [left * seat.batch + (1 - left) * seat.memory.replaced_batch for seat in seats]
+    back = split_proportionally(shares, total, bounds, multiples)
+    return None if back == present else back

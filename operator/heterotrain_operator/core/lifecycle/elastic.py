@@ -258,7 +258,7 @@ def _known(
     places = {name: waiting[key] for name, key in _identities(change) if key in waiting}
     taken_over = {name: place.known for name, place in places.items() if place.known != NOBODY}
     taken_over |= inheritance(job, memory, known)
-    prior = Prior(facts.plan, {**known, **taken_over}, memory.progress.progress_step)
+    prior = Prior(facts.plan, {**known, **taken_over}, memory.progress.progress_step, memory.batching)
     joined = frozenset(change.joined)
     predictor = predictor_of(job)
     rows = [

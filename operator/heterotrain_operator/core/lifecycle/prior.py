@@ -16,6 +16,7 @@ from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.lifecycle.warm_up import slowness
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -31,6 +32,9 @@ LOOKED_AT = 64
 """Peers of whom one with the same limit is sought: a group's workers have few limits, and there may be thousands."""
 
 
+NO_PLANS = Batching()
+
+
 def place_of(worker: WorkerSeen) -> int:
     """A number for the worker's group, node and CPU limit; 0 where nobody says what node it has."""
     if not worker.node:
@@ -43,11 +47,17 @@ class Prior:
     """What is known of the members of the plan before, by name, for those that come after them.
 
     A worker of whom something is known can be asked for by its group and place, or by its group alone. All of it is as
-    of a committed step.
+    of a committed step; `batching` is what their plans have come to.
     """
 
-    def __init__(self, before: Plan | None, known: Mapping[str, WorkerMemory], step: int = 0) -> None:
-        self.step, self._known = step, known
+    def __init__(
+        self,
+        before: Plan | None,
+        known: Mapping[str, WorkerMemory],
+        step: int = 0,
+        batching: Batching = NO_PLANS,
+    ) -> None:
+        self.step, self.batching, self._known = step, batching, known
         self._peers: dict[str, list[str]] = {}
         self._at_place: dict[tuple[str, int], str] = {}
         for member in before.members if before is not None else ():
@@ -190,7 +200,7 @@ def _by_what_is_known(
         sources += [f"{worker.name} as {source} was{how}"] if source != worker.name or how else []
     likely = as_wary(informed, prior.step, job.interval)[0] if policy.weighs_noise else informed
     try:
-        proposal = policy.propose(job, likely, 0)
+        proposal = policy.propose(job, likely, prior.batching)
     except ValueError:
         return None
     batches = proposal.batches or tuple(seat.batch for seat in seats)

@@ -187,7 +187,7 @@ def _infeasible(job: Job) -> str | None:
 
 def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     workers = facts.workers
-    prior = Prior(facts.plan, _known_before(job, facts, memory), memory.progress.progress_step)
+    prior = Prior(facts.plan, _known_before(job, facts, memory), memory.progress.progress_step, memory.batching)
     knowledge = [with_least_batch(inherited(worker, prior), worker.metrics) for worker in workers]
     groups = [worker.group for worker in workers]
     bounds = bounds_in_passes(job, groups, knowledge)

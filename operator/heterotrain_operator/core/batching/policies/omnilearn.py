@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from heterotrain_operator.core.batching.policies.papers_proportional import controlled
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat
 from heterotrain_operator.core.batching.words import moved, percent, slowest
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 
 DEAD_BAND = 0.10
@@ -18,7 +19,7 @@ LEAST_BATCH, GREATEST_BATCH = 4, 96
 """The paper's, for 32 samples per worker."""
 
 
-def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """Control once in each epoch, when the next one has begun."""
     epoch = 1 + max(seat.epoch for seat in seats)  # 0 stands for a job that was not looked at yet
     looked = max(seat.memory.noted for seat in seats)

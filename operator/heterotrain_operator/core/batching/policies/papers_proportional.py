@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import moved, percent, slowest
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.throughput_cap import capped
 from heterotrain_operator.core.split.allocation import split_proportionally
@@ -60,7 +61,7 @@ def controlled(job: Job, seats: Sequence[Seat], papers_bounds: Sequence[Bounds],
     return Control(batches, tuple(memories), change)
 
 
-def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """Control within the job's bounds and dead-band, whose default is the papers' 0.05."""
     batches, memories, change = controlled(job, seats, [seat.bounds for seat in seats], job.dead_band)
     if batches is None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policies import uniform
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, multiples_of_seats
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import nearest_multiple
@@ -23,8 +24,9 @@ PROFILE_PLANS = 2 + len(SCALES)
 """Plans until the profile is complete: equal, proportional to speed, and the scaled ones."""
 
 
-def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
-    """The next plan of the profile, after `stage` plans beyond the first; nothing once all were run."""
+def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
+    """The next plan of the profile, after `batching.stage` plans beyond the first; nothing once all were run."""
+    stage = batching.stage
     if stage >= PROFILE_PLANS - 1:
         return Proposal(None, f"Profile is complete after {PROFILE_PLANS} plans")
     bounds = [seat.bounds for seat in seats]

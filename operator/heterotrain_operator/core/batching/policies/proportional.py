@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import moved, percent, slowest
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.split.allocation import split_proportionally
@@ -19,7 +20,7 @@ LEAST_SAVING = 1e-6
 """Saving that every move is said to have at least, so that doubt can hold any of them back."""
 
 
-def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """`b_k <- b_k * mean(t) / t_k` on smoothed own times, then the dead-band, and the global batch within bounds.
 
     The dead-band applies to the change as bounds clip it, less what noise could explain of it; and once more to the

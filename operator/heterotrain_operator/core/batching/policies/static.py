@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policies import uniform
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, Split, multiples_of_seats
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.split.allocation import split_proportionally
 
@@ -29,7 +30,7 @@ def first(job: Job, seats: Sequence[Seat]) -> Split:
     return Split(batches, f"{job.global_batch} samples shared by {field}")
 
 
-def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """The same shares again: nothing measured changes them."""
     split = first(job, seats)
     return Proposal(split.batches, f"Static: {split.reason}")

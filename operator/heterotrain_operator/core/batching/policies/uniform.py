@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, Split, multiples_of_seats
+from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.split.allocation import split_proportionally
 
@@ -17,7 +18,7 @@ def first(job: Job, seats: Sequence[Seat]) -> Split:
     return Split(batches, f"equal shares of {job.global_batch} samples")
 
 
-def propose(job: Job, seats: Sequence[Seat], stage: int) -> Proposal:
+def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """Equal shares, whatever the workers' times."""
     split = first(job, seats)
     return Proposal(split.batches, f"Uniform: {split.reason}")
