@@ -107,6 +107,8 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "least saving": (Change("batching.policies.optimal", "LEAST_SAVING", 0.0),),
     "sure savings": (Change("batching.policies.optimal", "LEAST_SURE_SAVING", 1.0),),
     "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
+    "trial of splits for noise": (Change("batching.caution", "tried", _as_proposed),),
+    "bound of splits for noise": (Change("batching.policies.optimal", "MOST_RAISED", 1e6),),
     "samples left where times are not sure": (Change("batching.policies.optimal", "LEAST_PART_KEPT", 0.0),),
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
     "jumps": (
@@ -143,6 +145,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
 """What can be taken out, by a name for people."""
 
 TUNED = (
+    "batching.caution",
     "batching.early",
     "batching.patience",
     "batching.policies.optimal",

@@ -8,8 +8,11 @@ from statistics import fmean
 import pytest
 
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
+from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction import PREDICTORS
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.prediction.variation import Variation, variations_of
 from heterotrain_operator.core.split.expected import alike, best_caution, expected_step
@@ -17,6 +20,7 @@ from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_job
 
 GROUP = Group(name="cpu", replicas=1)
+UNKNOWN = BatchCost()
 UNLIKE = (0.02, 0.3, 0.06, 0.1, 0.02, 0.2, 0.04, 0.3)
 
 
@@ -95,17 +99,17 @@ def test_variation_is_remembered_over_plans_and_follows_changes() -> None:
     assert known.learned(StepTime()) == known
 
 
-def seat(rank: int, variation: float, steps: float) -> Seat:
+def seat(rank: int, variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Seat:
     """One of several equally fast workers, measured at 64 samples."""
     estimate = Estimate(0.064, (variation * 0.064) ** 2, steps)
-    known = WorkerMemory(step_time=StepTime().with_estimate(estimate))
+    known = WorkerMemory(step_time=StepTime().with_estimate(estimate), batch_cost=cost)
     return Seat(f"w-{rank}", GROUP, 64, (1, 512), estimate, estimate, known)
 
 
-def proposed(variations: tuple[float, ...], steps: float) -> Proposal:
+def proposed(variations: tuple[float, ...], steps: float, believed: float = 1.0) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=64 * len(variations))
     seats = [seat(rank, variation, steps) for rank, variation in enumerate(variations)]
-    return POLICIES["Optimal"].propose(job, seats, Batching())
+    return POLICIES["Optimal"].propose(job, seats, Batching(believed=believed))
 
 
 def test_optimal_gives_noisy_workers_fewer_samples() -> None:
@@ -113,6 +117,20 @@ def test_optimal_gives_noisy_workers_fewer_samples() -> None:
     assert batches is not None
     assert max(batches[1], batches[7]) < 60
     assert min(batches[0], batches[4]) > 66
+
+
+def test_caution_that_is_not_believed_moves_nobody() -> None:
+    assert proposed(UNLIKE, 100, believed=0.0).batches is None
+
+
+def test_split_for_noise_raises_nobody_far_beyond_its_speed() -> None:
+    """By its line, more samples cost the first worker next to nothing, and it could take 120."""
+    affine = PREDICTORS["EMA"]
+    flat = affine.learn(affine.learn(BatchCost(), 64, Estimate(0.064, 1e-8, 1e6)), 32, Estimate(0.062, 1e-8, 1e6))
+    found = [seat(rank, variation, 300, flat if rank == 0 else UNKNOWN) for rank, variation in enumerate(UNLIKE)]
+    batches = POLICIES["Optimal"].propose(Job("job", (GROUP,), 512), found, Batching()).batches
+    assert batches is not None
+    assert batches[0] == MOST_RAISED * 64
 
 
 @pytest.mark.parametrize(("variations", "steps"), [(UNLIKE, 10), ((0.1,) * 8, 1000), ((0.04, 0.05) * 4, 1000)])

@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 from heterotrain_operator.clusters.simulated.noise import Replayed
-from heterotrain_operator.core.batching.caution import BELIEF_KEPT, TRIAL_WINDOWS, tried
+from heterotrain_operator.core.batching.caution import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, tried
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.rollback import promised
@@ -148,7 +148,11 @@ def test_split_for_noise_that_made_steps_shorter_stays(seconds: float) -> None:
 def test_steps_that_got_longer_with_own_times_do_not_speak_against_a_split(
     slower: float, batches: tuple[int, ...] | None
 ) -> None:
-    present = [seat._replace(estimate=seat.estimate and seat.estimate.scaled(slower)) for seat in seats()]
+    present = [
+        seat._replace(memory=seat.memory._replace(step_time=StepTime().with_estimate(seat.estimate.scaled(slower))))
+        for seat in seats()
+        if seat.estimate is not None
+    ]
     assert tried(on_trial(0.227), present, KEPT)[1].batches == batches
 
 
@@ -172,12 +176,47 @@ def test_batches_stay_until_it_is_known_what_half_of_the_way_back_regains() -> N
     assert "until it is known what was regained" in proposal.reason
 
 
-@pytest.mark.parametrize("whole", [WholeSteps(), WholeSteps(3, 80.0, 24.0, 0.3, 0.0, 20.0, 2)])
-def test_batches_do_not_wait_for_steps_that_tell_nothing(whole: WholeSteps) -> None:
-    memory = replace(on_trial(0.3, back_gap=0.13, back_steps=40.0), whole_steps=whole)
-    memory, proposal = tried(memory, seats(), MOVED)
-    assert proposal == MOVED
+def test_batches_do_not_wait_for_ever_for_steps_that_tell_nothing() -> None:
+    memory = replace(on_trial(0.3, back_gap=0.13, back_steps=40.0), whole_steps=after(0.3, 0.302))
+    proposals = []
+    for _ in range(LONGEST_WAIT + 1):
+        memory, proposal = tried(memory, seats(), MOVED)
+        proposals.append(proposal)
+    assert [proposal == MOVED for proposal in proposals] == [False] * LONGEST_WAIT + [True]
     assert memory.promises.trial_steps == 0
+
+
+@pytest.mark.parametrize("foreign", [(1001.0, 1001 * 80_000.0), (1001.0, 200.0 + 1e-9)])
+def test_windows_beyond_reason_tell_nothing(foreign: tuple[float, float]) -> None:
+    known = observed(WholeSteps(), 3, [counters(1000, 200.0)])
+    assert observed(known, 3, [counters(*foreign)]) == known
+
+
+def test_what_is_known_of_whole_steps_reads_back_as_it_was_written() -> None:
+    foreign = Memory(whole_steps=WholeSteps(3, 0.0, 0.0, 8e4, 5e9, 1e12, 1))
+    memory = replace(foreign, whole_steps=observed(foreign.whole_steps, 3, [counters(10, 2.0)])).rounded()
+    assert Memory.from_json(memory.to_json()) == memory
+
+
+def test_what_all_workers_share_is_in_both_sides_of_a_trial() -> None:
+    """0.11 of the 0.2 s are communication, which does not get shorter with own times."""
+    promises = on_trial(0.2).promises.scaled(0.5)
+    assert promises.trial_seconds == pytest.approx(0.155)
+    assert promises.trial_gap == 0.11
+
+
+@pytest.mark.parametrize("seconds", [0.128, 0.032])
+def test_jumps_end_a_trial_and_begin_whole_steps_anew(seconds: float) -> None:
+    world = World(hetero_job("Optimal", [1.0, 1.0]), seed=1).start()
+    world.run(8)
+    assert world.memory.whole_steps.whole_windows > LEAST_WINDOWS
+    world.memory = replace(world.memory, promises=replace(world.memory.promises, trial_steps=40.0))
+    world.scales["job-g0-0"] = seconds / 0.064
+    for pod in world.workers.values():
+        pod.scale = world.scales.get(pod.name, 1.0)
+    world.run(1)
+    assert world.memory.promises.trial_steps == 0
+    assert world.memory.whole_steps.whole_windows <= 1
 
 
 @pytest.mark.parametrize(

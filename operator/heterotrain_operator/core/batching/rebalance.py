@@ -86,7 +86,8 @@ def _decided(
         rested_on, urgent = memory.batching.rested_on, _is_urgent(job, seats)
         proposal = with_patience(rested_on, evidence, likely, proposal, urgent=urgent)
     memory, proposal = reviewed(memory, seats, proposal)
-    memory, proposal = tried(memory, seats, proposal)
+    if weighs_noise(job):
+        memory, proposal = tried(memory, seats, proposal)
     if proposal.batches is not None:
         memory = replace(memory, batching=replace(memory.batching, rested_on=evidence))
     if as_slow:

@@ -56,10 +56,14 @@ class Promises:
         return replace(self, trial_seconds=0.0, trial_gap=0.0, trial_steps=0.0, back_gap=0.0, back_steps=0.0)
 
     def scaled(self, ratio: float) -> Promises:
-        """Where all workers' steps take so many times as long whatever their batches."""
+        """Where all workers' steps take so many times as long whatever their batches: communication does not, and what
+        was expected wrongly stays what it was.
+        """
+        expected = self.trial_seconds - self.trial_gap
         return replace(
             self,
             promised_seconds=self.promised_seconds * ratio,
             replaced_seconds=self.replaced_seconds * ratio,
             retreated_seconds=self.retreated_seconds * ratio,
+            trial_seconds=max(expected * ratio + self.trial_gap, 0.0) if self.trial_steps > 0 else self.trial_seconds,
         )

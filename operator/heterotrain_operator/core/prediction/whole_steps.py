@@ -52,10 +52,6 @@ class WholeSteps:
         """Where workers' own times are others from now on: whole steps so far tell nothing of the next ones."""
         return WholeSteps(self.whole_version, self.whole_counted, self.whole_counted_seconds)
 
-    def counted(self, version: int) -> float:
-        """Steps under that plan, whether or not they tell anything; 0 if none are known."""
-        return self.whole_counted if self.whole_version == version else 0.0
-
     def mean(self, version: int) -> tuple[float, float]:
         """The seconds of a whole step under that plan, and the steps behind it; 0 if there are none."""
         known = self.whole_version == version and LEAST_SECONDS <= self.whole_mean <= ABSURD_SECONDS
@@ -84,7 +80,7 @@ def observed(known: WholeSteps, version: int, metrics: Sequence[WorkerMetrics | 
     if known.whole_version != version or counted < known.whole_counted or total < known.whole_counted_seconds:
         known = WholeSteps(version)
     steps, seconds = counted - known.whole_counted, total - known.whole_counted_seconds
-    if steps < 1 or seconds / steps < LEAST_SECONDS:
+    if steps < 1 or not LEAST_SECONDS <= seconds / steps <= ABSURD_SECONDS:
         return known
     mean, variance, behind, windows = _together(known, seconds / steps, steps)
     return WholeSteps(version, counted, total, mean, variance, behind, windows)
@@ -108,4 +104,5 @@ def _together(known: WholeSteps, window: float, steps: float) -> tuple[float, fl
             windows = LONGEST_HISTORY - 1
     whole = behind + steps
     squares = (windows - 1) * known.whole_variance + change * change * steps * (behind / whole)
-    return mean + change * steps / whole, squares / windows, whole, windows + 1
+    variance = min(squares / windows, ABSURD_SECONDS**2)
+    return mean + change * steps / whole, variance, min(whole, ABSURD_STEPS), windows + 1
