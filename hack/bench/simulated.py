@@ -3,6 +3,7 @@
     .venv/bin/python hack/bench/simulated.py --quick
     .venv/bin/python hack/bench/simulated.py --out hack/bench/results/simulated/table.json
     .venv/bin/python hack/bench/simulated.py --case "affine, AR(.9) 10 %" --workers 8 --policy Optimal --seeds 3
+    .venv/bin/python hack/bench/simulated.py --workers 512 --policy Optimal --policy Static --runs out/bench/512.jsonl
 
 Every row is one scenario (`simulated_scenarios.py`) with so many workers under one policy, over several seeds. All
 policies, and the oracle, meet the same noise. **E** is the realised time of all steps over the oracle's, **settled**
@@ -10,6 +11,9 @@ the same after the first 20 control intervals, with its greatest value over the 
 intervals after that; **within 5 %** is the interval from which on every stretch of five stays within 5 % of the oracle
 (mean over the seeds in which there is one), **off** counts the seeds whose last fifth is more than 5 % away; **first**
 is the greatest number of steps before the first move. The exit code is 1 if a goal is missed.
+
+All runs of the whole table take hours. With `--runs FILE` each is kept there as soon as it ends, and those that are
+there are not run again: the table can be done in parts, as long as the sources that decide it stay the same.
 """
 
 from __future__ import annotations
@@ -21,11 +25,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from runs_file import RunsError, RunsFile, version_of
 from simulated_scenarios import Case, by_name, cases, quick
 
 from heterotrain_operator.core.batching.policies import POLICIES
@@ -39,6 +45,12 @@ SEEDS = 10
 MANY_WORKERS = 100
 """With more of them, where a run takes seconds, only the own policy and `Uniform` are compared unless asked for."""
 QUICK_WORKERS, QUICK_SEEDS, QUICK_POLICIES = (3, 8), 3, (UNIFORM, OWN_POLICY)
+
+SOURCES = (
+    *(f"operator/heterotrain_operator/{name}" for name in ("core", "clusters/simulated", "experiments", "loop.py")),
+    *(f"hack/bench/{name}" for name in ("simulated.py", "simulated_scenarios.py", "recorded_steps.json")),
+)
+"""What decides a run's figures."""
 
 CLOSE = 0.05
 STRETCH = 5
@@ -173,15 +185,26 @@ def rows_of(known: Sequence[Case], options: argparse.Namespace) -> list[tuple[Ca
     ]
 
 
-def measure(keys: Sequence[tuple[Case, int, str]], seeds: int, processes: int) -> Iterator[Row]:
-    """All these rows, each as soon as it is known; progress goes to standard error."""
+def measure(
+    keys: Sequence[tuple[Case, int, str]], seeds: int, processes: int, kept: RunsFile | None = None
+) -> Iterator[Row]:
+    """All these rows, each as soon as it is known, without the runs that are in `kept`, where the others are added;
+    progress goes to standard error.
+    """
     work = [(case.name, case.intervals, count, policy, seed) for case, count, policy in keys for seed in range(seeds)]
+    known = {key: Run(**run) for key in work if kept is not None and (run := kept.get(key)) is not None}
+    missing = [key for key in dict.fromkeys(work) if key not in known]
     with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(NICENESS,)) as pool:
-        runs = iter(pool.map(one, work, chunksize=max(1, seeds // 2)))
+        found = zip(missing, pool.map(one, missing), strict=True)
         for number, (case, count, policy) in enumerate(keys, 1):
-            row = row_of(case, count, policy, [next(runs) for _ in range(seeds)])
+            row = work[(number - 1) * seeds : number * seeds]
+            while any(key not in known for key in row):
+                key, run = next(found)
+                known[key] = run
+                if kept is not None:
+                    kept.add(key, asdict(run))
             print(f"\r{number} of {len(keys)} rows", end="", file=sys.stderr, flush=True)
-            yield row
+            yield row_of(case, count, policy, [known[key] for key in row])
     print(file=sys.stderr)
 
 
@@ -211,12 +234,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="runs of each row (10)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="write the JSON object there, too; what is known of it before the end goes to a .part",
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object there, too")
+    parser.add_argument("--runs", type=Path, metavar="FILE", help="keep runs there, and do not repeat those it holds")
     options = parser.parse_args(arguments)
     options.workers = options.workers or (QUICK_WORKERS if options.quick else WORKERS)
     options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
@@ -231,15 +250,17 @@ def main(arguments: Sequence[str]) -> int:
     """Run, print, and say which goals are missed."""
     options = parse(arguments)
     known = [by_name()[name] for name in options.case] if options.case else list(quick() if options.quick else cases())
-    part: Path | None = options.out and options.out.with_suffix(".part")
-    rows: list[Row] = []
-    for row in measure(rows_of(known, options), options.seeds, options.processes):
-        rows.append(row)
-        if part is not None:  # many rows take an hour, of which an interruption would leave nothing
-            part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(document_of(rows, goals_of(known, rows), options.seeds) + "\n", encoding="utf-8")
-    if part is not None:
-        part.replace(options.out)
+    keys = rows_of(known, options)
+    try:
+        with RunsFile(options.runs, version_of(SOURCES)) if options.runs else nullcontext() as kept:
+            rows = list(measure(keys, options.seeds, options.processes, kept))
+    except RunsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        document = document_of(rows, goals_of(known, rows), options.seeds)
+        options.out.write_text(document + "\n", encoding="utf-8")
     goals = goals_of(known, rows)
     missed = [goal for goal in goals if not goal.reached]
     if options.json:

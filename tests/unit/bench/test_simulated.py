@@ -148,7 +148,40 @@ def test_a_missed_goal_is_an_exit_code_and_a_line(tmp_path: Path, capsys: pytest
     assert "Simulated, 1 seeds each" in page
 
 
-def test_what_was_measured_outlives_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+SMALL = ["--case", "equal workers", "--workers", "3", "--seeds", "2", "--processes", "1", "--policy", "Uniform"]
+
+
+def test_kept_runs_are_not_run_again_and_make_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs, words = tmp_path / "parts" / "runs.jsonl", [*SMALL, "--out", str(tmp_path / "table.json")]
+    simulated.main(words)
+    whole = (tmp_path / "table.json").read_text()
+    simulated.main([*SMALL, "--seeds", "1", "--runs", str(runs)])
+    first = runs.read_text()
+    simulated.main([*words, "--runs", str(runs)])
+    assert (tmp_path / "table.json").read_text() == whole
+    assert runs.read_text().startswith(first)
+    assert len(runs.read_text().splitlines()) == 2
+    monkeypatch.setattr(simulated, "ProcessPoolExecutor", NoPool)
+    simulated.main([*words, "--runs", str(runs)])
+    assert (tmp_path / "table.json").read_text() == whole
+
+
+class NoPool:
+    """Stands for a pool of processes where nothing is left to run."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> NoPool:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, _: object, work: list[object]) -> list[object]:
+        assert not work, "all of it was kept"
+        return []
+
+
+def test_an_interrupted_benchmark_keeps_what_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     measured = simulated.measure
 
     def interrupted(*arguments: Any) -> Iterator[Row]:
@@ -156,12 +189,22 @@ def test_what_was_measured_outlives_an_interruption(tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(simulated, "measure", interrupted)
-    words = ["--case", "equal workers", "--workers", "3", "--seeds", "1", "--processes", "1"]
+    runs = tmp_path / "runs.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        simulated.main([*words, "--policy", "Uniform", "--policy", "Optimal", "--out", str(tmp_path / "table.json")])
-    [row] = json.loads((tmp_path / "table.part").read_text())["rows"]
-    assert row["policy"] == "Uniform"
-    assert not (tmp_path / "table.json").exists()
+        simulated.main([*SMALL, "--policy", "Optimal", "--runs", str(runs)])
+    assert [json.loads(line)["of"][3] for line in runs.read_text().splitlines()] == ["Uniform", "Uniform"]
+
+
+def test_runs_of_another_version_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    runs = tmp_path / "runs.jsonl"
+    simulated.main([*SMALL, "--runs", str(runs)])
+    before = runs.read_text()
+    monkeypatch.setattr(simulated, "version_of", lambda _: "another")
+    assert simulated.main([*SMALL, "--runs", str(runs)]) == 2
+    assert f"{runs}: line 1 is a run of version" in capsys.readouterr().err
+    assert runs.read_text() == before
 
 
 def test_a_run_depends_on_its_seed_alone():
