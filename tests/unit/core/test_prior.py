@@ -159,3 +159,18 @@ def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None
     world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
     restarted(world)
     assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
+
+
+def test_caution_that_whole_steps_did_not_bear_out_is_not_believed_by_the_next_generation() -> None:
+    """Of equally fast workers those whose times vary more get fewer samples, as far as that is believed."""
+    steady, noisy, slow = Group("steady", 4), Group("noisy", 4), Group("slow", 1)
+    job = Job("job", (steady, noisy, slow), global_batch=64 * 9)
+    fewer = []
+    for believed in (1.0, 0.0):
+        world = World(job, {f"job-slow-{index}": 6.0 for index in range(2)}, noise_of={"noisy": 0.3}, seed=1)
+        learned(world.start(), 30)
+        world.memory = replace(world.memory, batching=replace(world.memory.batching, believed=believed))
+        batches = resized(world, steady, noisy, replace(slow, replicas=2))
+        fewer.append(1 - sum(batches[4:8]) / sum(batches[:4]))
+    assert fewer[0] > 0.15
+    assert fewer[1] < 0.5 * fewer[0]
