@@ -10,7 +10,7 @@ SOURCES := operator trainer-image tests examples hack
 .PHONY: help install demo test test-unit test-pythons test-e2e verify manifests format chart-score kind kind-down images clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -39,7 +39,7 @@ test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
 test-pythons: $(VENV)/installed-dev ## run the unit tests on the other versions of Python that are here, all at once (7 minutes)
 	hack/pythons.sh $(ONLY)
 
-test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
+test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (40 minutes)
 	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/kube_server/test_api_server.py
 
 manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, the reference pages, the tables of metrics and the dashboard

@@ -137,7 +137,8 @@ STEPS = WORKERS.row(
     "Measured steps of the version.",
     unit="steps",
     field="steps",
-    details="It counts whole steps only: not the first after a change, and none with a checkpoint or a replay in it.",
+    details="It counts whole steps only: not the first after a change, and none with a checkpoint or a replay in it; "
+    "but where more than ten steps in a row hold a checkpoint, an evaluation or a pause, these are what a step takes.",
 )
 SAMPLES = WORKERS.row(COUNTER, "samples", "Samples in measured steps.", unit="samples", field="samples")
 OWN_SECONDS = WORKERS.row(

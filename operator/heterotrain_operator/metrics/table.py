@@ -56,7 +56,7 @@ JOB_STRAGGLER_SLOWDOWN = JOBS.row(
 )
 JOB_STEP = JOBS.row(GAUGE, "step", "Committed steps.", unit="steps")
 JOB_ADJUSTMENTS = JOBS.row(COUNTER, "adjustments", "Plans that changed a batch size.")
-JOB_RESTARTS = JOBS.row(COUNTER, "restarts", "Restarts after a worker's own fault.")
+JOB_RESTARTS = JOBS.row(COUNTER, "restarts", "Restarts of all workers after one's own fault.")
 JOB_TRANSITIONS = JOBS.row(
     COUNTER,
     "transitions",

@@ -46,11 +46,13 @@ class Batching(Model):
     )
     dead_band: Fraction = Field(
         default=0.05,
-        description="Batches change only if one of them would change by more than this fraction.",
+        description="For Proportional: batches change only if one of them would change by more than this fraction. "
+        "Optimal goes by the predicted saving and the noise instead.",
     )
     smoothing: Weight = Field(
         default=0.2,
-        description="Weight of the newest iteration in the moving average of a worker's own time.",
+        description="Weight of the newest iteration in the moving average of a worker's own time, which is "
+        "exported (heterotrain_worker_own_seconds_ewma); neither Optimal nor Proportional decides by it.",
     )
     prediction: Literal["EMA", "ARX"] = Field(
         default="EMA",
