@@ -38,7 +38,7 @@ def test_no_limit_gives_no_bound() -> None:
     assert memory.greatest_batch is None
     line = memory.line
     assert line is not None
-    assert (line.fixed_mib, line.slope_mib) == (300, 3.125)
+    assert line.slope_mib == 3.125
 
 
 def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() -> None:

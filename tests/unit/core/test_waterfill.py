@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.levels import Bounds, fill_level
-from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, unbounded_level, waterfill
+from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 
 LINES = st.builds(Line, st.floats(-2, 2), st.floats(1e-3, 1))
 
@@ -59,7 +59,10 @@ def test_level_without_bounds_is_the_closed_form(lines: list[Line], extra: int) 
         [(0, total)] * len(lines),
         total,
     )
-    assert level == pytest.approx(unbounded_level(lines, total), rel=1e-9)
+    offsets = math.fsum(line.fixed_seconds / line.seconds_per_sample for line in lines)
+    assert level == pytest.approx(
+        (total + offsets) / math.fsum(1 / line.seconds_per_sample for line in lines), rel=1e-9
+    )
 
 
 @given(problems())

@@ -130,7 +130,7 @@ class Generation:
         self._is_asked_to_stop = is_asked_to_stop
         self._stopping_since: float | None = None  # when that was first seen in waiting
         self._lock = threading.Lock()
-        self._under_way: dict[Collective, float] = {}  # since when
+        self._under_way: dict[Collective, None] = {}  # in the order in which they began
         self._given_up: list[Collective] = []
         self._broken = ""
         self.on_leave: Callable[[], None] = lambda: None
@@ -189,7 +189,7 @@ class Generation:
 
     def _watched(self, work: dist.Work, backend: str = "gloo") -> Collective:
         collective = Collective(self, work, backend)
-        self._under_way[collective] = time.monotonic()
+        self._under_way[collective] = None
         return collective
 
     def check(self) -> None:
@@ -222,12 +222,6 @@ class Generation:
         for other in list(self._under_way):
             if other.has_ended:
                 other.raise_its_error()
-
-    @property
-    def waiting_seconds(self) -> float:
-        """For how long the oldest collective under way has not been waited for to its end; 0 if there is none."""
-        began = list(self._under_way.values())
-        return time.monotonic() - min(began) if began else 0.0
 
     def break_up(self, reason: str) -> None:
         """Fail all collectives of this attempt, here and at the others. Safe from any thread, any number of times."""

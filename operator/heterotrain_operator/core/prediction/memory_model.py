@@ -57,11 +57,6 @@ class MemoryLine:
         """MiB per sample, as measured."""
         return (self.high_mib - self.low_mib) / (self.high_batch - self.low_batch)
 
-    @property
-    def fixed_mib(self) -> float:
-        """MiB without any sample, as measured; what two close batches say may lie below 0, which means nothing."""
-        return max(self.low_mib - self.slope_mib * self.low_batch, 0.0)
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:

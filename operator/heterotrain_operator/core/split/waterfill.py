@@ -77,15 +77,6 @@ def _filled(lines: Sequence[Line], total: int, bounds: Sequence[Bounds]) -> tupl
     return split_min_max([line.at for line in lines], total, bounds, floors)
 
 
-def unbounded_level(lines: Sequence[Line], total: float) -> float:
-    """Iteration seconds of the real-valued optimum without bounds: `(B + sum(alpha/beta)) / sum(1/(s*beta))`.
-
-    It holds while it exceeds every worker's fixed seconds. See docs/design.md, `Optimal`.
-    """
-    offsets = math.fsum(line.fixed_seconds / line.seconds_per_sample for line in lines)
-    return (total + offsets) / math.fsum(1 / line.seconds_per_sample for line in lines)
-
-
 def iteration_seconds(lines: Sequence[Line], batches: Sequence[int]) -> float:
     """Own seconds of the slowest worker that has samples; one without runs no user code and keeps nobody
     waiting.
