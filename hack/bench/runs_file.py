@@ -16,6 +16,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 Key = tuple[Any, ...]
 
+BEGINNING = '{"of": ['
+"""Of each line. What is cut off and begins otherwise is somebody else's file, which is left as it is."""
+
 
 class RunsError(Exception):
     """A file of runs that cannot go on; the message names it and says why."""
@@ -46,26 +49,34 @@ class RunsFile:
     """The runs in `path`, which need not exist yet.
 
     Raises:
-        RunsError: if a line is not a run, or is one of another version
+        RunsError: if the file cannot be read or written, a line is not a run, or is one of another version
     """
 
     def __init__(self, path: Path, version: str) -> None:
         self._path, self._version = path, version
         self._runs: dict[Key, Mapping[str, Any]] = {}
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole = text.rfind("\n") + 1
-        for number, line in enumerate(text[:whole].splitlines(), 1):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = path.read_text(encoding="ascii") if path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunsError(f"{path}: not a file of runs: {error}") from error
+        *lines, cut_off = text.split("\n")
+        for number, line in enumerate(lines, 1):
             self._take(number, line)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("r+" if path.exists() else "w", encoding="utf-8")
-        # A line without an end was cut off while it was written; its run is run again.
-        self._file.truncate(len(text[:whole].encode()))
-        self._file.seek(0, 2)
+        if not (cut_off.startswith(BEGINNING) or BEGINNING.startswith(cut_off)):
+            raise RunsError(f"{path}: line {len(lines) + 1} is not a run")
+        try:
+            self._file = path.open("a", encoding="ascii")  # so that no process writes over what another one has added
+        except OSError as error:
+            raise RunsError(f"{path}: not a file of runs: {error}") from error
+        if cut_off:  # while it was written; its run is run again
+            self._file.truncate(len(text) - len(cut_off))
 
     def _take(self, number: int, line: str) -> None:
         try:
             entry = json.loads(line)
-            key, run, version = tuple(entry["of"]), entry["run"], entry["version"]
+            key, run, version = tuple(entry["of"]), dict(entry["run"]), entry["version"]
+            hash(key)
         except (ValueError, KeyError, TypeError) as error:
             raise RunsError(f"{self._path}: line {number} is not a run: {error!r}") from error
         if version != self._version:

@@ -47,7 +47,9 @@ MANY_WORKERS = 100
 QUICK_WORKERS, QUICK_SEEDS, QUICK_POLICIES = (3, 8), 3, (UNIFORM, OWN_POLICY)
 
 SOURCES = (
-    *(f"operator/heterotrain_operator/{name}" for name in ("core", "clusters/simulated", "experiments", "loop.py")),
+    *(f"operator/heterotrain_operator/{name}" for name in ("core", "clusters/simulated", "experiments")),
+    *(f"operator/heterotrain_operator/{name}.py" for name in ("loop", "leaps", "clusters/port")),
+    *(f"trainer-image/heterotrain/{name}" for name in ("contract", "foreign.py")),
     *(f"hack/bench/{name}" for name in ("simulated.py", "simulated_scenarios.py", "recorded_steps.json")),
 )
 """What decides a run's figures."""
@@ -251,6 +253,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     known = [by_name()[name] for name in options.case] if options.case else list(quick() if options.quick else cases())
     keys = rows_of(known, options)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)  # what cannot be is better known before the runs
     try:
         with RunsFile(options.runs, version_of(SOURCES)) if options.runs else nullcontext() as kept:
             rows = list(measure(keys, options.seeds, options.processes, kept))
@@ -258,7 +262,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
         document = document_of(rows, goals_of(known, rows), options.seeds)
         options.out.write_text(document + "\n", encoding="utf-8")
     goals = goals_of(known, rows)
