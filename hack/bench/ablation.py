@@ -125,6 +125,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "jumps' windows out of the fit": (Change("prediction.step_time", "JUMPED", 0),),
     "patience": (Change("batching.patience", "with_patience", _as_decided),),
     "likeness within groups": (Change("batching.likeness", "as_likely", _as_measured),),
+    "likeness of slopes": (Change("batching.slopes", "as_alike", _as_measured),),
     "workers that relapse": (Change("batching.relapses", "as_wary", _as_followed),),
     "early decisions": (Change("batching.early", "is_due", _never),),
     "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),

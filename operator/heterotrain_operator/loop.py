@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from heterotrain import contract
 from heterotrain_operator.clusters.port import Cluster, PlanConflictError
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.leaps import Leaps
 
@@ -30,6 +31,9 @@ BUSY_PERIOD_SECONDS = 0.2
 
 FIRST_STEPS = 10
 """Measured steps of a plan after which nothing about it is urgent any more: the default control interval."""
+
+TELLING_STEPS = 3
+"""Measured steps of a plan that show a gross imbalance, of hundreds of workers, too."""
 
 READING_SECONDS = 0.005
 """Between rounds at least, for each worker that is read: so that reading takes a fraction of one CPU at most."""
@@ -143,11 +147,20 @@ def _busy_seconds(seen: Seen) -> float:
 
 def _training_seconds(seen: Seen) -> float:
     """Between rounds of a job that trains. In the first steps of a plan about as long as a step takes, for two or three
-    may show that its batches are far off; where reading is cheap beside that.
+    may show that its batches are far off; where reading many workers is dear beside that, once these have ended.
     """
     counters = [worker.metrics for worker in seen.workers if worker.metrics is not None]
     first = [each for each in counters if each.batch_size > 0 and each.steps < FIRST_STEPS]
     if not first:
         return PERIOD_SECONDS
     step = max(each.own_seconds / each.steps if each.steps > 0 else 0.0 for each in first)
-    return min(max(BUSY_PERIOD_SECONDS, step, READING_SECONDS * len(counters)), PERIOD_SECONDS)
+    reading = min(READING_SECONDS * len(counters), _seconds_to_telling(first))
+    return min(max(BUSY_PERIOD_SECONDS, step, reading), PERIOD_SECONDS)
+
+
+def _seconds_to_telling(first: Sequence[WorkerMetrics]) -> float:
+    """Until all have taken as many steps as tell, if somebody has not; without end where that is not known."""
+    fewest = min(each.steps for each in first)
+    if not 0 < fewest < TELLING_STEPS:
+        return math.inf
+    return (TELLING_STEPS - fewest) * max((each.own_seconds + each.wait_seconds) / each.steps for each in first)

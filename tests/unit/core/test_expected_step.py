@@ -123,6 +123,22 @@ def test_caution_that_is_not_believed_moves_nobody() -> None:
     assert proposed(UNLIKE, 100, believed=0.0).batches is None
 
 
+def test_what_a_split_for_noise_saves_counts_as_far_as_it_is_believed() -> None:
+    half_noisy = (0.02, 0.4) * 16
+    assert 0 < proposed(half_noisy, 1000, believed=0.5).saving <= 0.5 * proposed(half_noisy, 1000).saving
+
+
+def test_what_is_saved_by_speeds_counts_however_little_the_caution_is_believed() -> None:
+    found = [seat(rank, variation, 1000) for rank, variation in enumerate(UNLIKE)]
+    slow = found[0].estimate
+    assert slow is not None
+    found[0] = found[0]._replace(estimate=slow.scaled(2.0))
+    proposal = POLICIES["Optimal"].propose(Job("job", (GROUP,), 512), found, Batching(believed=0.01))
+    assert proposal.batches is not None
+    assert proposal.batches[0] < 40
+    assert proposal.saving > 0.2
+
+
 def test_split_for_noise_raises_nobody_far_beyond_its_speed() -> None:
     """By its line, more samples cost the first worker next to nothing, and it could take 120."""
     affine = PREDICTORS["EMA"]

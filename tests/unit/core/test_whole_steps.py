@@ -235,6 +235,15 @@ def test_only_what_the_way_back_regains_convicts_a_split(
     assert memory.promises.trial_steps == 0
 
 
+def test_what_was_proposed_with_the_belief_before_a_conviction_waits_to_be_proposed_again() -> None:
+    memory, proposal = tried(on_trial(0.2, back_gap=0.15, back_steps=40.0), seats(), MOVED)
+    assert memory.batching.believed == pytest.approx(BELIEF_KEPT)
+    assert proposal.batches is None
+    assert tried(memory, seats(), MOVED)[1] == MOVED
+    no_split_for_noise = replace(MOVED, promise=Promise(0.08))
+    assert tried(on_trial(0.2, back_gap=0.15, back_steps=40.0), seats(), no_split_for_noise)[1] == no_split_for_noise
+
+
 def test_disbelief_fades() -> None:
     memory = Memory(batching=Batching(believed=BELIEF_KEPT))
     for _ in range(3000):

@@ -264,9 +264,17 @@ def test_rounds_are_seldom_only_while_all_train(
     assert period_seconds(Seen((worker,)), Decision(phase, "", create=created)) == seconds
 
 
-def test_first_steps_of_many_workers_are_looked_at_no_oftener_than_reading_them_allows() -> None:
-    workers = tuple(WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=FIRST) for rank in range(150))
-    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(0.75)
+@pytest.mark.parametrize(
+    ("steps", "wait_seconds", "seconds"),
+    [(5.0, 0.5, 0.75), (0.0, 0.0, 0.75), (1.0, 0.2, 0.6), (2.0, 0.4, 0.25), (2.0, 0.1, BUSY_PERIOD_SECONDS)],
+)
+def test_first_steps_of_many_workers_are_looked_at_after_the_third_and_no_oftener_than_reading_them_allows(
+    steps: float, wait_seconds: float, seconds: float
+) -> None:
+    """Each step takes 0.1 s at most beside the waiting."""
+    metrics = replace(TRAINING, steps=steps, own_seconds=0.1, wait_seconds=wait_seconds)
+    workers = tuple(WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=metrics) for rank in range(150))
+    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(seconds)
 
 
 def test_newcomers_are_waited_for_no_oftener_than_reading_those_that_train_allows() -> None:

@@ -9,6 +9,7 @@ from heterotrain_operator.core.batching.bounds import bounds_in_passes
 from heterotrain_operator.core.batching.likeness import as_likely
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.relapses import as_wary
+from heterotrain_operator.core.batching.slopes import as_alike
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job, WorkerMetrics
@@ -41,7 +42,7 @@ def likely_seats(job: Job, seats: Sequence[Seat], memory: Memory) -> tuple[Seque
     if not weighs_noise(job):
         return seats, ""
     likely, names = as_wary(as_likely(seats), memory.progress.progress_step, job.interval)
-    return likely, f"{listed(names)} counted as slow as they often become" if names else ""
+    return as_alike(likely), f"{listed(names)} counted as slow as they often become" if names else ""
 
 
 def weighs_noise(job: Job) -> bool:

@@ -33,8 +33,8 @@ BELIEF_KEPT = 0.3
 """Part of the caution that is still believed after a conviction. Tried with 512 workers under recorded noise, where an
 eighth of it is best: 0.3 and 0.5; with the latter more splits were tried and taken back."""
 
-RECOVERY = 200
-"""Decisions in which half of the disbelief fades. Tried: 100 and 200, as above."""
+RECOVERY = 400
+"""Decisions in which half of the disbelief fades. Tried: 100, 200 and 400, as above."""
 
 FULL_BELIEF = 0.99
 """What counts as all of it."""
@@ -87,9 +87,17 @@ def _judged(memory: Memory, seats: Sequence[Seat], proposal: Proposal, whole: Es
         return free, proposal
     free = replace(free, batching=replace(free.batching, believed=BELIEF_KEPT * free.batching.believed))
     if lost <= by_chance:
-        return free, proposal
+        return free, _with_less_belief(proposal)
     back = _way_back(seats, 0.0, (whole.mean_seconds, promises.trial_seconds))
-    return free, back or proposal
+    return free, back or _with_less_belief(proposal)
+
+
+def _with_less_belief(proposal: Proposal) -> Proposal:
+    """A split for noise was proposed with what was believed till now: the next decision proposes it with less."""
+    if proposal.batches is None or proposal.promise is None or not proposal.promise.expected:
+        return proposal
+    reason = "the batches stay until a split for the workers' noise is proposed with less caution"
+    return replace(proposal, batches=None, promise=None, reason=reason)
 
 
 def _way_back(seats: Sequence[Seat], left: float, took: tuple[float, float]) -> Proposal | None:

@@ -26,7 +26,8 @@ class Seat(NamedTuple):
     batch, its bounds leave it no other, and it has no estimate. It exports `smoothed_seconds`, the moving average of
     its own time since the active plan began, and trains in this `epoch`. `smaller_steps` are the samples and own
     seconds of the plan's steps that had fewer. One that is taken `as_slow` is fast now; its estimate is that of when it
-    is slow, as it often becomes (`relapses.py`).
+    is slow, as it often becomes (`relapses.py`). `predicted` is its prediction, where that rests on the others in its
+    group, too (`slopes.py`).
     """
 
     name: str
@@ -42,10 +43,13 @@ class Seat(NamedTuple):
     epoch: int = 0
     smaller_steps: tuple[tuple[int, float], ...] = ()
     as_slow: bool = False
+    predicted: Prediction | None = None
 
     @property
     def prediction(self) -> Prediction | None:
         """Its own time by batch; None if nothing is known of it."""
+        if self.predicted is not None:
+            return self.predicted
         known = self.memory.batch_cost
         prediction = self.predictor.predict(known, self.batch, self.estimate)
         if self.smaller_steps and self.estimate is not None and prediction is not None and not prediction.is_sure:
@@ -53,8 +57,12 @@ class Seat(NamedTuple):
         return prediction
 
     def with_estimate(self, estimate: Estimate) -> Seat:
-        """The same seat with another estimate."""
-        return _seat((*self[:4], estimate, *self[5:]))
+        """The same seat with another estimate, and what that predicts."""
+        return _seat((*self[:4], estimate, *self[5:-1], None))
+
+    def with_prediction(self, predicted: Prediction) -> Seat:
+        """The same seat with this prediction."""
+        return _seat((*self[:-1], predicted))
 
     def line(self) -> Line | None:
         """The line of its prediction."""

@@ -85,10 +85,20 @@ def predict(known: BatchCost, batch: int, estimate: Estimate | None) -> Predicti
     w, wb, wbb, wy, wby = _sums_with(known, batch, estimate, 1.0)
     spans = _spans(w, wb, wbb)
     alpha, beta = _fit(w, wb, wbb, wy, wby, spans=spans)
-    overhead, most, least = alpha / beta, MOST_OVERHEAD * batch, LEAST_OVERHEAD * batch
+    return Prediction(_through(alpha / beta, batch, estimate), spans)
+
+
+def with_share(share: float, at_batch: int, batch: int, estimate: Estimate) -> Line:
+    """The line through the estimate, which is that of `batch`, of whose time at another batch this share is fixed."""
+    return _through(share / (1 - share) * at_batch, batch, estimate)
+
+
+def _through(overhead: float, batch: int, estimate: Estimate) -> Line:
+    """The line through the estimate with this fixed part, in samples, as far as it may be one at the batch."""
+    most, least = MOST_OVERHEAD * batch, LEAST_OVERHEAD * batch
     overhead = most if overhead > most else least if overhead < least else overhead
     per_sample = estimate.mean_seconds / (overhead + batch)
-    return Prediction(Line(per_sample * overhead, per_sample), spans)
+    return Line(per_sample * overhead, per_sample)
 
 
 def expect(known: BatchCost, batch: int, estimate: Estimate, next_batch: int) -> Estimate | None:

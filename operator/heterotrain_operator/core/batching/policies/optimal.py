@@ -151,27 +151,36 @@ def _least_expected(
 ) -> tuple[tuple[int, ...], float, float]:
     """The split whose expected step is shortest, that step (seconds) and the share of the present one that it saves. In
     it steady workers take longer on average than those that take much longer now and then, as far as that is `believed`
-    (0 to 1).
+    (0 to 1); so far what it saves by that is believed, too.
     """
     slopes = [line.seconds_per_sample for line in lines]
     rates = [1 / slope if low < high and slope > 0 else 0.0 for slope, (low, high) in zip(slopes, bounds, strict=True)]
     caution = believed * best_caution(rates, variations)
-    held_back = [
-        Line(fixed * (1 + caution * variation), slope * (1 + caution * variation))
-        for (fixed, slope), variation in zip(lines, variations, strict=True)
-    ]
     bounds = [
         (low, _most_raised(seat, even_seconds, low, high)) for seat, (low, high) in zip(seats, bounds, strict=True)
     ]
-    batches = waterfill(held_back, job.global_batch, bounds, multiples_of_seats(seats))
     measured = [seat.estimate is not None or seat.batch == 0 for seat in seats]
     before = [0.0 if seat.estimate is None else seat.estimate.mean_seconds for seat in seats]
-    after = [
-        line.at(batch) if batch > 0 and counts else 0.0
-        for line, batch, counts in zip(lines, batches, measured, strict=True)
-    ]
-    seconds = expected_step(after, variations)
-    return batches, seconds, 1 - seconds / expected_step(before, variations)
+    present = expected_step(before, variations)
+
+    def split(caution: float) -> tuple[tuple[int, ...], float, float]:
+        held_back = [
+            Line(fixed * (1 + caution * variation), slope * (1 + caution * variation))
+            for (fixed, slope), variation in zip(lines, variations, strict=True)
+        ]
+        batches = waterfill(held_back, job.global_batch, bounds, multiples_of_seats(seats))
+        after = [
+            line.at(batch) if batch > 0 and counts else 0.0
+            for line, batch, counts in zip(lines, batches, measured, strict=True)
+        ]
+        seconds = expected_step(after, variations)
+        return batches, seconds, 1 - seconds / present
+
+    batches, seconds, saving = split(caution)
+    if believed < 1:
+        without_caution = max(split(0.0)[2], 0.0)
+        saving = without_caution + believed * (saving - without_caution)
+    return batches, seconds, saving
 
 
 def _most_raised(seat: Seat, even_seconds: float, low: int, high: int) -> int:
