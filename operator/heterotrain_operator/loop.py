@@ -36,7 +36,8 @@ TELLING_STEPS = 3
 """Measured steps of a plan that show a gross imbalance, of hundreds of workers, too."""
 
 READING_SECONDS = 0.005
-"""Between rounds at least, for each worker that is read: so that reading takes a fraction of one CPU at most."""
+"""Between rounds at least, for each worker that is read, so that reading takes a fraction of one CPU at most; but for
+the one round after a plan's first steps, which is due when they have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +155,15 @@ def _training_seconds(seen: Seen) -> float:
     if not first:
         return PERIOD_SECONDS
     step = max(each.own_seconds / each.steps if each.steps > 0 else 0.0 for each in first)
-    reading = min(READING_SECONDS * len(counters), _seconds_to_telling(first))
+    reading = READING_SECONDS * len(counters)
+    if len(first) == sum(each.batch_size > 0 for each in counters):
+        reading = min(reading, max(_seconds_to_telling(first), reading / 4))
     return min(max(BUSY_PERIOD_SECONDS, step, reading), PERIOD_SECONDS)
 
 
 def _seconds_to_telling(first: Sequence[WorkerMetrics]) -> float:
     """Until all have taken as many steps as tell, if somebody has not; without end where that is not known."""
     fewest = min(each.steps for each in first)
-    if not 0 < fewest < TELLING_STEPS:
+    if not 0 < fewest < TELLING_STEPS or any(each.phase != contract.PHASE_TRAINING for each in first):
         return math.inf
     return (TELLING_STEPS - fewest) * max((each.own_seconds + each.wait_seconds) / each.steps for each in first)

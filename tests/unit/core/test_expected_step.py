@@ -7,15 +7,17 @@ from statistics import fmean
 
 import pytest
 
+from heterotrain_operator.core.batching.expectation import noise_of
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction import PREDICTORS
+from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.prediction.variation import Variation, variations_of
 from heterotrain_operator.core.split.expected import alike, best_caution, expected_step
+from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_job
 
@@ -126,6 +128,23 @@ def test_caution_that_is_not_believed_moves_nobody() -> None:
 def test_what_a_split_for_noise_saves_counts_as_far_as_it_is_believed() -> None:
     half_noisy = (0.02, 0.4) * 16
     assert 0 < proposed(half_noisy, 1000, believed=0.5).saving <= 0.5 * proposed(half_noisy, 1000).saving
+
+
+def test_split_is_never_said_to_save_more_than_with_all_belief() -> None:
+    """The noisiest could take all samples, the steadiest has a long fixed part and as many as it may, and so has the
+    third: without caution for noise a few samples more would be moved.
+    """
+    cases = [(48, 480, 0.1145, 0.0, 0.42), (43, 43, 0.0891, 0.85, 0.0186), (31, 31, 0.1334, 0.0, 0.105)]
+    found = []
+    for rank, (batch, most, seconds, share, variation) in enumerate(cases):
+        estimate = Estimate(seconds, (variation * seconds) ** 2, 100_000)
+        known = WorkerMemory(step_time=StepTime().with_estimate(estimate))
+        line = Prediction(Line(share * seconds, (1 - share) * seconds / batch), is_sure=True)
+        found.append(Seat(f"w-{rank}", GROUP, batch, (1, most), estimate, memory=known, predicted=line))
+    assert noise_of([each.memory for each in found])[1]
+    for believed in (1.0, 0.3):
+        proposal = POLICIES["Optimal"].propose(Job("job", (GROUP,), 122), found, Batching(believed=believed))
+        assert proposal.batches is None
 
 
 def test_what_is_saved_by_speeds_counts_however_little_the_caution_is_believed() -> None:

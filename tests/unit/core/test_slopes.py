@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heterotrain_operator.clusters.simulated.laws import Affine
@@ -128,6 +128,7 @@ def test_another_estimate_is_not_predicted_by_the_line_of_the_one_before() -> No
         max_size=12,
     )
 )
+@example([(1.0, 1, 0.0, True, 250.0)] * 6 + [(1.0, 3, -3.0, True, 250.0)] * 5 + [(1.0, 3, -2.9, True, 250.0)])
 def test_whatever_is_predicted_lines_get_steeper_alone_and_go_through_what_was_measured(
     found: list[tuple[float, int, float, bool, float]],
 ) -> None:

@@ -237,6 +237,7 @@ def test_after_a_conflict_it_observes_again(run: MakeRun) -> None:
 TRAINING = WorkerMetrics(plan_version=1, phase=contract.PHASE_TRAINING, batch_size=8, steps=10.0, own_seconds=1.0)
 FIRST = replace(TRAINING, steps=2.0, own_seconds=1.0)
 PAUSED = WorkerMetrics(plan_version=1, phase=contract.PHASE_PAUSED)
+PAUSED_IN_FIRST = replace(FIRST, phase=contract.PHASE_PAUSED)
 STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
 
 
@@ -275,6 +276,17 @@ def test_first_steps_of_many_workers_are_looked_at_after_the_third_and_no_oftene
     metrics = replace(TRAINING, steps=steps, own_seconds=0.1, wait_seconds=wait_seconds)
     workers = tuple(WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=metrics) for rank in range(150))
     assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("other", [replace(TRAINING, steps=1000.0), PAUSED_IN_FIRST])
+def test_first_steps_of_many_workers_that_do_not_train_together_are_looked_at_as_seldom_as_others(
+    other: WorkerMetrics,
+) -> None:
+    begun = replace(TRAINING, steps=2.0, own_seconds=0.1, wait_seconds=0.4)
+    workers = tuple(
+        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=begun if rank else other) for rank in range(150)
+    )
+    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(0.75)
 
 
 def test_newcomers_are_waited_for_no_oftener_than_reading_those_that_train_allows() -> None:

@@ -178,7 +178,7 @@ def _least_expected(
 
     batches, seconds, saving = split(caution)
     if believed < 1:
-        without_caution = max(split(0.0)[2], 0.0)
+        without_caution = min(max(split(0.0)[2], 0.0), saving)
         saving = without_caution + believed * (saving - without_caution)
     return batches, seconds, saving
 

@@ -15,4 +15,5 @@ PREDICTOR = Predictor(
     predict=affine.predict,
     learn=affine.learn,
     expect=affine.expect,
+    with_share=affine.with_share,
 )
