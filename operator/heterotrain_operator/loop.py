@@ -135,8 +135,9 @@ def period_seconds(seen: Seen, decision: Decision) -> float:
         worker.exit_code is None and worker.metrics is not None and worker.metrics.phase in QUIET_PHASES
         for worker in seen.workers
     )
-    quiet = training and decision.phase == "Running" and not (decision.create or decision.delete)
-    return _training_seconds(seen) if quiet else _busy_seconds(seen)
+    if training and decision.phase == "Running" and not (decision.create or decision.delete):
+        return min(max(BUSY_PERIOD_SECONDS, first_steps_seconds(seen)), PERIOD_SECONDS)
+    return _busy_seconds(seen)
 
 
 def _busy_seconds(seen: Seen) -> float:
@@ -146,19 +147,20 @@ def _busy_seconds(seen: Seen) -> float:
     return min(max(BUSY_PERIOD_SECONDS, READING_SECONDS * training), PERIOD_SECONDS)
 
 
-def _training_seconds(seen: Seen) -> float:
-    """Between rounds of a job that trains. In the first steps of a plan about as long as a step takes, for two or three
-    may show that its batches are far off; where reading many workers is dear beside that, once these have ended.
+def first_steps_seconds(seen: Seen) -> float:
+    """Until a job that trains is to be looked at again for what the first steps of its plan may show; without end once
+    they are over. About as long as a step takes, for two or three may show that its batches are far off; where reading
+    many workers is dear beside that, until these have ended.
     """
     counters = [worker.metrics for worker in seen.workers if worker.metrics is not None]
     first = [each for each in counters if each.batch_size > 0 and each.steps < FIRST_STEPS]
     if not first:
-        return PERIOD_SECONDS
+        return math.inf
     step = max(each.own_seconds / each.steps if each.steps > 0 else 0.0 for each in first)
     reading = READING_SECONDS * len(counters)
     if len(first) == sum(each.batch_size > 0 for each in counters):
         reading = min(reading, max(_seconds_to_telling(first), reading / 4))
-    return min(max(BUSY_PERIOD_SECONDS, step, reading), PERIOD_SECONDS)
+    return max(step, reading)
 
 
 def _seconds_to_telling(first: Sequence[WorkerMetrics]) -> float:

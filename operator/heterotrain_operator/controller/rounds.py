@@ -19,7 +19,7 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.loop import Loop
+from heterotrain_operator.loop import Loop, first_steps_seconds
 from heterotrain_operator.metrics.own import OperatorMetrics
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,12 @@ QUIET_SECONDS = 2.0
 """Between looks at a job that trains, or waits for its pods, whose changes wake the loop."""
 
 BUSY_SECONDS = 0.5
-"""Between looks while metrics are waited for: workers start, or do not follow a new plan yet."""
+"""Between looks while metrics are waited for: workers start, or do not follow a new plan yet, or do and its first steps
+may show that its batches are far off."""
 
 FOLLOWING_SECONDS = 30.0
-"""So long after a plan was written some worker may be expected to follow it at any moment."""
+"""So long after a plan was written some worker may be expected to follow it at any moment, and so long after all did
+its first steps may be looked for."""
 
 TAKEN_SECONDS = 10.0
 """Between looks at whether a name that the job needs is free at last."""
@@ -81,6 +83,7 @@ class JobRounds:
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
         self._loop = Loop(self._cluster, clock=self._clock, monotonic=self._monotonic)
         self._written: tuple[int, float] | None = None
+        self._followed: float | None = None
 
     def close(self, namespace: str, name: str) -> None:
         """The job is gone, and no round is under way."""
@@ -181,7 +184,7 @@ class JobRounds:
             self._written = (decision.plan.version, now)
         elif self._written is not None and _all_follow(seen, self._written[0]):
             self._metrics.followed(now - self._written[1])
-            self._written = None
+            self._written, self._followed = None, now
 
     def _delay(self, job: Job, seen: Seen, decision: Decision, memory: Memory) -> float:
         if decision.phase in (*FINAL_PHASES, "Suspended") and not (decision.delete or decision.force_delete):
@@ -189,12 +192,15 @@ class JobRounds:
                 return STILL_SECONDS
             until_removal = memory.outcome.ended_at + job.ttl_seconds - self._clock()
             return min(max(until_removal, BUSY_SECONDS), STILL_SECONDS)
-        since = None if self._written is None else self._monotonic() - self._written[1]
-        following = since is not None and since < FOLLOWING_SECONDS
+        following = self._written is not None and self._monotonic() - self._written[1] < FOLLOWING_SECONDS
         starting = decision.phase != "Running" and any(
             worker.phase == "Running" and worker.deleting_since is None for worker in seen.workers
         )
-        return BUSY_SECONDS if following or starting else QUIET_SECONDS
+        if following or starting:
+            return BUSY_SECONDS
+        if self._followed is not None and self._monotonic() - self._followed < FOLLOWING_SECONDS:
+            return min(max(BUSY_SECONDS, first_steps_seconds(seen)), QUIET_SECONDS)
+        return QUIET_SECONDS
 
 
 def _edition(body: Mapping[str, Any]) -> tuple[str, int]:

@@ -129,6 +129,17 @@ def test_job_that_trains_is_looked_at_now_and_then(steer: Callable[..., Steered]
     assert job.exported("heterotrain_operator_plan_follow_seconds_count")
 
 
+@pytest.mark.parametrize(("own_seconds", "pause"), [(0.01, BUSY_SECONDS), (0.75, 0.75), (60.0, QUIET_SECONDS)])
+def test_first_steps_of_a_plan_are_looked_at_one_by_one_for_a_while(
+    steer: Callable[..., Steered], own_seconds: float, pause: float
+) -> None:
+    job = steer()
+    job.train()
+    job.world.workers.follow(job.world.plan, steps=1, own_seconds=own_seconds)
+    assert job.look() == pytest.approx(pause)
+    assert job.look(FOLLOWING_SECONDS) == QUIET_SECONDS
+
+
 def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[..., Steered], api: ApiServer) -> None:
     job = steer()
     job.train()
