@@ -33,11 +33,13 @@ FIRST_STEPS = 10
 """Measured steps of a plan after which nothing about it is urgent any more: the default control interval."""
 
 TELLING_STEPS = 3
-"""Measured steps of a plan that show a gross imbalance, of hundreds of workers, too."""
+"""Measured steps of a plan that show a gross imbalance, of hundreds of workers, too: two mostly do."""
 
 READING_SECONDS = 0.005
-"""Between rounds at least, for each worker that is read, so that reading takes a fraction of one CPU at most; but for
-the one round after a plan's first steps, which is due when they have ended."""
+"""Between rounds at least, for each worker that is read, so that reading takes a fraction of one CPU at most."""
+
+HASTE = 16
+"""A part of that is enough while a plan's first steps tell, which are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,8 @@ def _busy_seconds(seen: Seen) -> float:
 
 def first_steps_seconds(seen: Seen) -> float:
     """Until a job that trains is to be looked at again for what the first steps of its plan may show; without end once
-    they are over. About as long as a step takes, for two or three may show that its batches are far off; where reading
-    many workers is dear beside that, until these have ended.
+    they are over. About as long as a step takes, for two or three may show that its batches are far off, and after
+    these as long as reading many workers takes, if that is longer.
     """
     counters = [worker.metrics for worker in seen.workers if worker.metrics is not None]
     first = [each for each in counters if each.batch_size > 0 and each.steps < FIRST_STEPS]
@@ -158,14 +160,16 @@ def first_steps_seconds(seen: Seen) -> float:
         return math.inf
     step = max(each.own_seconds / each.steps if each.steps > 0 else 0.0 for each in first)
     reading = READING_SECONDS * len(counters)
-    if len(first) == sum(each.batch_size > 0 for each in counters):
-        reading = min(reading, max(_seconds_to_telling(first), reading / 4))
+    if reading > step and len(first) == sum(each.batch_size > 0 for each in counters):
+        return min(reading, max(reading / HASTE, _half_a_telling_step(first)))
     return max(step, reading)
 
 
-def _seconds_to_telling(first: Sequence[WorkerMetrics]) -> float:
-    """Until all have taken as many steps as tell, if somebody has not; without end where that is not known."""
+def _half_a_telling_step(first: Sequence[WorkerMetrics]) -> float:
+    """Seconds of half a whole step, so that the end of one is seen before the next one ends; without end where somebody
+    does not train, or all have taken as many steps as tell.
+    """
     fewest = min(each.steps for each in first)
     if not 0 < fewest < TELLING_STEPS or any(each.phase != contract.PHASE_TRAINING for each in first):
         return math.inf
-    return (TELLING_STEPS - fewest) * max((each.own_seconds + each.wait_seconds) / each.steps for each in first)
+    return max((each.own_seconds + each.wait_seconds) / each.steps for each in first) / 2

@@ -267,9 +267,9 @@ def test_rounds_are_seldom_only_while_all_train(
 
 @pytest.mark.parametrize(
     ("steps", "wait_seconds", "seconds"),
-    [(5.0, 0.5, 0.75), (0.0, 0.0, 0.75), (1.0, 0.2, 0.6), (2.0, 0.4, 0.25), (2.0, 0.1, BUSY_PERIOD_SECONDS)],
+    [(5.0, 0.5, 0.75), (0.0, 0.0, 0.75), (1.0, 0.5, 0.3), (2.0, 0.9, 0.25), (2.0, 0.1, BUSY_PERIOD_SECONDS)],
 )
-def test_first_steps_of_many_workers_are_looked_at_after_the_third_and_no_oftener_than_reading_them_allows(
+def test_first_three_steps_of_many_workers_are_looked_at_one_by_one_and_later_ones_as_reading_them_allows(
     steps: float, wait_seconds: float, seconds: float
 ) -> None:
     """Each step takes 0.1 s at most beside the waiting."""
