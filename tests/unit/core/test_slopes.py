@@ -1,4 +1,4 @@
-"""How own times grow with batches is drawn towards what is usual in a group, through what was measured."""
+"""Lines that are much flatter than most of their group's are made steeper, through what was measured."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def seat(
     return Seat(name, Group(group, 9), batch, (1, 512), estimate, memory=memory, predicted=predicted)
 
 
-def alike(number: int = 9, *, inflation: float = 100.0) -> list[Seat]:
-    return [worker(f"w-{place}", USUAL + place % 3 - 1, inflation=inflation) for place in range(number)]
+def alike() -> list[Seat]:
+    return [worker(f"w-{place}", USUAL + place % 3 - 1) for place in range(9)]
 
 
 def overheads(seats: Sequence[Seat]) -> list[float]:
@@ -150,9 +150,8 @@ def test_whatever_is_predicted_lines_get_steeper_alone_and_go_through_what_was_m
         assert was.seconds_per_sample * (1 - 1e-9) <= line.seconds_per_sample < math.inf
 
 
-def step_after(fast: Seat, *others: Seat) -> tuple[float, float]:
+def step_after(seats: Sequence[Seat]) -> tuple[float, float]:
     """What the batches that the policy proposes make a step take, by all lines as they are, and what it takes now."""
-    seats = [fast, *others]
     job = Job("job", (Group("g", len(seats)),), sum(each.batch for each in seats))
     batches = POLICIES["Optimal"].propose(job, as_alike(seats), Batching()).batches
     lines = [each.line() for each in seats]
@@ -169,16 +168,16 @@ def test_lines_that_are_known_well_and_differ_make_no_step_longer(flat: int, ste
     """Those of the one kind say that four fifths of a step do not depend on the batch, and those of the other that
     nothing does, and these are faster by a sixth.
     """
-    slower = [_measured(f"flat-{place}", Line(0.08, 0.02 / BATCH), inflation=10.0) for place in range(flat)]
-    faster = [_measured(f"steep-{place}", Line(0.0, 0.085 / BATCH), inflation=10.0) for place in range(steep)]
-    after, before = step_after(*slower, *faster)
+    slower = [_measured(f"flat-{place}", Line(0.08, 0.02 / BATCH)) for place in range(flat)]
+    faster = [_measured(f"steep-{place}", Line(0.0, 0.085 / BATCH)) for place in range(steep)]
+    after, before = step_after([*slower, *faster])
     assert after <= before * 1.001
 
 
-def _measured(name: str, line: Line, *, inflation: float) -> Seat:
+def _measured(name: str, line: Line) -> Seat:
     seconds = line.at(BATCH)
-    estimate = Estimate(seconds, (0.02 * seconds) ** 2, 3000, inflation)
-    rough = 100 * INDEPENDENT * math.sqrt(inflation)
+    estimate = Estimate(seconds, (0.02 * seconds) ** 2, 3000, 10.0)
+    rough = 100 * INDEPENDENT * math.sqrt(10.0)
     return seat(name, Prediction(line, True), estimate, group="g", batch=BATCH, roughness=rough)
 
 

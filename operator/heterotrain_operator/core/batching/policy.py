@@ -26,8 +26,8 @@ class Seat(NamedTuple):
     batch, its bounds leave it no other, and it has no estimate. It exports `smoothed_seconds`, the moving average of
     its own time since the active plan began, and trains in this `epoch`. `smaller_steps` are the samples and own
     seconds of the plan's steps that had fewer. One that is taken `as_slow` is fast now; its estimate is that of when it
-    is slow, as it often becomes (`relapses.py`). `predicted` is its prediction, where that
-    was made before, perhaps with what the others in its group show (`slopes.py`).
+    is slow, as it often becomes (`relapses.py`). `predicted` is its prediction, where that was made before, perhaps
+    with what the others in its group show (`slopes.py`).
     """
 
     name: str
