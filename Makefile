@@ -31,10 +31,10 @@ demo: $(VENV)/installed ## watch three unequal workers converge, against uniform
 	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo --fresh
 
 test: $(VENV)/installed-dev ## run all tests that need no cluster
-	$(BIN)/python -m pytest -q --durations=10 $(ONLY) --ignore=tests/e2e -m "not e2e"
+	hack/tests.sh $(ONLY)
 
 test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers and install no packages
-	$(BIN)/python -m pytest -q --ignore=tests/e2e -m "not processes and not packages and not e2e"
+	hack/tests.sh --unit $(ONLY)
 
 test-pythons: $(VENV)/installed-dev ## run the unit tests on the other versions of Python that are here, all at once (7 minutes)
 	hack/pythons.sh $(ONLY)

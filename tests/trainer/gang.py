@@ -39,7 +39,7 @@ free_port = Ports().take
 """A port that no outgoing connection is given until a worker listens there."""
 
 
-WARM_MODULES = ("torch", "torch.distributed", "torch._dynamo", "sklearn.datasets", "numpy")
+WARM_MODULES = ("torch", "torch.distributed", "torch._dynamo", "numpy", "prometheus_client")
 """What a worker of these tests imports, also by way of DistributedDataParallel; nothing of this project, so that every
 test imports that itself."""
 

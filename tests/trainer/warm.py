@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import selectors
@@ -137,6 +138,7 @@ def main() -> None:
 
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    gc.freeze()  # to look through all that is imported, at its end at least, takes a fork longer than the steps of a test
     request = _await_request(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return

@@ -14,7 +14,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from heterotrain.workloads import digits as digits_module
 from heterotrain.workloads.array_files import ArrayFiles
+from heterotrain.workloads.digits import TEST_SAMPLES, digits
 from heterotrain.workloads.image_folder import ImageFolder
 from heterotrain.workloads.svm import labelled_points
 from heterotrain.workloads.synthetic import SyntheticImages, SyntheticTokens
@@ -214,3 +216,27 @@ def test_loader_workers_make_the_same_items() -> None:
     here = [image for image, _ in DataLoader(data, 4)]
     there = [image for image, _ in DataLoader(data, 4, num_workers=1)]
     assert all(torch.equal(one, other) for one, other in zip(here, there, strict=True))
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    for part, found in ((slice(None, -TEST_SAMPLES), digits()), (slice(-TEST_SAMPLES, None), digits(train=False))):
+        images, labels = found.tensors
+        assert torch.equal(images, torch.tensor(bunch.images[part] / 16.0, dtype=torch.float32).unsqueeze(1))
+        assert torch.equal(labels, torch.tensor(bunch.target[part], dtype=torch.int64))
+
+
+def test_digits_are_read_without_importing_scikit_learn() -> None:
+    code = "import sys; from heterotrain.workloads.digits import digits; digits(); print('sklearn' in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "False\n"
+
+
+def test_digits_without_scikit_learn_say_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits_module, "find_spec", lambda _: None)
+    with pytest.raises(ModuleNotFoundError, match="come with scikit-learn, which is not installed"):
+        digits()
