@@ -138,7 +138,7 @@ def main() -> None:
 
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    gc.freeze()  # to look through all that is imported, at its end at least, takes a fork longer than the steps of a test
+    gc.freeze()  # or each fork looks through all that is imported when it ends, which takes longer than a test's steps
     request = _await_request(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return
