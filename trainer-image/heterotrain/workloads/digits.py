@@ -1,7 +1,7 @@
 """A small CNN on scikit-learn's handwritten digits: 1,797 real 8x8 images that need no download.
 
-They are read from the file that it comes with, without importing it: that takes nearly as long as importing torch does,
-in each worker, and most of a short job's start.
+They are read from the file that it comes with, without importing it, which takes each worker nearly as long as
+importing torch.
 
 It normalises over groups of channels unless it is asked for something else: statistics of local batches would make the
 model depend on how the global batch is split. The model also takes images of other sizes.
