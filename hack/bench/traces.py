@@ -4,12 +4,12 @@
     .venv/bin/python hack/bench/traces.py --explain "jump 2x, 8" --against HEAD~1
     .venv/bin/python hack/bench/traces.py --record
 
-A change that is to leave decisions as they are runs the first command: it decides every trace again and names those that
-differ from `results/traces.json`. `--explain` decides one trace with another commit's sources, too, and shows the first
-round that differs. A change that is meant to change decisions records them again.
+Run the first command after a change that must not alter decisions: it decides every trace again and names those that differ
+from `results/traces.json`. `--explain` also decides one trace with another commit's sources, and shows the first round that
+differs. Record the traces again after a change that is meant to alter decisions.
 
-A trace has two hashes, of what was done (plans, pods, phases and what events are called) and of all that, with the words
-that explain it. It is the same in every run on one machine; another processor may round otherwise.
+A trace has two hashes: of what was done (plans, pods, phases and the names of events), and of that with the words that explain
+it. It is the same in every run on one machine; another processor may round otherwise.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -43,6 +44,7 @@ INTERVALS = 40
 TRACES = 200
 STUCK_SECONDS = 3_600.0
 DIGITS = 16
+OVER = ("over",)
 
 Trace = list[tuple[str, str]]
 """What each round did, and the words that explain it."""
@@ -55,12 +57,14 @@ def scenarios() -> dict[str, Callable[[], Scenario]]:
     found: dict[str, Callable[[], Scenario]] = {}
     for name in by_name():
         for workers in WORKERS:
-            found[f"{name}, {workers}"] = lambda name=name, workers=workers: replace(  # type: ignore[misc]
-                by_name()[name].scenario(workers, "Optimal", 0), intervals=INTERVALS
-            )
+            found[f"{name}, {workers}"] = partial(_of_the_table, name, workers)
     for seed in range(TRACES - len(found)):
-        found[f"random {seed}"] = lambda seed=seed: _elastic(seed) if seed % 2 else random_scenario(seed)  # type: ignore[misc]
+        found[f"random {seed}"] = partial(_elastic if seed % 2 else random_scenario, seed)
     return found
+
+
+def _of_the_table(name: str, workers: int) -> Scenario:
+    return replace(by_name()[name].scenario(workers, "Optimal", 0), intervals=INTERVALS)
 
 
 def _elastic(seed: int) -> Scenario:
@@ -133,11 +137,13 @@ def explain(name: str, against: str) -> int:
         subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
         path = os.pathsep.join(str(Path(folder, part)) for part in ("operator", "trainer-image"))
         command = [sys.executable, str(Path(folder, "hack/bench/traces.py")), "--print", name]
-        then = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True)
+        then = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True
+        )
     before, now = [tuple(line) for line in json.loads(then.stdout)], trace(name)
     for number, (old, new) in enumerate(zip_longest(before, now)):
         if old != new:
-            print(f"round {number} of {name!r}", f"{against}:", *(old or ("over",)), "now:", *(new or ("over",)), sep="\n")
+            print(f"round {number} of {name!r}", f"{against}:", *(old or OVER), "now:", *(new or OVER), sep="\n")
             return 1
     print(f"{name!r} is the same as with {against}")
     return 0
