@@ -4,12 +4,12 @@
     .venv/bin/python hack/bench/traces.py --explain "jump 2x, 8" --against HEAD~1
     .venv/bin/python hack/bench/traces.py --record
 
-Run the first command after a change that must not alter decisions: it decides every trace again and names those that differ
-from `results/traces.json`. `--explain` also decides one trace with another commit's sources, and shows the first round that
-differs. Record the traces again after a change that is meant to alter decisions.
+Run the first command after a change that must not alter decisions: it decides every trace again and names those that
+differ from `results/traces.json`. `--explain` also decides one trace with another commit's sources, and shows the first
+round that differs. Record the traces again after a change that is meant to alter decisions.
 
-A trace has two hashes: of what was done (plans, pods, phases and the names of events), and of that with the words that explain
-it. It is the same in every run on one machine; another processor may round otherwise.
+A trace has two hashes: of what was done (plans, pods, phases and the names of events), and of that with the words that
+explain it. It is the same in every run on one machine; another processor may round otherwise.
 """
 
 from __future__ import annotations
