@@ -152,10 +152,3 @@ def test_what_is_remembered_between_two_decisions_can_be_lost_and_read_back() ->
     events = (Jump(("g0",), 3.0, 150), Preemption(("g1",), 250))
     kept, forgotten = (simulate(scenario(events=events), forgetful=forgetful) for forgetful in (False, True))
     assert kept.plans == forgotten.plans
-
-
-def test_progress_is_told_by_steps() -> None:
-    told: list[int] = []
-    simulate(scenario(), on_progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] >= 400

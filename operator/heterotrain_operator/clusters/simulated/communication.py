@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from pydantic import Field
-
 from heterotrain_operator.clusters.simulated.described import (
     Choice,
     Described,
@@ -15,15 +13,12 @@ from heterotrain_operator.clusters.simulated.described import (
     StepSeconds,
     Written,
     kind,
+    said,
 )
 
-Size = Annotated[
-    PositiveMebibytes, Field(alias="modelMebibytes", description="Size of the gradients of the whole model.")
-]
-Bandwidth = Annotated[
-    PositiveMebibytes, Field(alias="mebibytesPerSecond", description="Bandwidth of each one's network.")
-]
-Latency = Annotated[StepSeconds, Field(description="Seconds of one message, whatever its size.")]
+Size = Annotated[PositiveMebibytes, said("Size of the gradients of the whole model.", alias="modelMebibytes")]
+Bandwidth = Annotated[PositiveMebibytes, said("Bandwidth of each one's network.", alias="mebibytesPerSecond")]
+Latency = Annotated[StepSeconds, said("Seconds of one message, whatever its size.")]
 
 
 class Communication(Protocol):
@@ -72,7 +67,7 @@ class ParameterServer(Described):
     size_bytes: Size
     bandwidth_bytes_per_second: Bandwidth
     latency_seconds: Latency = 0.0
-    servers: Annotated[PositiveCount, Field(description="Servers that each hold a part of the parameters.")] = 1
+    servers: Annotated[PositiveCount, said("Servers that each hold a part of the parameters.")] = 1
 
     def seconds(self, workers: int, /) -> float:
         sent = max(workers / self.servers, 1) * self.size_bytes / self.bandwidth_bytes_per_second

@@ -133,6 +133,11 @@ class Choice(Model):
         return kind
 
 
+def said(description: str, **bounds: Any) -> Any:
+    """What a field means in files, and its bounds there; with an `alias` it has another name in them."""
+    return Field(description=description, **bounds)
+
+
 def kind(of: type[Any]) -> Any:
     """A kind of a choice, which the first paragraph of its docstring describes."""
     return Field(default=None, description=(of.__doc__ or "").partition("\n\n")[0])

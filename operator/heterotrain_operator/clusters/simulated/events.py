@@ -23,6 +23,7 @@ from heterotrain_operator.clusters.simulated.described import (
     WorkerName,
     Written,
     kind,
+    said,
 )
 from heterotrain_operator.clusters.simulated.influences import (
     ChangeOfTime,
@@ -34,25 +35,6 @@ from heterotrain_operator.clusters.simulated.influences import (
     WarmUp,
 )
 from heterotrain_operator.core.model import WorkerMetrics
-
-__all__ = [
-    "ClusterEvent",
-    "Death",
-    "Drift",
-    "EndOfWorker",
-    "EventChoice",
-    "Interference",
-    "Jump",
-    "LateMetrics",
-    "LimitChange",
-    "LossOfMetrics",
-    "OutOfMemory",
-    "Preemption",
-    "Reader",
-    "SourceDown",
-    "Unreadable",
-    "WarmUp",
-]
 
 
 class Process(Protocol):
@@ -94,9 +76,9 @@ class Death(EndOfWorker):
 
     workers: tuple[str, ...]
     at: int
-    exit_code: Annotated[int, Field(ge=1, le=255, description="With which exit code.")] = 137
+    exit_code: Annotated[int, said("With which exit code.", ge=1, le=255)] = 137
     out_of_memory: bool = False
-    message: Annotated[Text, Field(description="The last words.")] = ""
+    message: Annotated[Text, said("The last words.")] = ""
 
     def end(self, process: Process) -> None:
         process.end(self.exit_code, message=self.message, out_of_memory=self.out_of_memory)
@@ -145,7 +127,7 @@ class Unreadable(LossOfMetrics):
     workers: tuple[str, ...]
     begin: int = 0
     until: int | None = None
-    probability: Annotated[Fraction, Field(description="Probability that one reading fails.")] = 1.0
+    probability: Annotated[Fraction, said("Probability that one reading fails.")] = 1.0
 
     def read(self, uid: str, metrics: WorkerMetrics, reader: Reader) -> WorkerMetrics | None:
         return None if reader.random.random() < self.probability else metrics
@@ -159,7 +141,7 @@ class LateMetrics(LossOfMetrics):
     """
 
     workers: tuple[str, ...]
-    every_seconds: Annotated[float, Field(ge=0.001, le=MAX_SECONDS, description="Seconds from one to the next.")]
+    every_seconds: Annotated[float, said("Seconds from one to the next.", ge=0.001, le=MAX_SECONDS)]
     begin: int = 0
     until: int | None = None
 

@@ -14,10 +14,15 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from heterotrain_operator.api.base import Fraction
-from heterotrain_operator.clusters.simulated.described import Cores, Described, Factor, PositiveCount
+from heterotrain_operator.clusters.simulated.described import (
+    Cores,
+    Described,
+    Factor,
+    PositiveCount,
+    said,
+)
 from heterotrain_operator.clusters.simulated.noise import Matrix
 
 Steps = npt.NDArray[np.int64]
@@ -25,14 +30,12 @@ Steps = npt.NDArray[np.int64]
 
 Cause = Annotated[
     Literal["script", "throttled", "cpu-wait"],
-    Field(
-        description="What their use of resources shows: their own script, throttling, or a CPU that somebody else has."
-    ),
+    said("What their use of resources shows: their own script, throttling, or a CPU that somebody else has."),
 ]
 """Why a worker takes longer: it computes more itself (or its device is slower, which looks the same), its CPU limit
 holds it back, or it waits for a CPU that somebody else has."""
 
-FactorOfSteps = Annotated[Factor, Field(description="Steps take this many times as long.")]
+FactorOfSteps = Annotated[Factor, said("Steps take this many times as long.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class Drift(ChangeByFactor):
     """
 
     workers: tuple[str, ...]
-    factor: Annotated[Factor, Field(description="In the end steps take this many times as long.")]
+    factor: Annotated[Factor, said("In the end steps take this many times as long.")]
     begin: int
     until: int
     cause: Cause = "script"
@@ -147,17 +150,14 @@ class Interference(ChangeByFactor):
     """
 
     workers: tuple[str, ...]
-    factor: Annotated[Factor, Field(description="Steps take this many times as long while it is busy.")]
-    period: Annotated[PositiveCount, Field(description="Steps from one coming to the next.")]
-    busy: Annotated[Fraction, Field(description="Part of the period in which it is busy, to the nearest step.")] = 0.5
+    factor: Annotated[Factor, said("Steps take this many times as long while it is busy.")]
+    period: Annotated[PositiveCount, said("Steps from one coming to the next.")]
+    busy: Annotated[Fraction, said("Part of the period in which it is busy, to the nearest step.")] = 0.5
     begin: int = 0
     until: int | None = None
-    scattered: Annotated[bool, Field(description="Whether each worker's neighbour comes at moments of its own.")] = (
-        False
-    )
+    scattered: Annotated[bool, said("Whether each worker's neighbour comes at moments of its own.")] = False
     followed: Annotated[
-        bool,
-        Field(description="Whether the oracle knows when the neighbour is busy; false: it knows the mean alone."),
+        bool, said("Whether the oracle knows when the neighbour is busy; false: it knows the mean alone.")
     ] = False
     cause: Cause = "cpu-wait"
 
@@ -190,20 +190,14 @@ class LimitChange(ChangeOfTime):
     """
 
     workers: tuple[str, ...]
-    cores: Annotated[Cores, Field(description="The new limit.")]
+    cores: Annotated[Cores, said("The new limit.")]
     at: int
-    known: Annotated[bool, Field(description="Whether the operator sees the new limit.")] = True
+    known: Annotated[bool, said("Whether the operator sees the new limit.")] = True
     elasticity: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=2,
-            description="1: time is inversely proportional to the limit; 0: the limit does not bind.",
-        ),
+        float, said("1: time is inversely proportional to the limit; 0: the limit does not bind.", ge=0, le=2)
     ] = 1.0
     before: Annotated[
-        Cores | None,
-        Field(description="The cores to which it is compared. Absent: the limit before, which is then required."),
+        Cores | None, said("The cores to which it is compared. Absent: the limit before, which is then required.")
     ] = None
 
     @property
@@ -246,11 +240,8 @@ class WarmUp(ChangeOfTime):
     """
 
     workers: tuple[str, ...]
-    factor: Annotated[float, Field(ge=1, le=1000, description="Their first step takes this many times as long.")]
-    steps: Annotated[
-        float,
-        Field(ge=0.01, le=1_000_000, description="What exceeds 1 falls to about a third within so many steps."),
-    ]
+    factor: Annotated[float, said("Their first step takes this many times as long.", ge=1, le=1000)]
+    steps: Annotated[float, said("What exceeds 1 falls to about a third within so many steps.", ge=0.01, le=1_000_000)]
 
     def factors(self, step: Steps, trainees: Sequence[Trainee], draws: Sequence[int], limits: Limits) -> Matrix:
         age = np.maximum(step - np.array([trainee.started_step for trainee in trainees]), 0)

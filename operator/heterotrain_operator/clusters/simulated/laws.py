@@ -19,12 +19,11 @@ from heterotrain_operator.clusters.simulated.described import (
     StepSeconds,
     Written,
     kind,
+    said,
 )
 
-Fixed = Annotated[
-    StepSeconds, Field(default=0.0, alias="fixedSeconds", description="Seconds of a step whatever its batch.")
-]
-PerSample = Annotated[PositiveStepSeconds, Field(alias="secondsPerSample", description="Seconds for each sample.")]
+Fixed = Annotated[StepSeconds, said("Seconds of a step whatever its batch.", default=0.0, alias="fixedSeconds")]
+PerSample = Annotated[PositiveStepSeconds, said("Seconds for each sample.", alias="secondsPerSample")]
 
 
 class TimeLaw(Protocol):
@@ -57,8 +56,7 @@ class Plateau(Described):
     """
 
     floor: Annotated[
-        PositiveStepSeconds,
-        Field(alias="leastSeconds", description="Seconds of every step up to where the line exceeds them."),
+        PositiveStepSeconds, said("Seconds of every step up to where the line exceeds them.", alias="leastSeconds")
     ]
     fixed: Fixed
     per_sample: PerSample
@@ -79,16 +77,13 @@ class Power(Described):
 
     exponent: Annotated[
         float,
-        Field(
-            gt=0,
-            le=4,
-            description="1 is affine; above it every further sample is dearer, as where attention spans the batch.",
-        ),
+        said("1 is affine; above it every further sample is dearer, as where attention spans the batch.", gt=0, le=4),
     ]
     fixed: Fixed
     per_sample: PerSample
     reference: Annotated[
-        Samples, Field(alias="atSamples", description="The batch at which it is as long as by the affine law.")
+        Samples,
+        said("The batch at which it is as long as by the affine law.", alias="atSamples"),
     ] = 64
 
     def seconds(self, batch: float, /) -> float:
@@ -116,10 +111,8 @@ class MemoryCliff(Described):
     """
 
     law: TimeLaw
-    batch: Annotated[Samples, Field(alias="aboveSamples", description="The greatest batch without them.")]
-    factor: Annotated[
-        float, Field(ge=1, le=1000, description="Each sample beyond it takes this many times as long.")
-    ] = 4.0
+    batch: Annotated[Samples, said("The greatest batch without them.", alias="aboveSamples")]
+    factor: Annotated[float, said("Each sample beyond it takes this many times as long.", ge=1, le=1000)] = 4.0
 
     def seconds(self, batch: float, /) -> float:
         if batch <= self.batch:

@@ -22,6 +22,7 @@ from heterotrain_operator.clusters.simulated.described import (
     PositiveStepSeconds,
     Written,
     kind,
+    said,
 )
 
 Matrix = npt.NDArray[np.float64]
@@ -43,7 +44,7 @@ KEPT_RESIDUALS = (0.01, 100.0)
 """What lies beyond in a recorded series is a fault of measurement."""
 
 _VARIATION = "Coefficient of variation of one step's time: standard deviation over mean."
-Variation = Annotated[float, Field(gt=0, le=2, description=_VARIATION)]
+Variation = Annotated[float, said(_VARIATION, gt=0, le=2)]
 Series = Annotated[tuple[PositiveStepSeconds, ...], Field(min_length=2, max_length=MAX_SERIES)]
 
 
@@ -86,9 +87,7 @@ class AR1(Described):
     Log-normal with so great a coefficient of variation, its logarithm autoregressive: what delays one step lasts.
     """
 
-    correlation: Annotated[
-        float, Field(ge=-0.999, le=0.999, description="Correlation of the logarithms of two steps in a row.")
-    ]
+    correlation: Annotated[float, said("Correlation of the logarithms of two steps in a row.", ge=-0.999, le=0.999)]
     variation: Variation
 
     def rows(self, workers: int, random: np.random.Generator, /) -> Rows:
@@ -117,14 +116,9 @@ class HeavyTailed(Described):
     A shifted Pareto distribution (Lomax). With a greater variation its smallest factor could be below 0.
     """
 
-    variation: Annotated[float, Field(gt=0, le=1, description=_VARIATION)]
+    variation: Annotated[float, said(_VARIATION, gt=0, le=1)]
     index: Annotated[
-        float,
-        Field(
-            gt=2,
-            le=100,
-            description="Moments of the distribution from this one on are infinite; the lower, the wilder.",
-        ),
+        float, said("Moments of the distribution from this one on are infinite; the lower, the wilder.", gt=2, le=100)
     ] = 3.0
 
     def rows(self, workers: int, random: np.random.Generator, /) -> Rows:
@@ -146,15 +140,10 @@ class Replayed(Described):
 
     series: Annotated[
         tuple[Series, ...],
-        Field(
-            min_length=1, max_length=MAX_RECORDED, description="Recorded own seconds of one worker each, step by step."
-        ),
+        said("Recorded own seconds of one worker each, step by step.", min_length=1, max_length=MAX_RECORDED),
     ]
     window: Annotated[
-        Count,
-        Field(
-            description="How many steps around it a step is compared with. 0: the whole series, which keeps slow waves."
-        ),
+        Count, said("How many steps around it a step is compared with. 0: the whole series, which keeps slow waves.")
     ] = 0
 
     def rows(self, workers: int, random: np.random.Generator, /) -> Rows:

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import Field
-
 from heterotrain_operator.clusters.simulated.communication import Communication, NoCommunication
-from heterotrain_operator.clusters.simulated.described import Count, Described, Duration, Mebibytes, PositiveMebibytes
+from heterotrain_operator.clusters.simulated.described import (
+    Count,
+    Described,
+    Duration,
+    Mebibytes,
+    PositiveMebibytes,
+    said,
+)
 from heterotrain_operator.clusters.simulated.events import ClusterEvent
 from heterotrain_operator.clusters.simulated.laws import Affine, TimeLaw
 from heterotrain_operator.clusters.simulated.noise import Noise, NoNoise
@@ -28,17 +33,13 @@ class MemoryUse(Described):
     """
 
     fixed_bytes: Annotated[
-        Mebibytes,
-        Field(default=0.0, alias="fixedMebibytes", description="What a step takes whatever its batch."),
+        Mebibytes, said("What a step takes whatever its batch.", default=0.0, alias="fixedMebibytes")
     ]
-    per_sample_bytes: Annotated[Mebibytes, Field(alias="mebibytesPerSample", description="What each sample takes.")]
+    per_sample_bytes: Annotated[Mebibytes, said("What each sample takes.", alias="mebibytesPerSample")]
     limit_bytes: Annotated[
-        PositiveMebibytes | None,
-        Field(alias="limitMebibytes", description="The limit of the worker's container. Absent: none."),
+        PositiveMebibytes | None, said("The limit of the worker's container. Absent: none.", alias="limitMebibytes")
     ] = None
-    variation: Annotated[
-        float, Field(ge=0, le=0.5, description="By which part of them peaks vary at most, up and down.")
-    ] = 0.01
+    variation: Annotated[float, said("By which part of them peaks vary at most, up and down.", ge=0, le=0.5)] = 0.01
 
     def peak_bytes(self, batch: float) -> float:
         """Most memory in a step of so many samples at once, without noise."""
@@ -74,24 +75,20 @@ class WorkerModel:
 class Timing(Described):
     """How long things take beside steps."""
 
-    pod_seconds: Annotated[Duration, Field(description="From the creation of a pod until it runs.")] = 1.0
-    prepare_seconds: Annotated[Duration, Field(description="From then until its script is ready to train.")] = 2.0
-    rendezvous_seconds: Annotated[Duration, Field(description="Until the members of a new generation have met.")] = 1.0
+    pod_seconds: Annotated[Duration, said("From the creation of a pod until it runs.")] = 1.0
+    prepare_seconds: Annotated[Duration, said("From then until its script is ready to train.")] = 2.0
+    rendezvous_seconds: Annotated[Duration, said("Until the members of a new generation have met.")] = 1.0
     switch_steps: Annotated[
-        Count,
-        Field(description="Steps from the publication of a plan until it is followed, as loaders prefetch."),
+        Count, said("Steps from the publication of a plan until it is followed, as loaders prefetch.")
     ] = 2
-    unmeasured_steps: Annotated[Count, Field(description="First steps under a new plan, which are not measured.")] = 1
-    stop_seconds: Annotated[Duration, Field(description="Until a deleted pod is gone.")] = 1.0
+    unmeasured_steps: Annotated[Count, said("First steps under a new plan, which are not measured.")] = 1
+    stop_seconds: Annotated[Duration, said("Until a deleted pod is gone.")] = 1.0
     reform_seconds: Annotated[
-        Duration, Field(description="Until workers of protocol 3 go on without one of them that has ended.")
+        Duration, said("Until workers of protocol 3 go on without one of them that has ended.")
     ] = 1.0
-    transition_seconds: Annotated[
-        Duration, Field(description="For so long they stand still when others join or leave them.")
-    ] = 0.5
+    transition_seconds: Annotated[Duration, said("For so long they stand still when others join or leave them.")] = 0.5
     warms_up: Annotated[
-        bool,
-        Field(description="A worker computes some steps by itself before it joins others, and shows what they took."),
+        bool, said("A worker computes some steps by itself before it joins others, and shows what they took.")
     ] = True
 
 

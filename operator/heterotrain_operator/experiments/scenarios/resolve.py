@@ -11,7 +11,8 @@ from heterotrain_operator.api import API_VERSION, KIND, HeteroTrainingJob, Manif
 from heterotrain_operator.api.document import read_document
 from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.api.problems import render_path
-from heterotrain_operator.clusters.simulated.events import ClusterEvent, EventChoice, LimitChange
+from heterotrain_operator.clusters.simulated.events import ClusterEvent, EventChoice
+from heterotrain_operator.clusters.simulated.influences import LimitChange
 from heterotrain_operator.clusters.simulated.scenario import WorkerModel
 from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Group, Job

@@ -24,11 +24,10 @@ from heterotrain_operator.clusters.simulated.events import (
     WarmUp,
 )
 from heterotrain_operator.clusters.simulated.laws import Affine, Throttled
-from heterotrain_operator.clusters.simulated.noise import AR1, Independent, Matrix, Noise
+from heterotrain_operator.clusters.simulated.noise import AR1, Matrix, Noise
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, MemoryUse, Scenario, Timing, WorkerModel
 from heterotrain_operator.clusters.simulated.steps import Steps
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
-from heterotrain_operator.core.state import Memory
 from heterotrain_operator.loop import Loop
 
 FAST, SLOW = "job-fast-0", "job-slow-0"
@@ -305,18 +304,3 @@ def test_workers_that_start_again_go_on_from_the_last_checkpoint() -> None:
         loop.round(scenario.job, None)
         cluster.wait(0.5)
     assert cluster.training.step == cluster.training.executed - 57 + 40
-
-
-def test_an_operator_that_remembers_nothing_but_the_record_decides_the_same() -> None:
-    plans = []
-    for forgetful in (False, True):
-        models = {name: replace(model, noise=Independent(0.1)) for name, model in MODELS.items()}
-        scenario = Scenario(replace(JOB, policy="Optimal"), models, (Jump(("fast",), 3.0, 200),))
-        cluster = SimulatedCluster(scenario, forgetful=forgetful)
-        loop = Loop(cluster, clock=lambda cluster=cluster: cluster.now, monotonic=lambda cluster=cluster: cluster.now)
-        for _ in range(60):
-            loop.round(scenario.job, None)
-            cluster.wait(1.0)
-        assert isinstance(cluster.record.memory, str if forgetful else Memory)
-        plans.append(cluster.plan)
-    assert plans[0] == plans[1]
