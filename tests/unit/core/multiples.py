@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import Bounds
 
 Problem = tuple[int, list[Bounds], list[int]]
 """A total, bounds and multiples by rank."""

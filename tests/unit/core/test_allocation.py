@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain_operator.core.split.allocation import split_min_max, split_proportionally
-from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import Bounds
 
 BOUNDS = st.lists(
     st.tuples(st.integers(0, 300), st.integers(0, 300)).map(lambda pair: (min(pair), max(pair))),

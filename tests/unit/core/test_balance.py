@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.batching.balance import BALANCE_TOLERANCE, balance
+from heterotrain_operator.core.batching.words import BALANCE_TOLERANCE, balance
 from heterotrain_operator.core.model import Condition, Decision
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.state import Memory

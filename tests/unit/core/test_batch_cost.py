@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.prediction.affine import GREATEST_SHARE, expect, learn, predict
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, expect, learn, predict
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import hetero_world

@@ -7,17 +7,17 @@ from statistics import fmean
 
 import pytest
 
-from heterotrain_operator.core.batching.expectation import noise_of
+from heterotrain_operator.core.batching.likeness import noise_of
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.noise import Variation, variations_of
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
-from heterotrain_operator.core.prediction.variation import Variation, variations_of
+from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.split.expected import alike, best_caution, expected_step
-from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_job
 

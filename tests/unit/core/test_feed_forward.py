@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.prediction.affine import predict
+from heterotrain_operator.core.prediction.predictors.ema import predict
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 

@@ -10,8 +10,7 @@ import pytest
 from heterotrain_operator.core.batching.measuring import _taken
 from heterotrain_operator.core.lifecycle.refill import _without_its_worker
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.prediction.causes import window_closed
-from heterotrain_operator.core.prediction.held_back import held_back, remembered, shows_another_speed
+from heterotrain_operator.core.prediction.causes import held_back, remembered, shows_another_speed, window_closed
 from heterotrain_operator.core.prediction.predictors.ema import PREDICTOR
 from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse, Spent, spent_in
 from heterotrain_operator.core.prediction.roughness import FIRST as ROUGHNESS_AT_FIRST

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.batching.bounds import bounds_in_passes, with_least_batch
+from heterotrain_operator.core.batching.bounds import bounded_below, bounds_in_passes, why_no_fewer, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.model import Job, WorkerMetrics
-from heterotrain_operator.core.prediction.least_batch import bounded_below, why_no_fewer
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.worker_memory import WorkerMemory

@@ -10,8 +10,7 @@ from heterotrain_operator.core.batching.bounds import bounds_in_passes
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.core.prediction.memory_limit import why_no_more
-from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, measured
+from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, measured, why_no_more
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.worker_memory import WorkerMemory

@@ -10,7 +10,7 @@ from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, measured
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.waterfill import Line, waterfill
+from heterotrain_operator.core.split.allocation import Line, waterfill
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import MemoryWorld, hetero_job
 

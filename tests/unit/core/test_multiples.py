@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.clusters.simulated.laws import Padded, TimeLaw
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.split.allocation import split_min_max, split_proportionally
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.multiples import divide_each_other, in_multiples, infeasible, unreachable
-from heterotrain_operator.core.split.waterfill import Line, waterfill
+from heterotrain_operator.core.split.allocation import Line, split_min_max, split_proportionally, waterfill
+from heterotrain_operator.core.split.multiples import Bounds, divide_each_other, in_multiples, infeasible, unreachable
 from unit.core.multiples import Problem, feasible, holds, multiples
 from unit.core.traces import World
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.split.oracle import ProfiledTime, oracle_split
+from heterotrain_operator.core.split.allocation import ProfiledTime, oracle_split
 
 
 def test_time_is_linear_between_points_and_follows_the_end_slopes_beyond() -> None:

@@ -6,8 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from heterotrain_operator.core.batching.patience import evidence_of, greatest_of, with_patience
 from heterotrain_operator.core.batching.policy import Proposal, Seat
+from heterotrain_operator.core.batching.rebalance import evidence_of, greatest_of, with_patience
 from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.prediction.step_time import Estimate
 from unit.core.traces import hetero_world

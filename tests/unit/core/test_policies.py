@@ -12,8 +12,8 @@ from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line
+from heterotrain_operator.core.split.multiples import Bounds
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
 GROUP = Group(name="cpu", replicas=1)

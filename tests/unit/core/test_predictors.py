@@ -15,7 +15,7 @@ from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line
 
 GROUP = Group("g", 1)
 JOB = Job("job", (GROUP,), 128, policy="Optimal")

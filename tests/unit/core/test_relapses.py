@@ -17,8 +17,8 @@ from heterotrain_operator.clusters.simulated.laws import Affine
 from heterotrain_operator.clusters.simulated.noise import Independent
 from heterotrain_operator.clusters.simulated.scenario import Scenario, WorkerModel
 from heterotrain_operator.core.batching import asking
+from heterotrain_operator.core.batching.likeness import as_wary
 from heterotrain_operator.core.batching.policy import Seat
-from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.words import slowest
 from heterotrain_operator.core.lifecycle.prior import Prior, inherited, place_of
 from heterotrain_operator.core.model import Group, Job, WorkerSeen

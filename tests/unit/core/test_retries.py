@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.split.waterfill import Line, waterfill
+from heterotrain_operator.core.split.allocation import Line, waterfill
 from unit.core.traces import World
 
 FIXED = 0.03

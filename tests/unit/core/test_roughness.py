@@ -11,7 +11,7 @@ import pytest
 from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.noise import AR1
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, Scenario, WorkerModel
-from heterotrain_operator.core.batching.balance import balance
+from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.prediction.jumps import follow, surprise_of
 from heterotrain_operator.core.prediction.roughness import (
     FIRST,

@@ -9,9 +9,8 @@ import pytest
 
 from heterotrain_operator.core.batching.measuring import _shared
 from heterotrain_operator.core.memory.promises import Promises
-from heterotrain_operator.core.prediction.jumps import GREATEST_SPEED_UP
-from heterotrain_operator.core.prediction.roughness import FIRST
-from heterotrain_operator.core.prediction.shared import (
+from heterotrain_operator.core.prediction.jumps import (
+    GREATEST_SPEED_UP,
     Moved,
     Pair,
     moved,
@@ -19,6 +18,7 @@ from heterotrain_operator.core.prediction.shared import (
     shared_by_moved,
     shared_change,
 )
+from heterotrain_operator.core.prediction.roughness import FIRST
 from heterotrain_operator.core.prediction.step_time import EXPECTED, Estimate
 from unit.core.traces import World, hetero_world
 

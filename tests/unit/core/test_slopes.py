@@ -13,16 +13,16 @@ from heterotrain_operator.clusters.simulated.laws import Affine
 from heterotrain_operator.clusters.simulated.noise import AR1, Noise
 from heterotrain_operator.clusters.simulated.scenario import Scenario, WorkerModel
 from heterotrain_operator.core.batching import asking
+from heterotrain_operator.core.batching.likeness import as_alike
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Seat
-from heterotrain_operator.core.batching.slopes import as_alike
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import Prediction
-from heterotrain_operator.core.prediction.affine import GREATEST_SHARE, LEAST_SHARE
+from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, LEAST_SHARE
 from heterotrain_operator.core.prediction.roughness import INDEPENDENT
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 

@@ -14,7 +14,7 @@ from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.waterfill import Line, waterfill
+from heterotrain_operator.core.split.allocation import Line, waterfill
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_world
 

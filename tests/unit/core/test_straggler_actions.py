@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from heterotrain_operator.api.spec.stragglers import Stragglers
-from heterotrain_operator.core.stragglers.actions import ACTIONS
+from heterotrain_operator.core.stragglers.verdict import ACTIONS
 
 
 def test_every_action_of_a_manifest_says_what_it_entails() -> None:

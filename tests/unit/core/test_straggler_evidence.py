@@ -6,10 +6,10 @@ import pytest
 
 from heterotrain_operator.core.model import Stragglers
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.rule import Interval, Reading
-from heterotrain_operator.core.stragglers.rules import RULES
+from heterotrain_operator.core.stragglers.watch import RULES
 from unit.core.stragglers import HEALTHY
 
 LINE = Line(0.01, 0.003)

@@ -12,13 +12,12 @@ from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
-from heterotrain_operator.core.stragglers.watch import MOST_WEIGHED
-from heterotrain_operator.core.stragglers.words import sentence
+from heterotrain_operator.core.stragglers.watch import MOST_WEIGHED, sentence
 from unit.core.stragglers import SLOW, named, reasons, world
 from unit.core.traces import hetero_world
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.split.allocation import split_min_max
-from heterotrain_operator.core.split.levels import Bounds, fill_level
-from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
+from heterotrain_operator.core.split.allocation import Line, fill_level, iteration_seconds, split_min_max, waterfill
+from heterotrain_operator.core.split.multiples import Bounds
 
 LINES = st.builds(Line, st.floats(-2, 2), st.floats(1e-3, 1))
 

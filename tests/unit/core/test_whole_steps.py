@@ -10,10 +10,9 @@ from statistics import fmean
 import pytest
 
 from heterotrain_operator.clusters.simulated.noise import Replayed
-from heterotrain_operator.core.batching.caution import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, tried
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.policy import Promise
-from heterotrain_operator.core.batching.rollback import promised
+from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, promised, tried
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Group, WorkerMetrics

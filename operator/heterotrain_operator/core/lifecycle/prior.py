@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.likeness import as_wary
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
-from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.lifecycle.warm_up import slowness
