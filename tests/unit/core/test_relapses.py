@@ -20,8 +20,7 @@ from heterotrain_operator.core.batching import asking
 from heterotrain_operator.core.batching.likeness import as_wary
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.batching.words import slowest
-from heterotrain_operator.core.lifecycle.prior import Prior, inherited, place_of
-from heterotrain_operator.core.model import Group, Job, WorkerSeen
+from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.outlook import outlook
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictors.ema import PREDICTOR
@@ -33,13 +32,18 @@ from unit.core.members import elastic_world, resize
 from unit.core.traces import World, hetero_world
 
 INTERVAL = 10
+
 FAST, SLOW = 0.1, 0.2
+
 BATCH = 32
+
 NEVER = Relapses()
+
 AT = 500
 """The committed step of these decisions."""
 
 LINE = BatchCost(speed=1.0)
+
 for _batch in (32, 48):
     LINE = PREDICTOR.learn(LINE, _batch, Estimate(0.02 + 0.002 * _batch, 1e-8, 100))
 
@@ -77,27 +81,18 @@ def test_a_turn_that_lasts_counts_and_says_how_slow_the_worker_was() -> None:
     once = after_turn(NEVER, SLOW)
     assert once.recent(AT, INTERVAL) == pytest.approx(1)
     assert (once.slow_seconds, once.slow_batch, once.together) == (SLOW, BATCH, 0)
-
-
-def test_steps_that_only_seemed_short_are_no_turn() -> None:
-    assert after_turn(turned(2), FAST, known=SLOW) == turned(2)
-
-
-def test_what_slows_many_at_once_counts_once() -> None:
+    assert after_turn(turned(2), FAST, known=SLOW) == turned(2), "its steps only seemed short"
     group = [after_turn(NEVER, SLOW, together=8) for _ in range(8)]
-    assert math.fsum(each.recent(AT, INTERVAL) for each in group) == pytest.approx(1)
+    assert math.fsum(each.recent(AT, INTERVAL) for each in group) == pytest.approx(1), "what slows many counts once"
+    known = after_turn(Relapses(SLOW, BATCH, MAX_WHOLE, MAX_WHOLE), SLOW, step=MAX_WHOLE)
+    worker = WorkerMemory(relapses=known)
+    assert WorkerMemory.from_row(worker.row()) == worker
 
 
 def test_turns_long_past_count_less() -> None:
     later = AT + REMEMBERED_INTERVALS * INTERVAL
     assert turned(3).recent(later, INTERVAL) == pytest.approx(3 / math.e)
     assert after_turn(turned(3), SLOW, step=later).recent(later, INTERVAL) == pytest.approx(1 + 3 / math.e, rel=1e-3)
-
-
-def test_the_greatest_numbers_that_a_row_can_hold_still_count_and_are_read_again() -> None:
-    known = after_turn(Relapses(SLOW, BATCH, MAX_WHOLE, MAX_WHOLE), SLOW, step=MAX_WHOLE)
-    worker = WorkerMemory(relapses=known)
-    assert WorkerMemory.from_row(worker.row()) == worker
 
 
 @pytest.mark.parametrize(("slow_batch", "batch"), [(12, 48), (48, 12), (16, 32), (32, 16)])
@@ -116,44 +111,24 @@ def test_of_many_workers_those_that_have_recovered_count_as_slow_as_they_were() 
     assert slowest(seats).startswith("back-0 takes, when it is slow, 200 ms")
 
 
-def test_of_few_workers_one_that_seldom_turns_is_followed() -> None:
-    assert not wary([*others(2), seat("back", turned(4))])
-
-
-def test_whoever_turns_slow_in_most_intervals_counts_as_slow_among_few_workers_too() -> None:
-    assert wary([*others(7), seat("back", turned(25))]) == ("back",)
-
-
-def test_a_single_turn_however_slow_may_be_the_last() -> None:
-    assert not wary([*others(31), seat("back", turned(1, seconds=10 * FAST))])
-
-
-def test_who_is_slow_now_is_taken_as_measured() -> None:
-    assert not wary([*others(48), *recovered(16, turned(1), seconds=SLOW)])
-
-
-def test_who_delays_nobody_even_when_slow_keeps_its_batch() -> None:
-    at_bound = recovered(16, turned(4, seconds=0.75 * FAST), seconds=FAST / 2, greatest=BATCH)
-    assert not wary([*others(48), *at_bound])
-    assert len(wary([*others(48), *(each._replace(bounds=(1, 512)) for each in at_bound)])) == 16
-
-
-def test_a_group_that_turned_together_is_followed() -> None:
-    assert not wary([*others(48), *recovered(16, turned(1 / 16))])
-
-
-def test_it_ends_when_nobody_turns_any_more() -> None:
-    seats = [*others(48), *recovered(16, turned(1))]
-    assert wary(seats)
-    assert not wary(seats, AT + 3 * REMEMBERED_INTERVALS * INTERVAL)
-
-
-def test_at_another_place_a_worker_has_other_neighbours() -> None:
-    here = WorkerSeen("w", "uid-1", "g", 0, "Running", node="noisy")
-    known = WorkerMemory(relapses=turned(3), place=place_of(here))
-    prior = Prior(None, {"w": known})
-    assert inherited(replace(here, uid="uid-2"), prior).relapses == turned(3)
-    assert inherited(replace(here, uid="uid-2", node="quiet"), prior).relapses == NEVER
+@pytest.mark.parametrize(
+    ("fast", "back", "counted"),
+    [
+        (48, recovered(16, turned(1)), 16),
+        (2, recovered(1, turned(4)), 0),  # of few workers one that seldom turns is followed
+        (7, recovered(1, turned(25)), 1),  # and one that turns in most intervals is not
+        (31, recovered(1, turned(1, seconds=10 * FAST)), 0),  # a single turn may be the last
+        (48, recovered(16, turned(1), seconds=SLOW), 0),  # who is slow now is taken as measured
+        (48, recovered(16, turned(4, seconds=0.75 * FAST), seconds=FAST / 2, greatest=BATCH), 0),  # delays nobody
+        (48, recovered(16, turned(4, seconds=0.75 * FAST), seconds=FAST / 2), 16),
+        (48, recovered(16, turned(1 / 16)), 0),  # a group that turned together
+    ],
+)
+def test_those_count_as_slow_whose_turns_cost_more_than_to_leave_them_be(
+    fast: int, back: list[Seat], counted: int
+) -> None:
+    assert len(wary([*others(fast), *back])) == counted
+    assert not wary([*others(fast), *back], AT + 10 * REMEMBERED_INTERVALS * INTERVAL), "nobody turns any more"
 
 
 NUMBERS = st.integers(0, 2**53)
@@ -175,10 +150,8 @@ def test_whatever_is_remembered_estimates_stay_finite_and_grow_only(
 ) -> None:
     before = [seat(str(place), known, seconds=s, batch=b) for place, (known, s, b) in enumerate(workers)]
     after, names = as_wary(before, step, INTERVAL)
-    assert len(after) == len(before)
     for was, now in zip(before, after, strict=True):
-        assert was.estimate is not None
-        assert now.estimate is not None
+        assert was.estimate is not None and now.estimate is not None
         assert was.estimate.mean_seconds <= now.estimate.mean_seconds < math.inf
         assert (now.estimate != was.estimate) == (now.name in names)
 
@@ -192,6 +165,7 @@ def beside_neighbours(workers: int) -> SimulationResult:
     return simulate(Scenario(job, models, events=(neighbours,), seed=3, intervals=100), own_seconds=False)
 
 
+@pytest.mark.long
 def test_beside_neighbours_that_come_and_go_many_workers_train_faster_than_by_following(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,16 +1,31 @@
-"""Who is named a straggler: slow by fault, and not by design."""
+"""Who is named a straggler, by fault and not by design: by evidence that noise and CPU limits do not explain."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 
+from heterotrain_operator.api.spec.stragglers import Stragglers as StragglersSpec
 from heterotrain_operator.core.model import Group, Job, Stragglers
+from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, Estimate
+from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.stragglers.verdict import Grounds
-from unit.core.stragglers import SLOW, condition, named, reasons, world
+from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
+from heterotrain_operator.core.stragglers.rule import Interval, Reading
+from heterotrain_operator.core.stragglers.verdict import ACTIONS, Grounds
+from heterotrain_operator.core.stragglers.watch import RULES
+from unit.core.stragglers import HEALTHY, SLOW, condition, named, reasons, world
 from unit.core.traces import World, hetero_world
+
+
+def test_every_action_of_a_manifest_says_what_it_entails() -> None:
+    assert ACTIONS.keys() == set(get_args(StragglersSpec.model_fields["action"].annotation))
+
+
+def test_nothing_is_done_about_workers_that_nobody_judges() -> None:
+    assert all(action.judges for action in ACTIONS.values() if action.hastens or action.changes_members)
 
 
 def test_worker_that_becomes_twice_as_slow_is_named_within_ten_intervals_and_once() -> None:
@@ -28,7 +43,7 @@ def test_worker_that_becomes_twice_as_slow_is_named_within_ten_intervals_and_onc
     assert condition(decisions[-1]) == (True, "SlowerThanItself")
 
 
-def test_verdict_ends_once_the_worker_is_as_fast_as_before() -> None:
+def test_verdict_ends_once_the_worker_is_as_fast_as_before_or_the_job_is_over() -> None:
     made = world()
     made.workers[SLOW].scale *= 2
     made.run(10)
@@ -36,21 +51,6 @@ def test_verdict_ends_once_the_worker_is_as_fast_as_before() -> None:
     decisions = made.run(12)
     assert named(decisions[-1]) == []
     assert reasons(decisions) == ["StragglerRecovered"]
-
-
-@pytest.mark.parametrize("slow_steps", [2, 3, 5])
-def test_worker_is_named_though_its_batch_moves_after_a_few_slow_steps_of_a_window(slow_steps: int) -> None:
-    """Their mean says little, but they are what the batches moved for."""
-    made = world()
-    made.train(made.job.interval - slow_steps)
-    made.workers[SLOW].scale *= 2
-    made.train(slow_steps)
-    assert made.tick().plan is not None
-    assert named(made.run(10)[-1]) == [SLOW]
-
-
-def test_job_that_is_over_has_no_stragglers() -> None:
-    made = world()
     made.workers[SLOW].scale *= 2
     assert named(made.run(10)[-1]) == [SLOW]
     for worker in made.workers.values():
@@ -61,43 +61,57 @@ def test_job_that_is_over_has_no_stragglers() -> None:
     assert condition(done) == (False, "NotTraining")
 
 
-def test_workers_that_are_slow_by_design_are_never_named() -> None:
-    made = world(noise=0.1)
-    decisions = made.run(40)
+@pytest.mark.parametrize(
+    "slow_steps", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)]
+)
+def test_worker_is_named_though_its_batch_moves_after_a_few_slow_steps_of_a_window(slow_steps: int) -> None:
+    """Their mean says little, but they are what the batches moved for."""
+    made = world()
+    made.train(made.job.interval - slow_steps)
+    made.workers[SLOW].scale *= 2
+    made.train(slow_steps)
+    assert made.tick().plan is not None
+    assert named(made.run(10)[-1]) == [SLOW]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
+def test_the_others_of_three_may_move_on_when_one_is_slowed_and_say_nothing_for_it(seed: int) -> None:
+    """Their times at other batches are those of healthy workers, by whatever one straggler has become slower."""
+    made = hetero_world("Optimal", (1, 1.2, 1.9), noise=0.1, seed=seed)
+    made.run(15)
+    made.workers[SLOW].scale *= 2
+    assert named(made.run(10)[-1]) == [SLOW]
+
+
+@pytest.mark.parametrize(
+    ("slowed", "slower", "intervals", "how"),
+    [
+        ((), 1.0, 0, {"noise": 0.1}),  # slow by design
+        ((SLOW,), 20.0, 1, {}),  # one stall, however long it is
+        ((SLOW,), 20.0, 1, {"fixed": 0.01}),  # which leaves the worker with one sample
+        (("job-g0-0", SLOW, "job-g2-0"), 2.0, 20, {}),  # all together
+        ((SLOW,), 2.0, 15, {"stragglers": Stragglers(threshold=0.4)}),  # not worth naming
+    ],
+)
+def test_healthy_workers_and_those_not_slow_enough_are_never_named(
+    slowed: tuple[str, ...], slower: float, intervals: int, how: dict[str, Any]
+) -> None:
+    made = hetero_world("Optimal", (1, 2, 4), **{"noise": 0.05, "seed": 3, **how})
+    decisions = made.run(12)
+    for factor, lasts in ((slower, intervals), (1 / slower, 15)):
+        for name in slowed:
+            made.workers[name].scale *= factor
+        decisions += made.run(lasts)
     assert not any(map(named, decisions))
 
 
-def test_the_others_of_three_may_move_on_when_one_is_slowed_and_say_nothing_for_it() -> None:
-    """Their times at other batches are those of healthy workers, by whatever one straggler has become slower."""
-    for seed in range(5):
-        made = hetero_world("Optimal", (1, 1.2, 1.9), noise=0.1, seed=seed)
-        made.run(15)
-        made.workers[SLOW].scale *= 2
-        assert named(made.run(10)[-1]) == [SLOW]
-
-
-def test_worker_that_a_stall_left_with_one_sample_is_not_blamed_for_what_a_step_takes_beside_samples() -> None:
-    made = hetero_world("Optimal", (1, 2, 4), noise=0.05, seed=3, fixed=0.01)
-    made.run(12)
-    made.workers[SLOW].scale *= 20
-    made.run(1)
-    made.workers[SLOW].scale /= 20
-    assert not any(map(named, made.run(15)))
-
-
-def test_one_stall_names_nobody_however_long_it_is() -> None:
-    made = world()
-    made.workers[SLOW].scale *= 20
-    made.run(1)
-    made.workers[SLOW].scale /= 20
-    assert not any(map(named, made.run(10)))
-
-
-def test_all_that_slow_down_together_are_no_stragglers() -> None:
-    made = world()
-    for worker in made.workers.values():
-        worker.scale *= 2
-    assert not any(map(named, made.run(20)))
+def test_nothing_is_watched_or_said_where_the_user_wants_it_ignored() -> None:
+    made = world(stragglers=Stragglers(action="Ignore"))
+    made.workers[SLOW].scale *= 2
+    decisions = made.run(10)
+    assert not any(map(named, decisions))
+    assert all(worker.evidence == Evidence() for worker in made.memory.workers)
+    assert "StragglersDetected" not in [each.type for each in decisions[-1].conditions]
 
 
 def test_group_that_slows_down_together_is_no_straggler() -> None:
@@ -128,21 +142,6 @@ def test_worker_that_is_too_slow_at_its_least_batch_is_named_though_it_always_wa
     assert verdict.outlooks.removed < verdict.outlooks.rebalanced
 
 
-def test_nothing_is_watched_or_said_where_the_user_wants_it_ignored() -> None:
-    made = world(stragglers=Stragglers(action="Ignore"))
-    made.workers[SLOW].scale *= 2
-    decisions = made.run(10)
-    assert not any(map(named, decisions))
-    assert all(worker.evidence == Evidence() for worker in made.memory.workers)
-    assert "StragglersDetected" not in [each.type for each in decisions[-1].conditions]
-
-
-def test_threshold_says_what_is_worth_naming() -> None:
-    made = world(stragglers=Stragglers(threshold=0.4))
-    made.workers[SLOW].scale *= 2
-    assert not any(map(named, made.run(15)))
-
-
 def test_job_that_loses_the_group_of_a_straggler_has_an_answer() -> None:
     made = world()
     made.workers[SLOW].scale *= 2
@@ -154,3 +153,137 @@ def test_job_that_loses_the_group_of_a_straggler_has_an_answer() -> None:
 def test_paper_s_rule_names_those_that_are_slow_by_design() -> None:
     made = world(stragglers=Stragglers(rule="MedianThroughput"))
     assert named(made.run(5)[-1]) == ["job-g2-0"]
+
+
+LINE = Line(0.01, 0.003)
+
+
+def reading(seconds: float, evidence: Evidence, *, batch: int = 32, pinned: bool = False) -> Reading:
+    window = Estimate(seconds, (0.05 * seconds) ** 2, 10)
+    return Reading("a", "cpu", batch, window, lambda: LINE, pinned, evidence)
+
+
+def judged(*readings: Reading, number: int = 20) -> Evidence:
+    """Of the first of these."""
+    [after, *_] = RULES["ExpectedTime"].judge(Stragglers(), Interval(10, 100 + number, number), readings)
+    return after
+
+
+STEADY = [reading(0.1, HEALTHY)] * 3
+
+
+def test_evidence_is_the_sum_of_what_windows_say_fades_without_more_and_teaches_no_healthy_time() -> None:
+    after = judged(reading(0.14, HEALTHY), *STEADY)
+    assert after.evidence > 0
+    assert after.since_step == 121
+    assert judged(reading(0.1, after), *STEADY, number=21).evidence < after.evidence
+    for number in range(8):
+        after = judged(reading(0.2, after), *STEADY, number=number)
+    assert after.named
+    assert (after.healthy_seconds, after.spread) == (HEALTHY.healthy_seconds, HEALTHY.spread)
+
+
+def test_window_of_another_batch_teaches_what_it_says_of_the_batch_that_the_healthy_time_is_of() -> None:
+    """Where a little speaks against a worker its healthy time stays that of the batch before. The seconds of a smaller
+    batch were averaged into it, and a healthy worker was named under noise that lasts.
+    """
+    little = HEALTHY._replace(evidence=20, healthy_batch=32, healthy_windows=2)
+    as_expected = HEALTHY.healthy_seconds * LINE.at(16) / LINE.at(32)
+    after = judged(reading(as_expected, little, batch=16), *STEADY)
+    assert (after.healthy_batch, after.healthy_windows) == (32, 3)
+    assert after.healthy_seconds == pytest.approx(HEALTHY.healthy_seconds, rel=1e-3)
+
+
+def test_worker_whose_windows_vary_much_is_named_within_six_of_twice_the_time() -> None:
+    """Each counted for half of what it showed, and it took eight."""
+    noisy = evidence = HEALTHY._replace(spread=100)
+    for number in range(6):
+        evidence = judged(reading(0.2, evidence), *[reading(0.1, noisy)] * 7, number=20 + number)
+    assert evidence.named
+
+
+def test_noise_of_a_worker_of_whom_few_windows_are_known_is_at_least_that_of_most() -> None:
+    """The first windows of the last one were alike by chance."""
+    known = [HEALTHY._replace(spread=spread) for spread in (48, 50, 47)]
+    few = HEALTHY._replace(spread=20, healthy_windows=1)
+    assert judged(reading(0.1, few), *(reading(0.1, each) for each in known)).spread > 40
+    assert judged(reading(0.1, known[2]), *(reading(0.1, each) for each in known)).spread == 47
+
+
+@pytest.mark.parametrize(
+    ("limit", "slower"),
+    [
+        (0.5, 2.0),
+        (2.0, 1.0),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((0.5, 1.0), (2.0, 0.5), (0.25, 4.0))),
+    ],
+)
+def test_worker_whose_cpu_limit_changes_is_never_named(limit: float, slower: float) -> None:
+    """Whether the limit binds or not."""
+    made = hetero_world("Optimal", (1, 2, 4), noise=0.05, seed=3)
+    for worker in made.workers.values():
+        worker.cpu_limit = 1.0
+    made.run(12)
+    made.workers[SLOW].cpu_limit = limit
+    made.workers[SLOW].scale *= slower
+    assert not any(map(named, made.run(20)))
+
+
+def test_limits_that_flap_for_ever_leave_a_healthy_time_that_can_be() -> None:
+    flaps = [Limits(16.0, 1.0, 16.0, 1.0), Limits(1.0, 16.0, 1 / 16, 1.0)] * 30
+    assert at_limits(HEALTHY, *flaps).healthy_seconds <= ABSURD_SECONDS
+
+
+HALVED, DOUBLED = Limits(2.0, 1.0, factor=2.0, elasticity=1.0), Limits(1.0, 2.0, factor=0.5, elasticity=1.0)
+
+
+def at_limits(evidence: Evidence, *changes: Limits) -> Evidence:
+    for limits in changes:
+        evidence = resized(Stragglers(), evidence, limits)
+    return evidence
+
+
+@pytest.mark.parametrize(
+    ("before", "limits", "seconds", "windows"),
+    [
+        (HEALTHY, HALVED, 0.2, 1),
+        (HEALTHY._replace(evidence=900), HALVED, 0.2, 30),
+        (HEALTHY, DOUBLED, 0.1, 2),  # a greater limit makes nobody slower
+        (HEALTHY._replace(unbound_limit=2.0), HALVED._replace(elasticity=0.0), 0.2, 1),  # one lower than any known
+    ],
+)
+def test_changed_limit_scales_what_is_healthy_by_what_its_whole_effect_explains(
+    before: Evidence, limits: Limits, seconds: float, windows: int
+) -> None:
+    after = at_limits(before, limits)
+    assert (after.healthy_seconds, after.healthy_windows) == (pytest.approx(seconds), windows)
+
+
+def test_limit_that_was_found_not_to_bind_is_no_excuse_when_it_comes_back() -> None:
+    back = at_limits(HEALTHY, HALVED, DOUBLED._replace(elasticity=0.0), HALVED._replace(elasticity=0.0))
+    assert back.healthy_seconds == pytest.approx(0.2), "by the first change, of whose effect nothing was known"
+    assert back.unbound_limit == 1.0
+    known = back._replace(healthy_windows=30)
+    assert at_limits(known, DOUBLED._replace(elasticity=0.1)).healthy_windows == 30
+    assert at_limits(known, HALVED._replace(elasticity=0.1)).healthy_seconds == pytest.approx(0.2 * 2**0.1, rel=1e-4)
+
+
+def limited() -> World:
+    """Three workers, and the limit of one of them has been halved and restored without effect."""
+    made = hetero_world("Optimal", (1, 2, 4), noise=0.05, seed=3)
+    for worker in made.workers.values():
+        worker.cpu_limit = 1.0
+    made.run(12)
+    for limit in (0.5, 1.0):
+        made.workers[SLOW].cpu_limit = limit
+        assert not any(map(named, made.run(8)))
+    return made
+
+
+@pytest.mark.parametrize(("limit", "is_named"), [(0.5, True), (0.25, False)])
+def test_worker_slowed_while_a_limit_is_halved_that_does_not_bind_is_named(limit: float, is_named: bool) -> None:
+    """Unless the new limit is lower than those that are known not to."""
+    made = limited()
+    made.workers[SLOW].cpu_limit = limit
+    made.workers[SLOW].scale *= 2
+    assert bool(named(made.run(10)[-1])) is is_named
