@@ -18,7 +18,7 @@ from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from unit.core.traces import World, hetero_job, hetero_world
+from unit.core.traces import World, hetero_job
 
 
 class PaddedWorld(World):
@@ -104,14 +104,6 @@ def test_workers_that_hold_too_little_are_told_to_take_several_passes(policy: st
     assert world.plan is not None
     # Four passes are enough for all, so nobody takes a fifth.
     assert all(member.batch_size <= 4 * {"large": 40, "small": 10}[member.group] for member in world.plan.members)
-
-
-def test_bounds_lowered_below_the_global_batch_make_the_same_workers_take_passes() -> None:
-    world = hetero_world()
-    world.run(3)
-    world.job = replace(world.job, groups=tuple(replace(group, batch_max=60) for group in world.job.groups))
-    world.tick()
-    assert_held(world.plan, 192, {group.name: 60 for group in world.job.groups})
 
 
 SCALES = (1.0, 20.0, 40.0)

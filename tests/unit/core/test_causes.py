@@ -6,7 +6,6 @@ What holds a worker back is its speed, and what it computes the cost of its batc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -152,19 +151,10 @@ def closed(
     *,
     jumped: bool = True,
     at_new_batch: bool = False,
-    limit: float = 0.0,
 ) -> tuple[ResourceUse, str]:
-    """After a window of ten steps of so many seconds. With a limit the worker is held back otherwise than before."""
-    how = {"on_cpu": True, "held_otherwise": limit > 0, "cpu_limit": limit}
-    return window_closed(
-        known,
-        metrics,
-        Estimate(seconds, 0.0, 10),
-        before=before,
-        jumped=jumped,
-        at_new_batch=at_new_batch,
-        **how,  # type: ignore[arg-type]  # as they are called
-    )
+    """After a window of ten steps of so many seconds."""
+    window = Estimate(seconds, 0.0, 10)
+    return window_closed(known, metrics, window, before=before, jumped=jumped, at_new_batch=at_new_batch, on_cpu=True)
 
 
 def test_jump_is_explained_however_long_the_plan_is_active() -> None:
@@ -298,27 +288,6 @@ def test_neighbour_that_leaves_as_batches_move_is_seen_to_have_left(kind: str, s
     assert imbalance(unseen) > 1.4
 
 
-@pytest.mark.parametrize("first_steps", [6, *(pytest.param(each, marks=pytest.mark.long) for each in (3, 8, 9))])
-def test_neighbour_beside_which_steps_vary_by_a_third_is_answered_within_three_intervals(first_steps: int) -> None:
-    """Also where it comes within a window, of a job whose own times are rough."""
-    for seed in range(4):
-        world, random = MeteredWorld("Optimal", noise=0.05, seed=seed), Random(seed)
-        for worker in world.workers.values():
-            worker.cpu_limit = LIMIT
-        world.run(2)
-        rough = [each._replace(step_time=each.step_time._replace(roughness=260.0)) for each in world.memory.workers]
-        world.memory = replace(world.memory, workers=tuple(rough))
-        world.train(first_steps)
-        steps = first_steps
-        while world.decisions[-1].plan is None and steps < 100:
-            world.disturb(2.2 * max(random.gauss(1.0, 0.35), 0.4), "cpu_throttled_seconds", FIRST)
-            world.train(1)
-            steps += 1
-            if steps % 10 == 0:
-                world.tick()
-        assert steps <= 30
-
-
 HELD = ResourceUse(held=250)
 """Under a limit of 0.4 cores that binds: 2.5 seconds for one of CPU time."""
 
@@ -378,37 +347,3 @@ def test_by_how_much_a_worker_is_held_back_is_known_where_everything_is_counted(
     spent: Spent | None, seconds: float, cpu_limit: float, times: float
 ) -> None:
     assert held_back(spent, window(seconds), cpu_limit) == pytest.approx(times)
-
-
-@pytest.mark.parametrize(
-    ("known", "limit", "before", "now", "totals", "cause", "said"),
-    [
-        (HELD, 0.4, 0.25, 0.39, (1.0, 1.5, 1.4), Cause.NEIGHBOUR, "it waited for a CPU 36 % of the time: a neighbour"),
-        (HELD, 2.0, 0.2, 0.45, (4.0, 4.0, 2.5), Cause.NEIGHBOUR, "it waited for a CPU"),  # of several threads
-        (
-            HELD._replace(held=600, cause=int(Cause.COMPUTATION)),
-            0.4,
-            0.6,
-            0.25,
-            (1.0, 1.5, 0.0),
-            Cause.COMPUTATION,
-            "it waits for a CPU 0 % of the time now",
-        ),
-    ],
-)
-def test_neighbour_that_comes_or_leaves_as_batches_move_is_told_from_limit_and_script(
-    *,
-    known: ResourceUse,
-    limit: float,
-    before: float,
-    now: float,
-    totals: tuple[float, float, float],
-    cause: Cause,
-    said: str,
-) -> None:
-    own = dict.fromkeys(("own_seconds", "observed_seconds"), 10 * now)
-    spent = dict(zip(("cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds"), totals, strict=True))
-    metrics = WorkerMetrics(1, steps=10.0, **own, **spent)  # type: ignore[arg-type]  # all are floats
-    use, words = closed(known, metrics, now, window(before, 100.0), at_new_batch=True, limit=limit)
-    assert use.cause == cause
-    assert words.startswith(said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -73,26 +72,6 @@ def test_unequal_workers_are_balanced_by_two_adjustments_and_by_a_few_more_in_no
     assert imbalance(world) <= TOLERANCE
     assert world.plan is not None
     assert world.plan.global_batch_size == 192
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["unannounced", "with its limit"])
-@pytest.mark.parametrize("noise", [0.0, pytest.param(0.12, marks=LONG)])
-@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
-def test_batches_follow_a_changed_quota_and_settle_again(policy: str, noise: float, known: bool) -> None:
-    world = hetero_world(policy, noise=noise, seed=5)
-    fast = world.workers["job-g0-0"]
-    fast.cpu_limit = 1.0 if known else None
-    until_still(world)
-    assert world.plan is not None
-    batch = world.plan.batch_sizes[0]
-    fast.scale = 2.0
-    fast.cpu_limit = 0.5 if known else None
-    world.train(world.job.interval // 2)
-    world.tick()
-    world.run(3)
-    assert world.plan.batch_sizes[0] < 0.8 * batch
-    until_still(world)
-    assert imbalance(world) <= TOLERANCE
 
 
 def resize(world: World, limits: Sequence[float]) -> None:
@@ -364,17 +343,3 @@ def test_a_raised_cpu_limit_is_a_reason_to_try_at_once_and_a_lowered_one_is_none
     world.run(1)
     world.tick()
     assert (batches(world)[0] > 0) is (limit > 1)
-
-
-def test_a_worker_that_comes_to_another_node_is_tried_at_once() -> None:
-    world = idle_world()
-    for name, worker in world.workers.items():
-        worker.node = world.nodes[name] = f"node-{name}"
-    world.memory = replace(world.memory, workers=tuple(worker._replace(place=7) for worker in world.memory.workers))
-    world.nodes["job-g0-0"] = "another"
-    world.scales["job-g0-0"] = 1.0
-    world.workers["job-g0-0"].end(137, message="the node was drained", disrupted=True)
-    for _ in range(6):
-        world.tick(20)
-    world.run(4)
-    assert batches(world)[0] > 0

@@ -125,17 +125,6 @@ def test_optimal_gives_noisy_workers_fewer_samples_as_far_as_that_is_believed() 
     assert 0 < proposed(half_noisy, 1000, believed=0.5).saving <= 0.5 * proposed(half_noisy, 1000).saving
 
 
-def test_what_is_saved_by_speeds_counts_however_little_the_caution_is_believed() -> None:
-    found = [noisy_seat(rank, variation, 1000) for rank, variation in enumerate(UNLIKE)]
-    slow = found[0].estimate
-    assert slow is not None
-    found[0] = found[0]._replace(estimate=slow.scaled(2.0))
-    proposal = POLICIES["Optimal"].propose(Job("job", (GROUP,), 512), found, Batching(believed=0.01))
-    assert proposal.batches is not None
-    assert proposal.batches[0] < 40
-    assert proposal.saving > 0.2
-
-
 def test_split_for_noise_raises_nobody_far_beyond_its_speed() -> None:
     """By its line, more samples cost the first worker next to nothing, and it could take 120."""
     affine = PREDICTORS["EMA"]
@@ -306,25 +295,6 @@ def test_batches_wait_for_what_half_of_the_way_back_regains_but_not_for_ever() -
     assert memory.promises.trial_steps == 0
 
 
-def test_what_all_workers_share_is_in_both_sides_of_a_trial() -> None:
-    """0.11 of the 0.2 s are communication, which does not get shorter with own times."""
-    promises = on_trial(0.2).promises.scaled(0.5)
-    assert promises.trial_seconds == pytest.approx(0.155)
-    assert promises.trial_gap == 0.11
-
-
-@pytest.mark.parametrize("scale", [2.0, 0.5])
-def test_jumps_end_a_trial_and_begin_whole_steps_anew(scale: float) -> None:
-    world = World(hetero_job("Optimal", [1.0, 1.0]), seed=1).start()
-    world.run(8)
-    assert world.memory.whole_steps.whole_windows > LEAST_WINDOWS
-    world.memory = replace(world.memory, promises=replace(world.memory.promises, trial_steps=40.0))
-    world.workers["job-g0-0"].scale = scale
-    world.run(1)
-    assert world.memory.promises.trial_steps == 0
-    assert world.memory.whole_steps.whole_windows <= 1
-
-
 @pytest.mark.parametrize(
     ("seconds", "believed", "batches"),
     [(0.235, 1.0, None), (0.215, BELIEF_KEPT, (64, 64)), (0.2, BELIEF_KEPT, None)],
@@ -339,15 +309,6 @@ def test_only_what_the_way_back_regains_convicts_a_split(
     assert memory.batching.believed == pytest.approx(believed)
     assert proposal.batches == batches
     assert memory.promises.trial_steps == 0
-
-
-def test_what_was_proposed_with_the_belief_before_a_conviction_waits_to_be_proposed_again() -> None:
-    memory, proposal = tried(on_trial(0.2, back_gap=0.15, back_steps=40.0), seats(), MOVED)
-    assert memory.batching.believed == pytest.approx(BELIEF_KEPT)
-    assert proposal.batches is None
-    assert tried(memory, seats(), MOVED)[1] == MOVED
-    no_split_for_noise = replace(MOVED, promise=Promise(0.08))
-    assert tried(on_trial(0.2, back_gap=0.15, back_steps=40.0), seats(), no_split_for_noise)[1] == no_split_for_noise
 
 
 def test_disbelief_fades() -> None:

@@ -5,28 +5,24 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from heterotrain_operator.clusters.simulated.laws import Affine
-from heterotrain_operator.clusters.simulated.noise import AR1, Independent, Noise
-from heterotrain_operator.clusters.simulated.scenario import Scenario, WorkerModel
-from heterotrain_operator.core.batching import asking
+from heterotrain_operator.core.batching.asking import likely_seats
 from heterotrain_operator.core.batching.likeness import LEAST_WORKERS, as_alike, as_likely
-from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Seat
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import Prediction
 from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, LEAST_SHARE
 from heterotrain_operator.core.prediction.roughness import INDEPENDENT
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
-from heterotrain_operator.core.split.allocation import Line, iteration_seconds
+from heterotrain_operator.core.split.allocation import Line
+from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 
 ERROR = 0.04
 """Relative standard error of each mean here."""
@@ -98,16 +94,6 @@ def test_nothing_leaves_what_was_measured_in_the_group_and_no_error_grows(
         assert 0 < after.estimate.mean_seconds < math.inf
         assert after.estimate.relative_error <= before.estimate.relative_error * (1 + 1e-9)
         assert after._replace(estimate=None) == before._replace(estimate=None)
-
-
-@pytest.mark.long
-def test_many_workers_of_one_kind_settle_with_fewer_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen of two kinds, and steps that vary by 20 %."""
-    likely = [simulated(seed, Independent(0.2), Affine(0.01, 0.002)) for seed in range(4)]
-    monkeypatch.setattr(asking, "as_likely", lambda seats: seats)
-    measured = [simulated(seed, Independent(0.2), Affine(0.01, 0.002)) for seed in range(4)]
-    assert sum(len(each.adjustments) for each in likely) < 0.7 * sum(len(each.adjustments) for each in measured)
-    assert fmean(each.ratio for each in likely) < fmean(each.ratio for each in measured)
 
 
 BATCH = 32
@@ -230,56 +216,8 @@ def test_whatever_is_predicted_lines_get_steeper_alone_and_go_through_what_was_m
         assert was.seconds_per_sample * (1 - 1e-9) <= line.seconds_per_sample < math.inf
 
 
-@pytest.mark.parametrize(("flat", "steep"), [(5, 3), (7, 1), (1, 7), (20, 12)])
-def test_lines_that_are_known_well_and_differ_make_no_step_longer(flat: int, steep: int) -> None:
-    """Those of the one kind say that four fifths of a step do not depend on the batch, and those of the other that
-    nothing does, and these are faster by a sixth.
-    """
-    lines = [Line(0.08, 0.02 / BATCH)] * flat + [Line(0.0, 0.085 / BATCH)] * steep
-    rough = 100 * INDEPENDENT * math.sqrt(10.0)
-    seats = [
-        lined(
-            f"w-{place}",
-            Prediction(line, True),
-            Estimate(line.at(BATCH), (0.02 * line.at(BATCH)) ** 2, 3000, 10.0),
-            group="g",
-            batch=BATCH,
-            roughness=rough,
-        )
-        for place, line in enumerate(lines)
-    ]
-    job = Job("job", (Group("g", len(seats)),), BATCH * len(seats))
-    batches = POLICIES["Optimal"].propose(job, as_alike(seats), Batching()).batches or (BATCH,) * len(seats)
-    assert iteration_seconds(lines, batches) <= 1.001 * max(line.at(BATCH) for line in lines)
-
-
-def simulated(seed: int, noise: Noise, *laws: Affine) -> SimulationResult:
-    """Sixteen workers of two groups, one three times as slow; those of a group have these laws in turn."""
-    groups = {"fast": 1.0, "slow": 3.0}
-    job = Job("job", tuple(Group(name, 8) for name in groups), 512)
-    models = {
-        f"job-{name}-{index}": WorkerModel(laws[index % len(laws)], scale, noise)
-        for name, scale in groups.items()
-        for index in range(8)
-    }
-    return simulate(Scenario(job, models, seed=seed, intervals=40), own_seconds=False)
-
-
-def test_policy_is_asked_with_lines_that_rest_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = 0
-
-    def counted(seats: Sequence[Seat]) -> list[Seat]:
-        nonlocal turned
-        found = as_alike(seats)
-        turned += lines_of(found) != lines_of(seats)
-        return found
-
-    monkeypatch.setattr(asking, "as_alike", counted)
-    simulated(1, AR1(0.9, 0.1), Affine(0.01, 0.002))
-    assert turned > 0
-
-
-@pytest.mark.long
-def test_workers_of_unlike_kinds_in_one_group_settle_at_their_best_split() -> None:
-    found = simulated(1, AR1(0.9, 0.03), Affine(0.03, 0.0005), Affine(0.001, 0.003))
-    assert found.settled_ratio < 1.02
+def test_policy_is_asked_with_estimates_and_lines_that_rest_on_the_others() -> None:
+    job, unlike = Job("job", (Group("g", 10),), 320), [*alike_slopes(), sloped("odd", 64.0)]
+    likely, _ = likely_seats(job, unlike, Memory())
+    assert likely == as_alike(as_likely(unlike)) != unlike
+    assert likely_seats(replace(job, policy="Uniform"), unlike, Memory()) == (unlike, "")

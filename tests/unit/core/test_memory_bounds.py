@@ -103,20 +103,6 @@ def test_growth_in_one_plan_is_bounded_by_what_is_known_of_memory(peaks: list[tu
     assert batches[0] == pytest.approx(most, abs=3)
 
 
-def test_job_goes_on_after_running_out_of_memory_with_what_is_known_to_fit() -> None:
-    world = memory_world()
-    world.run(6)
-    batch = batch_of_fast(world)
-    run_out_of_memory(world)
-    assert world.decisions[-1].phase == "Restarting"
-    assert f"{FAST} gets at most" in world.decisions[-1].reason
-    restart_fully(world)
-    assert 100 <= batch_of_fast(world) < batch, "its smaller batches ran, so half of the failed one is too little"
-    world.run(8)
-    assert world.memory.budget.restarts == 1
-    assert batch_of_fast(world) < batch
-
-
 def test_first_batch_that_does_not_fit_is_halved_and_then_grows_to_what_does() -> None:
     job = replace(hetero_job("Optimal", (1, 8), global_batch=300), initial="Static")
     groups = tuple(replace(group, cpu_limit=cpu) for group, cpu in zip(job.groups, (1.0, 0.125), strict=True))
@@ -241,16 +227,6 @@ def test_the_probe_computes_half_a_batch_at_once_and_changes_nobodys_batch() -> 
     assert world.plan.batch_sizes[0] > 64
 
 
-def test_what_was_timed_in_two_passes_is_no_point_of_the_cost_of_a_batch() -> None:
-    world = full_world(mib_per_sample=0.2)
-    world.run(1)
-    before = [worker.batch_cost.sum_w for worker in world.memory.workers]
-    world.run(1)
-    after = [worker.batch_cost.sum_w for worker in world.memory.workers]
-    assert after[0] == before[0] > 0
-    assert after[2] != before[2]
-
-
 def test_nobody_is_probed_in_a_dry_run_or_where_half_a_batch_is_too_little() -> None:
     dry = full_world(mib_per_sample=0.2, dry_run=True)
     dry.run(3)
@@ -262,21 +238,6 @@ def test_nobody_is_probed_in_a_dry_run_or_where_half_a_batch_is_too_little() -> 
     world.run(3)
     assert world.plan is not None
     assert all(member.micro_batch_size == 0 for member in world.plan.members)
-
-
-def test_ample_memory_is_never_probed() -> None:
-    world = full_world(mib_per_sample=2.0, used=0.3)
-    decisions = world.run(20)
-    assert not any(member.micro_batch_size for each in decisions if each.plan for member in each.plan.members)
-
-
-@LONG
-def test_settled_workers_at_the_bound_of_their_memory_are_not_moved_for_ever() -> None:
-    world = full_world(mib_per_sample=0.5)
-    world.run(40)
-    version = world.plan.version  # type: ignore[union-attr]
-    world.run(100)
-    assert world.plan.version - version <= 3  # type: ignore[union-attr]
 
 
 @given(st.integers(100, 100_000), st.integers(1, 500), st.integers(1, 500), st.floats(0.5, 1), st.floats(0.8, 1))

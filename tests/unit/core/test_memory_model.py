@@ -52,17 +52,6 @@ def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() ->
     assert 0.85 * ideal < far <= ideal
 
 
-def test_single_spike_is_forgotten_slowly() -> None:
-    memory = learned((64, 500), (128, 600))
-    spiked = measured(memory, 128, 900 * MEBIBYTE)
-    bounds = [memory.greatest_batch, spiked.greatest_batch]
-    for _ in range(30):
-        spiked = measured(spiked, 128, 600 * MEBIBYTE)
-        bounds.append(spiked.greatest_batch)
-    assert bounds[1:] == sorted(bounds[1:], key=lambda bound: bound or 0)
-    assert all(bound is not None and bounds[0] is not None and bound <= bounds[0] for bound in bounds)
-
-
 @pytest.mark.parametrize(
     ("points", "batch", "least", "most"),
     [

@@ -165,31 +165,6 @@ def test_speed_that_no_step_can_have_makes_the_cost_be_learned_again(ratio: floa
         assert WorkerMemory.from_row(WorkerMemory(batch_cost=rounded).row()).batch_cost == rounded
 
 
-def test_sums_that_no_measurements_leave_make_the_cost_be_learned_again() -> None:
-    """As a memory may hold that somebody else has written: times per sample beyond what numbers can hold."""
-    foreign = BatchCost(1e21, 1e27, 1e21, 1e25, 1e-60, 1e-44, predicted=1)
-    assert foreign.is_possible
-    known = learn(foreign, 1, at(0.0, 0.001, 1))
-    assert expect(known, 1, at(0.0, 0.001, 1), 30) is not None
-
-
-def test_speed_that_drifts_while_the_batches_stay_is_followed_and_bends_no_cost() -> None:
-    """To twice the time, by as much per window as a short average follows."""
-    world = hetero_world(scales=(1, 2, 4), fixed=0.03, noise=0.05)
-    world.run(12)
-    share = fixed_share(world.memory.workers[0].batch_cost)
-    world.job = replace(world.job, policy="Uniform", dry_run=True)
-    for _ in range(35):
-        world.workers["job-g0-0"].scale *= 1.02
-        world.run(1)
-    assert world.plan is not None
-    worker = world.memory.workers[0]
-    prediction = predict(worker.batch_cost, 0, None)
-    assert prediction is not None
-    assert prediction.line.at(world.plan.batch_sizes[0]) == pytest.approx(worker.step_time.mean_seconds, rel=0.05)
-    assert fixed_share(worker.batch_cost) == pytest.approx(share, abs=1e-6)
-
-
 def test_speed_that_drifts_from_plan_to_plan_bends_the_cost_little() -> None:
     """Steps that take longer each time that the batch has shrunk do not show that a smaller batch takes longer."""
     known, slower = learned(0.02, 0.001, 32, 64), 1.0

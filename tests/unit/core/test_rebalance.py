@@ -21,7 +21,7 @@ from heterotrain_operator.core.prediction.predictors.ema import predict
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
+from unit.core.traces import World, hetero_world
 
 
 def last(world: World, kind: str) -> Condition:
@@ -243,34 +243,11 @@ def test_known_limit_moves_samples_at_once_and_says_why_and_costs_one_interval_i
     assert world.plan.batch_sizes == pytest.approx((96, 96), abs=4)
 
 
-def test_limit_of_more_digits_than_are_remembered_changes_only_once() -> None:
-    world = hetero_world(scales=(1, 2))
-    world.forgetful = True
-    for worker in world.workers.values():
-        worker.cpu_limit = 63.987654321
-    world.run(1)
-    for _ in range(3):
-        world.train(1)
-        world.tick()
-    measured = world.memory.workers[0].step_time
-    assert measured.counted_steps in (0, world.job.interval), "a window of some steps is under way"
-
-
 def test_cpu_limit_beside_a_gpu_says_nothing_of_its_speed() -> None:
     world = resized_world(device="gpu")
     world.train(1)
     assert world.tick().plan is None
     assert all(decision.plan is None for decision in world.run(3))
-
-
-def test_limits_that_change_one_by_one_are_each_followed_at_once() -> None:
-    world = resized_world(scales=(1, 1, 1, 1), factor=1.0)
-    for worker in world.workers.values():
-        worker.cpu_limit, worker.scale = 0.5, 2.0
-        world.train(1)
-        assert world.tick().plan is not None
-    assert world.plan is not None
-    assert world.plan.batch_sizes == pytest.approx((48, 48, 48, 48), abs=1)
 
 
 def test_shape_is_not_bent_by_a_limit_that_does_not_bind() -> None:
@@ -296,20 +273,6 @@ def fixed_share(known: WorkerMemory) -> float:
     assert prediction is not None
     line = prediction.line
     return line.fixed_seconds / line.at(100)
-
-
-def test_memory_that_shrank_with_the_same_resize_bounds_what_is_predicted() -> None:
-    world = MemoryWorld(hetero_job(scales=(1, 1)))
-    world.start()
-    for worker in world.workers.values():
-        worker.cpu_limit = 1.0
-    world.run(3)
-    world.limit_mib = 800.0
-    world.train(1)
-    world.workers["job-g0-0"].cpu_limit = 2.0
-    assert world.tick().plan is not None
-    assert world.plan is not None
-    assert world.peak_mib(max(world.plan.batch_sizes)) <= 800.0
 
 
 def flapping(world: World, *, binds: bool, times: int = 16) -> list[bool]:

@@ -12,24 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain.foreign import MAX_WHOLE
-from heterotrain_operator.clusters.simulated.events import Interference
-from heterotrain_operator.clusters.simulated.laws import Affine
-from heterotrain_operator.clusters.simulated.noise import Independent
-from heterotrain_operator.clusters.simulated.scenario import Scenario, WorkerModel
-from heterotrain_operator.core.batching import asking
 from heterotrain_operator.core.batching.likeness import as_wary
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.batching.words import slowest
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.outlook import outlook
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictors.ema import PREDICTOR
 from heterotrain_operator.core.prediction.relapses import REMEMBERED_INTERVALS, Relapses
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from heterotrain_operator.experiments.simulations import SimulationResult, simulate
-from unit.core.members import elastic_world, resize
-from unit.core.traces import World, hetero_world
+from unit.core.traces import hetero_world
 
 INTERVAL = 10
 
@@ -156,30 +149,9 @@ def test_whatever_is_remembered_estimates_stay_finite_and_grow_only(
         assert (now.estimate != was.estimate) == (now.name in names)
 
 
-def beside_neighbours(workers: int) -> SimulationResult:
-    """A quarter of the workers is slowed 2x for half of every 300 steps, each at times of its own."""
-    quarter = workers // 4
-    job = Job("job", (Group("a", quarter), Group("b", workers - quarter)), 32 * workers)
-    models = {name: WorkerModel(Affine(0.02, 0.002), 1.0, Independent(0.05)) for name in "ab"}
-    neighbours = Interference(("a",), 2.0, 300, followed=True, begin=50, scattered=True)
-    return simulate(Scenario(job, models, events=(neighbours,), seed=3, intervals=100), own_seconds=False)
-
-
-@pytest.mark.long
-def test_beside_neighbours_that_come_and_go_many_workers_train_faster_than_by_following(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    left_alone = beside_neighbours(64)
-    monkeypatch.setattr(asking, "as_wary", lambda seats, step, interval: (seats, ()))
-    following = beside_neighbours(64)
-    last = left_alone.steps // 2, left_alone.steps
-    assert left_alone.ratio_between(*last) < 0.9 * following.ratio_between(*last)
-    assert left_alone.plans_per_100_intervals() < 0.7 * following.plans_per_100_intervals()
-
-
-def wary_world(*, elastic: bool = False) -> World:
+def test_what_is_explained_is_what_is_decided() -> None:
     """Of 24 equal workers eight have turned slow often."""
-    world = elastic_world(24) if elastic else hetero_world(scales=[1.0] * 24)
+    world = hetero_world(scales=[1.0] * 24)
     world.run(4)
     assert world.plan is not None
     workers = [
@@ -189,12 +161,6 @@ def wary_world(*, elastic: bool = False) -> World:
         for rank, (known, member) in enumerate(zip(world.memory.workers, world.plan.members, strict=True))
     ]
     world.memory = replace(world.memory, workers=tuple(workers))
-    return world
-
-
-def test_what_is_explained_is_what_is_decided() -> None:
-    world = wary_world()
-    assert world.plan is not None
     ahead = outlook(world.job, world.plan, world.memory, {}, world.now)
     world.train(world.job.interval)
     decision = world.tick()
@@ -203,36 +169,3 @@ def test_what_is_explained_is_what_is_decided() -> None:
     assert explained == decided
     assert decided.endswith("counted as slow as they often become")
     assert max(decision.plan.batch_sizes[:8]) < 0.7 * min(decision.plan.batch_sizes[8:])
-
-
-def test_batches_that_a_new_limit_moves_still_count_them_as_slow() -> None:
-    world = wary_world()
-    world.train(world.job.interval)
-    first = world.tick().plan
-    assert first is not None
-    world.run(2)
-    names = [member.name for member in first.members]
-    for name in names:
-        world.workers[name].cpu_limit = 1.0
-    world.run(2)
-    world.workers[names[-1]].cpu_limit = 0.5
-    moved = world.tick()
-    assert moved.plan is not None
-    assert "CPU limits" in moved.reason
-    slow, fast = moved.plan.batch_sizes[:8], moved.plan.batch_sizes[8:-1]
-    assert max(slow) < 0.7 * min(fast)
-
-
-def test_batches_of_changed_members_still_count_them_as_slow() -> None:
-    world = wary_world(elastic=True)
-    world.run(2)
-    assert world.plan is not None
-    assert max(world.plan.batch_sizes[:8]) < 0.7 * min(world.plan.batch_sizes[8:])
-    resize(world, 25)
-    for _ in range(30):
-        world.train(2)
-        world.tick(1)
-        if len(world.plan.members) == 25:
-            break
-    assert len(world.plan.members) == 25
-    assert max(world.plan.batch_sizes[:8]) < 0.7 * min(world.plan.batch_sizes[8:])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from heterotrain_operator.core.split.allocation import (
     Line,
     ProfiledTime,
-    fill_level,
     iteration_seconds,
     oracle_split,
     split_min_max,
@@ -191,17 +190,6 @@ def test_waterfilling_is_as_good_as_the_greedy_oracle_and_keeps_sum_and_bounds(
     assert iteration_seconds(lines, batches) == pytest.approx(iteration_seconds(lines, greedy), rel=1e-9)
     assert sum(batches) == total
     assert all(low <= batch <= high for batch, (low, high) in zip(batches, bounds, strict=True))
-
-
-@given(problems())
-def test_level_fills_exactly_the_total(problem: tuple[list[Line], int, list[Bounds]]) -> None:
-    lines, total, bounds = problem
-    level = fill_level([x.fixed_seconds for x in lines], [x.seconds_per_sample for x in lines], bounds, total)
-    filled = sum(
-        min(max((level - x.fixed_seconds) / x.seconds_per_sample, low), high)
-        for x, (low, high) in zip(lines, bounds, strict=True)
-    )
-    assert filled == pytest.approx(total, rel=1e-6, abs=1e-6)
 
 
 def test_worker_whose_overhead_exceeds_the_level_gets_its_least_batch() -> None:

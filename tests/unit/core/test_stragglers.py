@@ -24,10 +24,6 @@ def test_every_action_of_a_manifest_says_what_it_entails() -> None:
     assert ACTIONS.keys() == set(get_args(StragglersSpec.model_fields["action"].annotation))
 
 
-def test_nothing_is_done_about_workers_that_nobody_judges() -> None:
-    assert all(action.judges for action in ACTIONS.values() if action.hastens or action.changes_members)
-
-
 def test_worker_that_becomes_twice_as_slow_is_named_within_ten_intervals_and_once() -> None:
     made = world()
     assert condition(made.decisions[-1]) == (False, "AsFastAsExpected")

@@ -13,7 +13,6 @@ from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
 from heterotrain_operator.core.stragglers.watch import MOST_WEIGHED, sentence
@@ -77,18 +76,6 @@ def test_verdict_in_a_memory_that_nobody_understands_has_an_answer(made: World, 
     made.tick()
     made.run(2)
     assert Memory.from_json(made.memory.to_json()) == made.memory
-
-
-def test_memory_of_a_version_that_did_not_know_of_stragglers_is_read_and_learned_from() -> None:
-    made = world()
-    document = json.loads(made.memory.to_json())
-    document["workers"] = [row[:39] for row in document["workers"]]
-    document.pop("judged"), document.pop("start_seconds", None)
-    made.memory = Memory.from_json(json.dumps(document))
-    assert all(worker.evidence == Evidence() for worker in made.memory.workers)
-    made.run(8)
-    made.workers[SLOW].scale *= 2
-    assert named(made.run(10)[-1]) == [SLOW]
 
 
 @pytest.mark.parametrize(
