@@ -37,7 +37,6 @@ def padded_world(policy: str, *, multiple: int, noise: float = 0.05, total: int 
 
 
 def best_padded_seconds(world: PaddedWorld) -> float:
-    assert world.plan is not None
     workers = [world.workers[member.name] for member in world.plan.members]
     times = [lambda batch, each=worker: each.scale * each.law.seconds(batch) for worker in workers]
     total = world.plan.global_batch_size
@@ -51,7 +50,6 @@ def test_every_plan_of_every_policy_keeps_the_multiple(policy: str, fixed: bool)
     world = padded_world(policy, multiple=16)
     world.job = replace(world.job, fixed_global_batch=fixed)
     for _ in range(12):
-        assert world.plan is not None
         assert world.plan.global_batch_size == 192 or not fixed
         assert all(member.batch_size % 16 == 0 for member in world.plan.members)
         world.run(1)
@@ -69,11 +67,9 @@ def test_a_multiple_that_is_set_while_running_repairs_the_plan_and_says_why() ->
     world.run(6)
     world.job = replace(world.job, groups=tuple(replace(group, multiple_of=16) for group in world.job.groups))
     decision = world.tick()
-    assert decision.plan is not None
     assert "which is no multiple of 16" in decision.reason
     assert all(member.batch_size % 16 == 0 for member in decision.plan.members)
     world.run(6)
-    assert world.plan is not None
     assert all(member.batch_size % 16 == 0 for member in world.plan.members)
 
 
@@ -89,7 +85,6 @@ def test_a_multiple_that_the_global_batch_cannot_hold_degrades_the_job_and_leave
 
 
 def assert_held(plan: Plan | None, total: int, most: dict[str, int]) -> None:
-    assert plan is not None
     assert plan.global_batch_size == total
     assert all(at_once(member) <= most[member.group] for member in plan.members)
 
@@ -101,7 +96,6 @@ def test_workers_that_hold_too_little_are_told_to_take_several_passes(policy: st
     assert_held(world.plan, 192, {"large": 40, "small": 10})
     world.run(6)
     assert_held(world.plan, 192, {"large": 40, "small": 10})
-    assert world.plan is not None
     # Four passes are enough for all, so nobody takes a fifth.
     assert all(member.batch_size <= 4 * {"large": 40, "small": 10}[member.group] for member in world.plan.members)
 
@@ -125,7 +119,6 @@ def batches_seen(made: World, intervals: int = 10) -> list[tuple[int, ...]]:
     made.start()
     found = []
     for _ in range(intervals):
-        assert made.plan is not None
         found.append(made.plan.batch_sizes)
         made.run(1)
     return found
@@ -133,7 +126,7 @@ def batches_seen(made: World, intervals: int = 10) -> list[tuple[int, ...]]:
 
 def with_group(job: Job, rank: int, **changes: object) -> Job:
     groups = list(job.groups)
-    groups[rank] = replace(groups[rank], **changes)  # type: ignore[arg-type]  # names and types are the tests' care
+    groups[rank] = replace(groups[rank], **changes)
     return replace(job, groups=tuple(groups))
 
 
@@ -182,7 +175,6 @@ def test_plan_that_gives_too_little_is_repaired_at_once_and_says_why() -> None:
     for worker in made.workers.values():
         worker.least_batch = 8
     made.tick()
-    assert made.plan is not None
     assert made.plan.batch_sizes == (44, 8, 8)
     [said] = [d.reason for d in made.decisions if "trains badly" in d.reason]
     assert "bounds are [8, 60] (at least 8 samples, since it reports that its model trains badly with" in said

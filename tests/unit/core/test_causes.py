@@ -50,7 +50,6 @@ class MeteredWorld(World):
         self.disturbances[name] = Disturbance(factor, kind)
 
     def train(self, steps: int) -> None:
-        assert self.plan is not None
         before = {name: worker.metrics for name, worker in self.workers.items()}
         super().train(steps)
         for member in self.plan.members if self.exports else ():
@@ -67,7 +66,7 @@ class MeteredWorld(World):
                 for name, seconds in {**spent, "observed_seconds": 1.2 * own}.items()
             }
             totals["computing_threads"] = 1.0
-            worker.metrics = replace(worker.metrics, **totals)  # type: ignore[arg-type]  # all are floats
+            worker.metrics = replace(worker.metrics, **totals)
 
     @property
     def cause(self) -> int:
@@ -164,7 +163,7 @@ def test_jump_is_explained_however_long_the_plan_is_active() -> None:
     def metrics(steps: float, waited: float) -> WorkerMetrics:
         own = 0.1 * steps + waited
         totals = {"cpu_seconds": 0.1 * steps, "cpu_throttled_seconds": 0.0, "cpu_wait_seconds": waited}
-        return WorkerMetrics(1, steps=steps, own_seconds=own, observed_seconds=own, **totals)  # type: ignore[arg-type]  # all are floats
+        return WorkerMetrics(1, steps=steps, own_seconds=own, observed_seconds=own, **totals)
 
     for _ in range(5):
         steps += 4 * WRAP / 100  # 400 seconds of 0.1 s each
@@ -185,7 +184,7 @@ def test_counter_that_was_missing_when_the_window_began_or_ended_explains_nothin
         totals["observed_seconds"] = own = 0.1 * steps + waited
         if not all_of_it:
             del totals[figure]
-        return WorkerMetrics(1, steps=steps, own_seconds=own, **totals)  # type: ignore[arg-type]  # all are floats
+        return WorkerMetrics(1, steps=steps, own_seconds=own, **totals)
 
     before = Estimate(0.1, 0.0, 200)
     for began, ended in ((True, False), (False, True)):
@@ -209,7 +208,7 @@ def test_first_window_of_a_plan_shows_another_speed_only_where_waiting_for_a_cpu
 ) -> None:
     own = 10 * seconds
     totals = {"cpu_seconds": 1.5, "cpu_throttled_seconds": throttled, "cpu_wait_seconds": waited}
-    metrics = WorkerMetrics(2, steps=10.0, own_seconds=own, observed_seconds=own, **totals)  # type: ignore[arg-type]  # all are floats
+    metrics = WorkerMetrics(2, steps=10.0, own_seconds=own, observed_seconds=own, **totals)
     use, words = closed(ResourceUse(cause=known), metrics, seconds, Estimate(was, 1e-6, 10), at_new_batch=True)
     assert use.cause == cause
     assert words.startswith(said) and bool(words) is bool(said)
@@ -323,7 +322,7 @@ def test_speed_is_told_from_what_a_limit_does(
     is_shown: bool,
 ) -> None:
     how = {"cpu_limit": cpu_limit, "threads": threads, "at_new_batch": at_new_batch}
-    assert shows_another_speed(known, now, ratio=ratio, **how) is is_shown  # type: ignore[arg-type]  # as it is called
+    assert shows_another_speed(known, now, ratio=ratio, **how) is is_shown
 
 
 def window(seconds: float, steps: float = 10.0) -> Estimate:

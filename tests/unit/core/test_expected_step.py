@@ -117,7 +117,6 @@ def proposed(variations: tuple[float, ...], steps: float, believed: float = 1.0)
 
 def test_optimal_gives_noisy_workers_fewer_samples_as_far_as_that_is_believed() -> None:
     batches = proposed(UNLIKE, 100).batches
-    assert batches is not None
     assert max(batches[1], batches[7]) < 60
     assert min(batches[0], batches[4]) > 66
     assert proposed(UNLIKE, 100, believed=0.0).batches is None
@@ -131,7 +130,6 @@ def test_split_for_noise_raises_nobody_far_beyond_its_speed() -> None:
     flat = affine.learn(affine.learn(BatchCost(), 64, Estimate(0.064, 1e-8, 1e6)), 32, Estimate(0.062, 1e-8, 1e6))
     found = [noisy_seat(rank, variation, 300, flat if rank == 0 else UNKNOWN) for rank, variation in enumerate(UNLIKE)]
     batches = POLICIES["Optimal"].propose(Job("job", (GROUP,), 512), found, Batching()).batches
-    assert batches is not None
     assert batches[0] == MOST_RAISED * 64
 
 
@@ -178,7 +176,6 @@ def test_few_windows_tell_no_error_of_whole_steps() -> None:
 
 def test_whole_steps_have_the_mean_of_all_and_the_error_that_windows_show() -> None:
     found = after(*[0.19, 0.21] * 8).estimate(3)
-    assert found is not None
     assert found.mean_seconds == pytest.approx(0.2, rel=0.01)
     assert found.relative_error == pytest.approx(0.05 / math.sqrt(LONGEST_HISTORY), rel=0.1)
 

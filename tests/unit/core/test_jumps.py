@@ -63,10 +63,8 @@ def test_plan_after_a_window_of_two_speeds_is_right_and_bends_no_line(after: int
         made.run(1)
         assert imbalance(made) <= 1.06
         made.run(7)
-    assert made.plan is not None
     for member, known in zip(made.plan.members, made.memory.workers, strict=True):
         prediction = predictor_of(made.job).predict(known.batch_cost, member.batch_size, known.step_time.before)
-        assert prediction is not None
         line = prediction.line
         assert line.fixed_seconds / line.seconds_per_sample == pytest.approx(FIXED / PER_SAMPLE, abs=6)
 
@@ -78,7 +76,6 @@ def test_jump_under_noise_that_lasts_is_followed_within_three_windows(after: int
     for seed in range(seeds):
         made = jump_world(AR1(0.9, 0.10), seed)
         made.run(20)
-        assert made.plan is not None
         before = made.plan.batch_sizes[0]
         jump(made, 2.0, after)
         made.run(2)
@@ -205,7 +202,6 @@ def test_change_within_all_windows_moves_nobody_of_many(after: int) -> None:
     """What each worker's steps say of the new speed would differ from worker to worker."""
     world = hetero_world("Optimal", (1, 1, 2, 2, 4, 4) * 4, noise=0.08)
     world.run(12)
-    assert world.plan is not None
     version = world.plan.version
     for ratio in (1.4, 0.7, 1.3, 0.8):
         world.train(after)
@@ -302,7 +298,6 @@ def test_windows_that_get_shorter_together_hide_no_slow_worker_and_make_nobody_u
             for name, worker in world.workers.items():
                 worker.scale = slower * (slow if name == "job-g1-0" else 1.0)
             world.run(1)
-        assert world.plan is not None
         assert (world.plan.version == 1) is (slow == 1)
         assert slow > 1 or all(worker.step_time.roughness <= 100 * FIRST for worker in world.memory.workers)
         times = world.true_seconds()
@@ -312,7 +307,6 @@ def test_windows_that_get_shorter_together_hide_no_slow_worker_and_make_nobody_u
 def test_estimates_and_costs_follow_a_shared_change_at_once_and_no_promise_is_missed_by_it() -> None:
     world = hetero_world("Optimal", (1, 2, 4), noise=0.02)
     world.run(6)
-    assert world.plan is not None
     version, before = world.plan.version, [worker.batch_cost.speed for worker in world.memory.workers]
     for worker in world.workers.values():
         worker.scale *= 1.5

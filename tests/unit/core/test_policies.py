@@ -26,12 +26,12 @@ def seat(seconds: float | None, batch: int, bounds: Bounds = (1, 192), variation
     """A worker measured over ten steps."""
     estimate = None if seconds is None else Estimate(seconds, (variation * seconds) ** 2, 10)
     made = Seat(f"w-{batch}", GROUP, batch, bounds, estimate, estimate)
-    return made._replace(**rest)  # type: ignore[arg-type]  # names and types are the tests' care
+    return made._replace(**rest)
 
 
 def propose(policy: str, seats: list[Seat], stage: int = 0, **changes: object) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=sum(s.batch for s in seats), policy=policy)
-    return POLICIES[policy].propose(replace(job, **changes), seats, Batching(stage=stage))  # type: ignore[arg-type]  # as above
+    return POLICIES[policy].propose(replace(job, **changes), seats, Batching(stage=stage))
 
 
 def first(policy: str, *groups: Group) -> tuple[tuple[int, ...], str]:
@@ -136,10 +136,8 @@ def test_optimal_moves_only_for_a_saving_that_is_worth_it_beyond_noise(
 def test_optimal_lets_no_batch_grow_beyond_four_times_in_one_plan() -> None:
     seats = [seat(0.01, 64), *[seat(1.0, 64) for _ in range(9)]]
     proposal = propose("Optimal", seats)
-    assert proposal.batches is not None
     assert proposal.batches[0] == 192, "bounded by the user"
     proposal = propose("Optimal", [s._replace(bounds=(1, 640)) for s in seats])
-    assert proposal.batches is not None
     assert proposal.batches[0] == 256
 
 
@@ -150,7 +148,6 @@ def test_optimal_leaves_a_worker_most_of_its_samples_where_its_time_is_not_sure(
     predictor = replace(PREDICTORS["EMA"], predict=lambda known, batch, estimate: Prediction(line, True))
     slow = seat(0.26, 100, variation=variation, predictor=predictor)
     proposal = propose("Optimal", [slow, *[seat(0.1, 100, variation=0.02) for _ in range(3)]])
-    assert proposal.batches is not None
     assert proposal.batches[0] == least
 
 
@@ -181,18 +178,18 @@ def test_profile_runs_five_plans_of_different_sizes_and_then_rests() -> None:
 def averaged(smoothed: float, batch: int, **rest: object) -> Seat:
     """A worker whose mean over ten steps is far from its moving average, and no longer counts."""
     made = Seat("w", GROUP, batch, (1, 192), Estimate(9.0, 1.0, 10), smoothed_seconds=smoothed)
-    return made._replace(**rest)  # type: ignore[arg-type]  # names and types are the tests' care
+    return made._replace(**rest)
 
 
 def ask(policy: str, seats: list[Seat], **changes: object) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=sum(each.batch for each in seats), policy=policy)
-    return POLICIES[policy].propose(replace(job, **changes), seats, Batching())  # type: ignore[arg-type]  # as above
+    return POLICIES[policy].propose(replace(job, **changes), seats, Batching())
 
 
 def again(seats: list[Seat], proposal: Proposal, **changes: object) -> list[Seat]:
     """The same workers with what the policy remembers of them."""
     pairs = zip(seats, proposal.memories, strict=True)
-    return [each._replace(memory=memory)._replace(**changes) for each, memory in pairs]  # type: ignore[arg-type]  # too
+    return [each._replace(memory=memory)._replace(**changes) for each, memory in pairs]
 
 
 def test_papers_policies_are_no_choice_for_a_manifest() -> None:
@@ -268,7 +265,6 @@ def test_omnilearn_clips_to_its_own_bounds_which_rescaling_leaves_again() -> Non
     assert ask("OmniLearn", ended_epoch((0.1, 64), (0.7, 64))).batches == (93, 35)
     # Of four workers (96, 32, 32, 32) is 192 of 400 samples: the first gets 200, more than 96.
     batches = ask("OmniLearn", ended_epoch((0.1, 100), (1.0, 100), (1.0, 100), (1.0, 100))).batches
-    assert batches is not None
     assert batches[0] > 96
 
 

@@ -40,20 +40,17 @@ def test_prediction_at_the_present_batch_is_what_is_measured_there(predictor: Pr
     known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.114)), 32, measured(0.082))
     for seconds in (0.098, 0.3):
         prediction = predictor.predict(known, 48, measured(seconds))
-        assert prediction is not None
         assert prediction.line.at(48) == pytest.approx(seconds)
 
 
 def test_more_samples_never_take_less_time(predictor: Predictor) -> None:
     known = predictor.learn(BatchCost(), 32, measured(0.2))
     prediction = predictor.predict(known, 64, measured(0.1))
-    assert prediction is not None
     assert prediction.line.at(65) > prediction.line.at(64) > 0
 
 
 def test_one_batch_size_is_no_reason_for_a_promise(predictor: Predictor) -> None:
     prediction = predictor.predict(predictor.learn(BatchCost(), 64, measured(0.1)), 64, measured(0.1))
-    assert prediction is not None
     assert not prediction.is_sure
 
 
@@ -70,7 +67,6 @@ def test_what_is_learned_is_expected_before_it_is_measured_again_at_any_speed(pr
     known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.128)), 32, measured(0.064))
     for factor in (1.0, 2.0):
         estimate = predictor.expected(known.scaled(factor), 48, 10)
-        assert estimate is not None
         assert estimate.mean_seconds == pytest.approx(factor * 0.096, rel=0.05)
         assert estimate.steps == 10
         assert estimate.relative_error > 0
@@ -141,14 +137,12 @@ def test_two_batch_sizes_tell_overhead_from_time_per_sample(
 ) -> None:
     known, now = learned(0.05, 0.001, *batches), at(0.05, 0.001, batch).scaled(slower)
     prediction = predict(known.scaled(slower), batch, now)
-    assert prediction is not None
     assert prediction.line.fixed_seconds == pytest.approx(fixed, rel=0.15)
     assert prediction.line.at(batch) == pytest.approx(now.mean_seconds)
 
 
 def test_time_that_falls_with_the_batch_is_held_to_a_rising_line() -> None:
     prediction = predict(learn(BatchCost(), 32, Estimate(0.2, 1e-8, 100)), 64, Estimate(0.1, 1e-8, 100))
-    assert prediction is not None
     assert prediction.line.seconds_per_sample > 0
     assert prediction.line.fixed_seconds <= GREATEST_SHARE * 0.1 + 1e-12
 
@@ -173,7 +167,6 @@ def test_speed_that_drifts_from_plan_to_plan_bends_the_cost_little() -> None:
         known = learn(known, batch, Estimate(slower * (0.02 + 0.001 * batch), 1e-8, 100))
     assert fixed_share(known) == pytest.approx(0.02 / 0.084, abs=0.2)
     prediction = predict(known, 0, None)
-    assert prediction is not None
     assert prediction.line.at(44) == pytest.approx(slower * 0.064, rel=0.05)
 
 
@@ -186,7 +179,6 @@ def test_difference_that_noise_explains_leaves_the_speed() -> None:
 def fixed_share(known: BatchCost) -> float:
     """Of a worker's time at 64 samples."""
     prediction = predict(known, 0, None)
-    assert prediction is not None
     return prediction.line.fixed_seconds / prediction.line.at(64)
 
 
@@ -248,7 +240,6 @@ def test_what_plans_have_shown_counts_more_and_a_time_that_cannot_be_is_passed_o
 def test_whatever_a_worker_tells_a_line_comes_of_it(samples: int, seconds: float, own: float) -> None:
     seat = Seat("w", GROUP, 10**9, (1, 10**9), Estimate(own, 0.0, 10), smaller_steps=((samples, seconds),))
     line = seat.line()
-    assert line is not None
     assert 0 <= line.at(1) <= line.at(10**9) * (1 + 1e-9)
     assert line.at(10**9) == pytest.approx(own)
 
@@ -264,7 +255,6 @@ def test_smaller_steps_of_the_active_plan_count() -> None:
             shown = ((pod.metrics.batch_size // 4, seconds),)
             pod.metrics = replace(pod.metrics, plan_version=1, smaller_steps=shown)
         plan = world.tick().plan
-        assert plan is not None
         return plan.batch_sizes
 
     assert first_move(0.25, 0.25, 0.9)[2] < first_move(0.25, 0.25, 0.25)[2]
