@@ -152,7 +152,6 @@ TUNED = (
     "batching.rebalance",
     "batching.rollback",
     "prediction.causes",
-    "prediction.elasticity",
     "prediction.jumps",
     "prediction.noise",
     "prediction.predictors.ema",

@@ -155,23 +155,6 @@ def test_split_that_made_the_step_slower_is_taken_back_by_half_until_a_speed_cha
     assert world.memory.promises.doubt == 0.0
 
 
-@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
-@pytest.mark.parametrize(("noise", "fixed"), [(0.05, 0.016), pytest.param(0.0, 0.003, marks=LONG)])
-def test_drift_that_all_workers_share_makes_no_kept_promise_a_missed_one(
-    noise: float, fixed: float, policy: str
-) -> None:
-    """As where the machine gets warm, or inputs get longer: a fifth more in sixty intervals."""
-    world = hetero_world(policy, noise=noise, fixed=fixed)
-    world.run(12)
-    for _ in range(60):
-        for worker in world.workers.values():
-            worker.scale *= 1.003
-        decision = world.run(1)[0]
-        assert "taken back" not in decision.reason
-        assert world.memory.promises.doubt == 0.0
-    assert imbalance(world) <= TOLERANCE
-
-
 def test_speed_that_changes_just_with_the_batches_is_followed_two_decisions_later() -> None:
     """It looks like a promise that was missed, until the way back makes the step no faster."""
     world = hetero_world("Optimal")

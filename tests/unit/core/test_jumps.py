@@ -23,7 +23,7 @@ from heterotrain_operator.core.prediction.jumps import (
     shared_change,
 )
 from heterotrain_operator.core.prediction.roughness import FIRST
-from heterotrain_operator.core.prediction.step_time import JUMPED, MEASURED, SLOWER, Estimate, StepTime
+from heterotrain_operator.core.prediction.step_time import MEASURED, SLOWER, Estimate, StepTime
 from unit.core.traces import World, hetero_job, hetero_world
 
 LONG = pytest.mark.long
@@ -105,20 +105,6 @@ def test_single_window_that_differs_moves_nothing() -> None:
     after = made.memory.workers[0].step_time
     assert after.basis == MEASURED
     assert after.mean_seconds == pytest.approx(known.mean_seconds, rel=0.02)
-
-
-def test_window_of_a_jump_is_no_point_of_the_fit() -> None:
-    made = jump_world(noise=0.0)
-    made.run(6)
-    before = made.memory.workers[0].batch_cost
-    made.train(5)
-    made.workers[SLOWED].scale = 3.0
-    made.train(5)
-    assert made.tick().plan is not None
-    after = made.memory.workers[0].batch_cost
-    assert (after.sum_w, after.sum_wb, after.sum_wy) == (before.sum_w, before.sum_wb, before.sum_wy)
-    assert after.predicted == 1
-    assert made.memory.workers[0].step_time.basis != JUMPED, "a new plan's estimate is an expectation"
 
 
 @pytest.mark.parametrize(

@@ -115,22 +115,6 @@ def test_worker_without_samples_neither_holds_decisions_up_nor_moves_them() -> N
     assert "the best split saves" in decision.reason
 
 
-def test_balance_is_told_with_figures_also_when_the_job_is_over() -> None:
-    world = hetero_world(fixed=0.016)
-    world.run(1)
-    world.tick()
-    assert not last(world, "Balanced").status
-    world.run(6)
-    assert last(world, "Balanced").status
-    assert "above the mean of" in last(world, "Balanced").message
-    for worker in world.workers.values():
-        worker.end(0, finished=True)
-    world.tick()
-    world.tick()
-    assert last(world, "Succeeded").status
-    assert last(world, "Balanced").status
-
-
 def test_policy_changed_while_running_takes_over() -> None:
     world = hetero_world("Uniform")
     world.run(2)
@@ -152,6 +136,12 @@ def test_balances_figure_and_condition_agree_also_after_a_worker_has_changed_its
         (told,) = re.findall(r"([0-9.]+) % above the mean", last(world, "Balanced").message)
         assert float(told) == pytest.approx(100 * decision.imbalance, rel=0.05, abs=0.6)
     assert decision.imbalance == pytest.approx(2 / (4 / 3) - 1, rel=0.02)
+    for worker in world.workers.values():
+        worker.end(0, finished=True)
+    world.tick()
+    world.tick()
+    assert last(world, "Succeeded").status
+    assert not last(world, "Balanced").status, "it is still told when the job is over"
 
 
 def test_no_balance_is_told_before_all_that_have_samples_are_measured_under_the_plan() -> None:

@@ -74,17 +74,6 @@ def bounded(draw: st.DrawFn) -> tuple[int, list[Bounds]]:
     return draw(st.integers(max(least, 1), most)), bounds
 
 
-@given(bounded(), st.data())
-def test_sum_and_bounds_are_exact_for_every_feasible_input(
-    problem: tuple[int, list[Bounds]], data: st.DataObject
-) -> None:
-    total, bounds = problem
-    weights = data.draw(st.lists(WEIGHTS, min_size=len(bounds), max_size=len(bounds)))
-    batches = split_proportionally(weights, total, bounds)
-    assert sum(batches) == total
-    assert all(low <= batch <= high for batch, (low, high) in zip(batches, bounds, strict=True))
-
-
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=12), st.integers(1, 5000))
 def test_unbounded_shares_are_within_one_sample_of_proportional(weights: list[float], total: int) -> None:
     batches = split_proportionally(weights, total, [(0, total)] * len(weights))
@@ -181,15 +170,11 @@ def test_waterfilling_is_min_max_optimal(problem: tuple[list[Line], int, list[Bo
 
 
 @given(problems())
-def test_waterfilling_is_as_good_as_the_greedy_oracle_and_keeps_sum_and_bounds(
-    problem: tuple[list[Line], int, list[Bounds]],
-) -> None:
+def test_waterfilling_is_as_good_as_the_greedy_oracle(problem: tuple[list[Line], int, list[Bounds]]) -> None:
     lines, total, bounds = problem
     batches = waterfill(lines, total, bounds)
     greedy = split_min_max([line.at for line in lines], total, bounds)
     assert iteration_seconds(lines, batches) == pytest.approx(iteration_seconds(lines, greedy), rel=1e-9)
-    assert sum(batches) == total
-    assert all(low <= batch <= high for batch, (low, high) in zip(batches, bounds, strict=True))
 
 
 def test_worker_whose_overhead_exceeds_the_level_gets_its_least_batch() -> None:
@@ -217,7 +202,7 @@ def choices(problem: Problem) -> list[tuple[int, ...]]:
 def test_every_split_keeps_sum_bounds_and_multiples(problem: Problem, data: st.DataObject) -> None:
     total, bounds, each = problem
     lines = data.draw(st.lists(LINES, min_size=len(bounds), max_size=len(bounds)))
-    weights = data.draw(st.lists(st.floats(0, 100), min_size=len(bounds), max_size=len(bounds)))
+    weights = data.draw(st.lists(WEIGHTS, min_size=len(bounds), max_size=len(bounds)))
     assert infeasible(total, bounds, each) is None
     for batches in (
         split_proportionally(weights, total, bounds, each),

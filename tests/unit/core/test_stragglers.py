@@ -110,20 +110,14 @@ def test_nothing_is_watched_or_said_where_the_user_wants_it_ignored() -> None:
     assert "StragglersDetected" not in [each.type for each in decisions[-1].conditions]
 
 
-def test_group_that_slows_down_together_is_no_straggler() -> None:
-    groups = (Group("a", 4), Group("b", 3))
-    made = World(Job("job", groups, 224), noise=0.05, seed=1).start()
+@pytest.mark.parametrize(("slowed", "is_named"), [(range(6), False), (range(3, 4), True)], ids=["all", "one"])
+def test_one_of_a_group_is_named_where_its_peers_stay_fast(slowed: range, is_named: bool) -> None:
+    made = World(Job("job", (Group("a", 6), Group("b", 4)), 320), noise=0.05, seed=1).start()
     made.run(10)
-    for index in range(4):
-        made.workers[f"job-a-{index}"].scale *= 2
-    assert not any(map(named, made.run(15)))
-
-
-def test_one_of_a_group_is_named_where_its_peers_stay_fast() -> None:
-    made = World(Job("job", (Group("a", 6),), 192), noise=0.05, seed=1).start()
-    made.run(10)
-    made.workers["job-a-3"].scale *= 2
-    assert named(made.run(10)[-1]) == ["job-a-3"]
+    names = [f"job-a-{index}" for index in slowed]
+    for name in names:
+        made.workers[name].scale *= 2
+    assert named(made.run(10)[-1]) == (names if is_named else [])
 
 
 def test_worker_that_is_too_slow_at_its_least_batch_is_named_though_it_always_was() -> None:

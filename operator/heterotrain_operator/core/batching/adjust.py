@@ -22,8 +22,8 @@ from heterotrain_operator.core.facts import SETTLE_SECONDS, groups_on_cpu, liste
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
-from heterotrain_operator.core.prediction.elasticity import feed_forward
 from heterotrain_operator.core.prediction.memory_model import with_peak
+from heterotrain_operator.core.prediction.step_time import feed_forward
 from heterotrain_operator.core.state import Memory, is_of, members_memory
 from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
 

@@ -15,7 +15,6 @@ from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.causes import held_back, remembered, shows_another_speed, window_closed
-from heterotrain_operator.core.prediction.elasticity import after_window
 from heterotrain_operator.core.prediction.jumps import (
     ASIDE_DEVIATIONS,
     JUMP_DEVIATIONS,
@@ -53,6 +52,7 @@ from heterotrain_operator.core.prediction.step_time import (
     NO_MORE,
     Estimate,
     StepTime,
+    after_window,
     counted,
     window_of,
 )

@@ -15,9 +15,8 @@ from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Condition, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
-from heterotrain_operator.core.prediction.elasticity import same_limit
 from heterotrain_operator.core.prediction.resource_use import NAMES, Cause, name_of
-from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
 from heterotrain_operator.core.state import Memory, is_of
 from heterotrain_operator.core.stragglers import expected_time
 from heterotrain_operator.core.stragglers.evidence import Evidence

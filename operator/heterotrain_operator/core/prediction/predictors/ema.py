@@ -13,10 +13,9 @@ import math
 
 from heterotrain.foreign import MAX_NUMBER
 from heterotrain_operator.core.prediction.batch_cost import LEAST_SPAN, LEAST_SPEED, BatchCost
-from heterotrain_operator.core.prediction.elasticity import factor_of_limits
 from heterotrain_operator.core.prediction.jumps import follow
 from heterotrain_operator.core.prediction.predictor import Prediction, Predictor
-from heterotrain_operator.core.prediction.step_time import LEAST_VARIATION, Estimate
+from heterotrain_operator.core.prediction.step_time import LEAST_VARIATION, Estimate, factor_of_limits
 from heterotrain_operator.core.split.allocation import Line
 
 FORGETTING = 0.98
