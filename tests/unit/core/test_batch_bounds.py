@@ -101,9 +101,7 @@ def test_workers_that_hold_too_little_are_told_to_take_several_passes(policy: st
 
 
 SCALES = (1.0, 20.0, 40.0)
-
 NAMES = [f"job-g{rank}-0" for rank in range(len(SCALES))]
-
 HELD = st.lists(st.integers(0, 40).flatmap(lambda low: st.tuples(st.just(low), st.integers(low, 90))), min_size=1)
 
 

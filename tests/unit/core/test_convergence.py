@@ -19,14 +19,9 @@ from heterotrain_operator.core.state import Memory
 from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
 
 LONG = pytest.mark.long
-
-
 TOLERANCE = 0.10
-
 QUIET_INTERVALS = 20
-
 LEVEL_1, LEVEL_2 = (0.375, 0.375, 0.375, 0.375), (0.375, 0.375, 0.25, 0.5)
-
 LEVEL_4, LEVEL_8 = (0.28, 0.28, 0.19, 0.75), (0.19, 0.19, 0.12, 1.0)
 
 
@@ -250,7 +245,6 @@ def test_policies_do_not_diverge_where_times_grow_faster_than_batches(
 
 
 IDLE_FIXED = 0.03
-
 IDLE_SCALES = (1.0, 2.0, 2.0)
 
 

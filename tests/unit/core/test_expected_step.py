@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from random import Random
 from statistics import fmean
 
 import pytest
@@ -32,9 +31,7 @@ from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_job
 
 GROUP = Group(name="cpu", replicas=1)
-
 UNKNOWN = BatchCost()
-
 UNLIKE = (0.02, 0.3, 0.06, 0.1, 0.02, 0.2, 0.04, 0.3)
 
 
@@ -241,7 +238,6 @@ def on_trial(seconds: float, *, believed: float = 1.0, back_gap: float = 0.0, ba
 
 
 KEPT = Proposal(None, "kept")
-
 MOVED = Proposal((100, 28), "moved", saving=0.1, promise=Promise(0.08, expected=True))
 
 
@@ -332,9 +328,9 @@ def shapes_of_noise() -> Replayed:
     """Own times of two kinds of workers: those of one vary far but within bounds, and those of the other less, but one
     in ten takes 2.2 times as long.
     """
-    random = Random(5)
-    bounded = tuple(random.choice((0.3, 1.0, 1.7)) for _ in range(97))
-    seldom_long = tuple(2.2 if random.random() < 0.1 else random.uniform(0.7, 1.05) for _ in range(211))
+    chance = random.Random(5)
+    bounded = tuple(chance.choice((0.3, 1.0, 1.7)) for _ in range(97))
+    seldom_long = tuple(2.2 if chance.random() < 0.1 else chance.uniform(0.7, 1.05) for _ in range(211))
     return Replayed((bounded, seldom_long))
 
 

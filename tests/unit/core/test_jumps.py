@@ -27,10 +27,7 @@ from heterotrain_operator.core.prediction.step_time import MEASURED, SLOWER, Est
 from unit.core.traces import World, hetero_job, hetero_world
 
 LONG = pytest.mark.long
-
-
 SLOWED = "job-g0-0"
-
 FIXED, PER_SAMPLE = 0.02, 0.002
 
 

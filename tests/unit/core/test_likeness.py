@@ -106,7 +106,6 @@ def test_nothing_leaves_what_was_measured_in_the_group_and_no_error_grows(
 
 
 BATCH = 32
-
 USUAL = 8.0
 """The usual fixed part here, in samples: a fifth of a step."""
 
@@ -231,11 +230,8 @@ def test_policy_is_asked_with_estimates_and_lines_that_rest_on_the_others() -> N
 
 
 INTERVAL = 10
-
 FAST, SLOW = 0.1, 0.2
-
 NEVER = Relapses()
-
 AT = 500
 """The committed step of these decisions."""
 

@@ -22,8 +22,6 @@ from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.restarts import restart_fully
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
-GIBIBYTE = 1024 * MEBIBYTE
-
 NOISE = 0.01
 
 
@@ -93,14 +91,12 @@ def test_greatest_batch_known_to_fit_is_below_the_one_asked_about() -> None:
 
 def test_larger_limit_ends_what_was_learned_by_failing() -> None:
     memory = replace(learned((64, 500)), guessed_batch=32)
-    assert measured(memory, 64, 500 * MEBIBYTE, GIBIBYTE).guessed_batch == 32
-    assert measured(memory, 64, 500 * MEBIBYTE, 2 * GIBIBYTE).guessed_batch == 0
+    assert measured(memory, 64, 500 * MEBIBYTE, 1024 * MEBIBYTE).guessed_batch == 32
+    assert measured(memory, 64, 500 * MEBIBYTE, 2048 * MEBIBYTE).guessed_batch == 0
 
 
 FIXED = st.floats(50, 4000)
-
 SLOPE = st.floats(0, 40)
-
 TRAVEL = st.lists(st.tuples(st.integers(1, 2000), st.floats(-NOISE, NOISE)), min_size=1, max_size=30)
 
 
@@ -139,19 +135,11 @@ def test_bound_rises_with_the_limit_and_falls_with_the_peak(
 
 
 NUMBERS = st.integers() | st.integers(-5, 300)
-
 FIGURES = st.none() | st.floats() | st.floats(0, 2**36)
 
 
 @given(
-    st.builds(
-        MemoryUse,
-        limit_mib=NUMBERS,
-        low_batch=NUMBERS,
-        low_mib=NUMBERS,
-        high_batch=NUMBERS,
-        high_mib=NUMBERS,
-    ),
+    st.builds(MemoryUse, **dict.fromkeys(("limit_mib", "low_batch", "low_mib", "high_batch", "high_mib"), NUMBERS)),
     NUMBERS,
     FIGURES,
     FIGURES,
@@ -166,7 +154,6 @@ def test_nonsense_has_an_answer(memory: MemoryUse, batch: int, peak: float | Non
 
 
 LONG = pytest.mark.long
-
 FAST = "job-g0-0"
 
 
@@ -234,10 +221,7 @@ def test_shrunk_limit_moves_samples_away_and_says_why() -> None:
     ids=["unknown: the even share", "one batch", "two batches", "two batches and ample memory"],
 )
 def test_growth_in_one_plan_is_bounded_by_what_is_known_of_memory(peaks: list[tuple[int, float]], most: int) -> None:
-    use = MemoryUse()
-    for batch, mib in peaks:
-        use = measured(use, batch, mib * MEBIBYTE, 1024 * MEBIBYTE)
-    known = WorkerMemory(memory_use=use)
+    known = WorkerMemory(memory_use=learned(*peaks))
     job = hetero_job("Optimal", (1, 1), global_batch=1000)
     (low, high) = bounds_in_passes(job, ["g0", "g1"], [known, WorkerMemory()])[0]
     fast = Seat("fast", job.groups[0], 100, (low, high), Estimate(0.1, 0.0, 50), memory=known)

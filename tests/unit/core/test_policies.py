@@ -181,11 +181,6 @@ def averaged(smoothed: float, batch: int, **rest: object) -> Seat:
     return made._replace(**rest)
 
 
-def ask(policy: str, seats: list[Seat], **changes: object) -> Proposal:
-    job = Job(name="job", groups=(GROUP,), global_batch=sum(each.batch for each in seats), policy=policy)
-    return POLICIES[policy].propose(replace(job, **changes), seats, Batching())
-
-
 def again(seats: list[Seat], proposal: Proposal, **changes: object) -> list[Seat]:
     """The same workers with what the policy remembers of them."""
     pairs = zip(seats, proposal.memories, strict=True)
@@ -206,7 +201,11 @@ def test_papers_policies_wait_for_whole_intervals_however_unequal_workers_are() 
 
 def test_batches_are_multiplied_by_mean_over_moving_average_and_rescaled() -> None:
     """The mean is 0.2 s: (64 * 2, 64, 64 * 2/3) = (128, 64, 42.7) is 234.7, and 192 of these (104.7, 52.4, 34.9)."""
-    assert ask("PapersProportional", [averaged(0.1, 64), averaged(0.2, 64), averaged(0.3, 64)]).batches == (105, 52, 35)
+    assert propose("PapersProportional", [averaged(0.1, 64), averaged(0.2, 64), averaged(0.3, 64)]).batches == (
+        105,
+        52,
+        35,
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +221,7 @@ def test_dead_band_is_five_per_cent_or_omnilearns_ten_whatever_the_noise(
     policy: str, seconds: float, moves: bool
 ) -> None:
     """At 0.109 s the mean is 0.1045 s, and the greatest change 0.1045 / 0.1 - 1 = 4.5 %; at 0.112 s it is 6 %."""
-    assert (ask(policy, ended_epoch((0.1, 64), (seconds, 64))).batches is not None) is moves
+    assert (propose(policy, ended_epoch((0.1, 64), (seconds, 64))).batches is not None) is moves
 
 
 def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> None:
@@ -237,7 +236,7 @@ def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
     """The first is slower than before it was raised, so 48 bounds it: (48, 42.7) is 90.7, and 128 of these (68, 60)."""
     cap = ThroughputCap(raised_from=48, raised_throughput=1000.0)
     seats = [averaged(0.1, 64, memory=WorkerMemory(throughput_cap=cap)), averaged(0.2, 64)]
-    proposal = ask("PapersProportional", [seats[0], seats[1]._replace(smoothed_seconds=0.3)])
+    proposal = propose("PapersProportional", [seats[0], seats[1]._replace(smoothed_seconds=0.3)])
     assert proposal.memories[0].throughput_cap == ThroughputCap(cap=48)
     # (48, 64 * 0.2 / 0.3 = 42.67) is rescaled by 128 / 90.67.
     assert proposal.batches == (68, 60)
@@ -245,14 +244,14 @@ def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
 
 def test_omnilearn_waits_for_the_end_of_an_epoch() -> None:
     seats = [averaged(0.1, 32, epoch=3), averaged(0.3, 32, epoch=3)]
-    first = ask("OmniLearn", seats)
+    first = propose("OmniLearn", seats)
     assert first.batches is None
     seats = again(seats, first)
-    assert ask("OmniLearn", seats).batches is None
+    assert propose("OmniLearn", seats).batches is None
     seats = again(seats, first, epoch=4)
-    second = ask("OmniLearn", seats)
+    second = propose("OmniLearn", seats)
     assert second.batches == (48, 16)
-    assert ask("OmniLearn", again(seats, second)).batches is None
+    assert propose("OmniLearn", again(seats, second)).batches is None
 
 
 def ended_epoch(*pairs: tuple[float, int]) -> list[Seat]:
@@ -262,9 +261,9 @@ def ended_epoch(*pairs: tuple[float, int]) -> list[Seat]:
 
 def test_omnilearn_clips_to_its_own_bounds_which_rescaling_leaves_again() -> None:
     """The mean is 0.4 s: 64 * 4 is clipped to 96, and 64 * 0.4 / 0.7 = 36.57; 128 of these are (92.7, 35.3)."""
-    assert ask("OmniLearn", ended_epoch((0.1, 64), (0.7, 64))).batches == (93, 35)
+    assert propose("OmniLearn", ended_epoch((0.1, 64), (0.7, 64))).batches == (93, 35)
     # Of four workers (96, 32, 32, 32) is 192 of 400 samples: the first gets 200, more than 96.
-    batches = ask("OmniLearn", ended_epoch((0.1, 100), (1.0, 100), (1.0, 100), (1.0, 100))).batches
+    batches = propose("OmniLearn", ended_epoch((0.1, 100), (1.0, 100), (1.0, 100), (1.0, 100))).batches
     assert batches[0] > 96
 
 

@@ -23,7 +23,6 @@ from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import hetero_world
 
 GROUP = Group("g", 1)
-
 JOB = Job("job", (GROUP,), 128, policy="Optimal")
 
 
@@ -183,9 +182,7 @@ def fixed_share(known: BatchCost) -> float:
 
 
 LINES = (Line(0.3, 0.001), Line(1.2, 0.004))
-
 BATCHES = (700, 700)
-
 BEST = waterfill(LINES, sum(BATCHES), [(1, 1400)] * 2)
 
 

@@ -159,7 +159,6 @@ def test_no_balance_is_told_before_all_that_have_samples_are_measured_under_the_
 
 
 BETTER = Proposal((60, 68), "moving 4 samples", saving=0.05)
-
 KEPT = Proposal(None, "batches stay", likely=BETTER)
 
 
