@@ -99,15 +99,6 @@ def test_jump_is_explained_by_what_its_steps_spend_more_of(kind: str, cause: Cau
     assert world.cause == Cause.NONE
 
 
-def test_workers_that_export_none_of_this_are_followed_all_the_same() -> None:
-    world = MeteredWorld()
-    world.exports = False
-    world.run(3)
-    world.disturb(2.5)
-    assert f"{NAME} went from 148 ms to 370 ms" in world.run(1)[0].reason
-    assert world.memory.workers[1].resource_use == ResourceUse()
-
-
 def test_lowered_limit_is_neither_fault_nor_neighbour() -> None:
     world = MeteredWorld()
     world.workers[NAME].cpu_limit = 1.0

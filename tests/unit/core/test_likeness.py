@@ -24,8 +24,7 @@ from heterotrain_operator.core.batching.words import slowest
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.outlook import outlook
 from heterotrain_operator.core.prediction import Prediction
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, LEAST_SHARE, PREDICTOR
+from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, LEAST_SHARE
 from heterotrain_operator.core.prediction.relapses import REMEMBERED_INTERVALS, Relapses
 from heterotrain_operator.core.prediction.roughness import INDEPENDENT
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
@@ -235,11 +234,6 @@ NEVER = Relapses()
 AT = 500
 """The committed step of these decisions."""
 
-LINE = BatchCost(speed=1.0)
-
-for _batch in (32, 48):
-    LINE = PREDICTOR.learn(LINE, _batch, Estimate(0.02 + 0.002 * _batch, 1e-8, 100))
-
 
 def turned(times: float, *, at_step: int = AT, seconds: float = SLOW) -> Relapses:
     return Relapses(seconds, BATCH, round(1000 * times), at_step + 1)
@@ -288,13 +282,6 @@ def test_turns_long_past_count_less() -> None:
     assert after_turn(turned(3), SLOW, step=later).recent(later, INTERVAL) == pytest.approx(1 + 3 / math.e, rel=1e-3)
 
 
-@pytest.mark.parametrize(("slow_batch", "batch"), [(12, 48), (48, 12), (16, 32), (32, 16)])
-def test_the_slow_time_at_another_batch_follows_the_line_of_the_worker(slow_batch: int, batch: int) -> None:
-    slow = Relapses(2 * (0.02 + 0.002 * slow_batch), slow_batch)
-    now = Estimate(0.02 + 0.002 * batch, 1e-8, 100)
-    assert slow.slow_at(PREDICTOR, LINE, batch, now) == pytest.approx(2 * now.mean_seconds, rel=0.05)
-
-
 def test_of_many_workers_those_that_have_recovered_count_as_slow_as_they_were() -> None:
     back = recovered(16, turned(1))
     seats, names = as_wary([*others(48), *back], AT, INTERVAL)
@@ -322,30 +309,6 @@ def test_those_count_as_slow_whose_turns_cost_more_than_to_leave_them_be(
 ) -> None:
     assert len(wary([*others(fast), *back])) == counted
     assert not wary([*others(fast), *back], AT + 10 * REMEMBERED_INTERVALS * INTERVAL), "nobody turns any more"
-
-
-NUMBERS = st.integers(0, 2**53)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.builds(Relapses, st.floats(0, 1e15), NUMBERS, NUMBERS, NUMBERS, NUMBERS),
-            st.floats(1e-6, 1e4),
-            st.integers(0, 4096),
-        ),
-        max_size=6,
-    ),
-    NUMBERS,
-)
-def test_whatever_is_remembered_estimates_stay_finite_and_grow_only(
-    workers: list[tuple[Relapses, float, int]], step: int
-) -> None:
-    before = [turning(str(place), known, seconds=s, batch=b) for place, (known, s, b) in enumerate(workers)]
-    after, names = as_wary(before, step, INTERVAL)
-    for was, now in zip(before, after, strict=True):
-        assert was.estimate.mean_seconds <= now.estimate.mean_seconds < math.inf
-        assert (now.estimate != was.estimate) == (now.name in names)
 
 
 def test_what_is_explained_is_what_is_decided() -> None:
