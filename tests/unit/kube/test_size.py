@@ -22,10 +22,10 @@ from heterotrain_operator.core.lifecycle.prior import PLACES
 from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import MAX_BYTES, Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 from kube_server.api_server import ApiServer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heterotrain_operator.core.split.oracle import oracle_split
+from heterotrain_operator.core.split.allocation import oracle_split
 from heterotrain_operator.experiments.figures.profile import Profile
 
 FAULT_ABOVE = 1.02

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heterotrain_operator.core.prediction.least_batch import bounded_below
+from heterotrain_operator.core.batching.bounds import bounded_below
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, ceiling_of
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.limits import Level, Neighbours

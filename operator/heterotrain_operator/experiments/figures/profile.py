@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from heterotrain_operator.core.split.oracle import ProfiledTime
+from heterotrain_operator.core.split.allocation import ProfiledTime
 from heterotrain_operator.experiments.figures.steps import Step, balanced
 
 LEAST_SIZES = 4

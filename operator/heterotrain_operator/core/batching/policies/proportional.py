@@ -13,8 +13,7 @@ from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.multiples import in_multiples, infeasible, nearest_multiple
+from heterotrain_operator.core.split.multiples import Bounds, in_multiples, infeasible, nearest_multiple
 
 LEAST_SAVING = 1e-6
 """Saving that every move is said to have at least, so that doubt can hold any of them back."""

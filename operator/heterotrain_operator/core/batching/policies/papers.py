@@ -1,7 +1,9 @@
-"""Proportional control as the papers print it, for comparison: without caution against noise and without rollback.
+"""The papers' dynamic batching as it is printed, for comparison: without caution against noise and without rollback.
 
-Source: Tyagi and Sharma, "Taming Resource Heterogeneity in Distributed ML Training with Dynamic Batching" (III-C and
-III-C1); rescaled to the global batch as in Tyagi and Sharma, "OmniLearn" (eq. 8).
+Sources: Tyagi and Sharma, "Taming Resource Heterogeneity in Distributed ML Training with Dynamic Batching" (III-C and
+III-C1), rescaled to the global batch as in Tyagi and Sharma, "OmniLearn: A Framework for Distributed Deep Learning over
+Heterogeneous Clusters" (Alg. 1 and eq. 8; dead-band and bounds of its section on the implementation). A changed CPU
+limit is not fed forward.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.throughput_cap import capped
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import Bounds
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
@@ -61,7 +63,7 @@ def controlled(job: Job, seats: Sequence[Seat], papers_bounds: Sequence[Bounds],
     return Control(batches, tuple(memories), change)
 
 
-def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
+def propose_proportional(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """Control within the job's bounds and dead-band, whose default is the papers' 0.05."""
     batches, memories, change = controlled(job, seats, [seat.bounds for seat in seats], job.dead_band)
     if batches is None:
@@ -77,9 +79,40 @@ def _smoothed(seat: Seat) -> float | None:
     return None if seat.estimate is None else seat.estimate.mean_seconds
 
 
-POLICY = Policy(
+PROPORTIONAL = Policy(
     "proportional control as in Taming, T2 to T5 to the letter",
-    propose,
+    propose_proportional,
+    internal=True,
+    whole_intervals=True,
+    watches_throughput=True,
+)
+
+
+DEAD_BAND = 0.10
+LEAST_BATCH, GREATEST_BATCH = 4, 96
+"""The paper's, for 32 samples per worker."""
+
+
+def propose_omnilearn(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
+    """Control once in each epoch, when the next one has begun."""
+    epoch = 1 + max(seat.epoch for seat in seats)  # 0 stands for a job that was not looked at yet
+    looked = max(seat.memory.noted for seat in seats)
+    if epoch <= looked:
+        return Proposal(None, f"OmniLearn keeps the batches until epoch {looked} ends: {slowest(seats)}")
+    if looked == 0:
+        memories = tuple(seat.memory._replace(noted=epoch) for seat in seats)
+        return Proposal(None, f"OmniLearn keeps the batches until epoch {epoch} ends: {slowest(seats)}", memories)
+    control = controlled(job, seats, [(LEAST_BATCH, GREATEST_BATCH)] * len(seats), DEAD_BAND)
+    memories = tuple(memory._replace(noted=epoch) for memory in control.memories)
+    if control.batches is None:
+        why = f"a change of {percent(control.change, 1)} is within the dead-band of {percent(DEAD_BAND)}"
+        return Proposal(None, f"OmniLearn keeps the batches: {slowest(seats)}; {why}", memories)
+    return Proposal(control.batches, moved(seats, control.batches, None), memories)
+
+
+OMNILEARN = Policy(
+    "OmniLearn's Alg. 1 and eq. 8, at boundaries of epochs",
+    propose_omnilearn,
     internal=True,
     whole_intervals=True,
     watches_throughput=True,
