@@ -279,8 +279,7 @@ def feed_forward(
 
     The second value is the factor by which a step is expected to take longer; 1 where the limit is the known one. The
     expectation weighs no more than one window: where the limit does not bind, the next one shows it as a
-    jump. A step that no window may show is not expected either. See docs/design.md, "A changed CPU limit is followed
-    before it is measured".
+    jump. A step that no window may show is not expected either. See docs/life-of-a-decision.md.
     """
     if cpu_limit is None or not 0 < cpu_limit < math.inf:
         return known, 1.0

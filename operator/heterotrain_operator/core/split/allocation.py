@@ -25,7 +25,7 @@ def fill_level(intercepts: Sequence[float], slopes: Sequence[float], bounds: Seq
     Slopes must be positive and finite, `total` within the sums of the bounds. The sum rises piecewise
     linearly in T with two breakpoints per worker: find the piece among them sorted, by Newton's steps and then by
     bisection of what these leave, and solve on it in closed form (no running sums, so no cancellation). A worker whose
-    intercept exceeds T gets its least batch. See docs/design.md, `Optimal`.
+    intercept exceeds T gets its least batch. See docs/life-of-a-decision.md.
     """
     breakpoints = sorted(
         {
@@ -238,8 +238,7 @@ def waterfill(
 
     Fill to the real-valued level, floor, and hand the rest out one by one to the least time after taking it
     (largest-remainder rounding is not optimal). With `multiples` each batch is one of its worker's. O(K log K).
-    Raises ValueError, with figures, if the bounds cannot hold `total`, or if a line does not rise. See docs/design.md,
-    `Optimal`.
+    Raises ValueError, with figures, if the bounds cannot hold `total`, or if a line does not rise. See docs/life-of-a-decision.md.
     """
     for rank, (fixed, slope) in enumerate(lines):
         if not (0 < slope < math.inf and -math.inf < fixed < math.inf):

@@ -33,7 +33,7 @@ from heterotrain_operator.core.split.expected import best_caution, expected_step
 from heterotrain_operator.core.split.multiples import Bounds, infeasible, last_multiple, next_multiple
 
 LEAST_SAVING = 0.02
-"""Saving of the iteration's own time below which no move is worth its noise. See docs/design.md, `Optimal`."""
+"""Saving of the iteration's own time below which no move is worth its noise. See docs/life-of-a-decision.md."""
 
 LEAST_SURE_SAVING = 0.05
 """The same where no noise could turn the move into a loss: more than rounding and a bound that wavers would move."""
@@ -66,7 +66,7 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     """Move to the water-filled split if that saves clearly more than nothing, and more than noise could
     explain.
 
-    A worker of which nothing is known keeps its batch, and what it takes is left out. See docs/design.md, `Optimal`.
+    A worker of which nothing is known keeps its batch, and what it takes is left out. See docs/life-of-a-decision.md.
     """
     multiples = multiples_of_seats(seats)
     lines: list[Line] = []
