@@ -238,7 +238,7 @@ def waterfill(
 
     Fill to the real-valued level, floor, and hand the rest out one by one to the least time after taking it
     (largest-remainder rounding is not optimal). With `multiples` each batch is one of its worker's. O(K log K).
-    Raises ValueError, with figures, if the bounds cannot hold `total`, or if a line does not rise. See docs/life-of-a-decision.md.
+    Raises ValueError, with figures, if the bounds cannot hold `total`, or if a line does not rise.
     """
     for rank, (fixed, slope) in enumerate(lines):
         if not (0 < slope < math.inf and -math.inf < fixed < math.inf):
