@@ -14,13 +14,10 @@ from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, Gatew
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.controller.rounds import (
-    BUSY_SECONDS,
-    FOLLOWING_SECONDS,
-    QUIET_SECONDS,
-    STILL_SECONDS,
     TAKEN_SECONDS,
     JobRounds,
 )
+from heterotrain_operator.core.pacing import ANNOUNCED, FOLLOWING_SECONDS
 from heterotrain_operator.metrics.own import OperatorMetrics
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import NAMES, World
@@ -104,32 +101,32 @@ def steer(api: ApiServer, client: PatientClient) -> Callable[..., Steered]:
 
 
 def test_job_whose_pods_wait_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
-    assert steer().look() == QUIET_SECONDS
+    assert steer().look() == ANNOUNCED.quiet_seconds
 
 
 def test_job_whose_workers_start_is_looked_at_often(steer: Callable[..., Steered]) -> None:
     job = steer()
     job.look()
     job.world.run_pods()
-    assert job.look() == BUSY_SECONDS
+    assert job.look() == ANNOUNCED.busy_seconds
 
 
 def test_plan_that_is_not_followed_yet_is_looked_after_for_a_while(steer: Callable[..., Steered]) -> None:
     job = steer()
-    assert job.train() == BUSY_SECONDS
-    assert job.look(1) == BUSY_SECONDS
-    assert job.look(FOLLOWING_SECONDS) == QUIET_SECONDS
+    assert job.train() == ANNOUNCED.busy_seconds
+    assert job.look(1) == ANNOUNCED.busy_seconds
+    assert job.look(FOLLOWING_SECONDS) == ANNOUNCED.quiet_seconds
 
 
 def test_job_that_trains_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
     job = steer()
     job.train()
     job.world.workers.follow(job.world.plan)
-    assert job.look() == QUIET_SECONDS
+    assert job.look() == ANNOUNCED.quiet_seconds
     assert job.exported("heterotrain_operator_plan_follow_seconds_count")
 
 
-@pytest.mark.parametrize(("own_seconds", "pause"), [(0.01, BUSY_SECONDS), (0.75, 0.75), (60.0, QUIET_SECONDS)])
+@pytest.mark.parametrize(("own_seconds", "pause"), [(0.01, 0.5), (0.75, 0.75), (60.0, 2.0)])
 def test_first_steps_of_a_plan_are_looked_at_one_by_one_for_a_while(
     steer: Callable[..., Steered], own_seconds: float, pause: float
 ) -> None:
@@ -137,17 +134,17 @@ def test_first_steps_of_a_plan_are_looked_at_one_by_one_for_a_while(
     job.train()
     job.world.workers.follow(job.world.plan, steps=1, own_seconds=own_seconds)
     assert job.look() == pytest.approx(pause)
-    assert job.look(FOLLOWING_SECONDS) == QUIET_SECONDS
+    assert job.look(FOLLOWING_SECONDS) == ANNOUNCED.quiet_seconds
 
 
 def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[..., Steered], api: ApiServer) -> None:
     job = steer()
     job.train()
     job.finish()
-    assert job.look() == STILL_SECONDS
+    assert job.look() == ANNOUNCED.still_seconds
     assert job.world.status["phase"] == "Succeeded"
     api.writes.clear()
-    assert job.look() == STILL_SECONDS
+    assert job.look() == ANNOUNCED.still_seconds
     assert (api.writes, len(api.names("pods"))) == ([], 3)
 
 
@@ -173,15 +170,15 @@ def test_job_that_is_over_is_looked_at_when_its_time_has_come(steer: Callable[..
     job = steer(runPolicy={"ttlSecondsAfterFinished": 40})
     job.train()
     job.finish()
-    assert job.look() == STILL_SECONDS
-    assert job.look(STILL_SECONDS) == 10.0
+    assert job.look() == ANNOUNCED.still_seconds
+    assert job.look(ANNOUNCED.still_seconds) == 10.0
     job.look(10.0)
     assert api.names("heterotrainingjobs") == []
 
 
 def test_suspended_job_is_left_alone_once_its_pods_go(steer: Callable[..., Steered]) -> None:
     job = steer(runPolicy={"suspend": True})
-    assert job.look() == STILL_SECONDS
+    assert job.look() == ANNOUNCED.still_seconds
     assert job.world.status["phase"] == "Suspended"
 
 
@@ -215,10 +212,10 @@ def test_status_that_only_a_newer_operator_understands_is_gone_on_from(
 
 def test_invalid_job_is_left_alone(steer: Callable[..., Steered], api: ApiServer) -> None:
     job = steer(batching={"policy": "Magic"})
-    assert job.look() == STILL_SECONDS
+    assert job.look() == ANNOUNCED.still_seconds
     assert job.world.status["phase"] == "Invalid"
     api.writes.clear()
-    assert job.look() == STILL_SECONDS
+    assert job.look() == ANNOUNCED.still_seconds
     assert api.writes == []
 
 
@@ -356,7 +353,7 @@ def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(
     job.train()
     job.world.apply_job(leaving="configmaps")
     job.rounds.forget()
-    assert job.look() == QUIET_SECONDS
+    assert job.look() == ANNOUNCED.quiet_seconds
     assert api.writes == []
 
 
@@ -370,7 +367,7 @@ def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
     job.world.workers.follow(job.world.plan)
     job.world.workers.reported.pop(NAMES[0])
     api.change("pods", NAMES[0], {"status": {"phase": "Failed"}})
-    assert job.once(lagging) == BUSY_SECONDS
+    assert job.once(lagging) == ANNOUNCED.busy_seconds
     assert job.world.status["phase"] == "Running"
     job.look()
     assert job.world.status["phase"] == "Restarting"
