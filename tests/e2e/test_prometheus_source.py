@@ -29,7 +29,7 @@ from heterotrain_operator.metrics.pods import PodReader
 from heterotrain_operator.metrics.prometheus import REFUSES, UNREACHABLE, UNTRUSTED, Reading
 from unit.metrics.conftest import DECISION, JOB, MEMORY, SEEN
 from unit.metrics.promql import queries, with_values
-from unit.metrics.samples import Asked
+from unit.metrics.servers import Asked
 
 pytestmark = pytest.mark.e2e
 

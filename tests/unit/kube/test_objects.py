@@ -1,4 +1,4 @@
-"""What is built for a job: its template passed through whole, what makes a worker of it, and nothing that changes."""
+"""What is built for a job: its template passed through whole, what makes a worker of it, and what protects it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import kubernetes_validate
 import pytest
 
 from heterotrain import contract
-from heterotrain.contract import TrainingConfig
+from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain_operator.api import HeteroTrainingJob, training_config
-from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map
+from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
 from heterotrain_operator.clusters.kube.objects.pods import build_pod
+from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
 from heterotrain_operator.clusters.kube.objects.service import build_service
+from heterotrain_operator.core.memory.budget import RestartBudget
 from heterotrain_operator.core.model import WorkerKey
-from unit.kube.documents import JOB_UID, LARGE, SMALL, Document, groups, job, pod
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.worker_memory import WorkerMemory
+from unit.kube.documents import JOB_UID, SMALL, Document, groups, job, pod
 
 KUBERNETES = "1.34"
+PEERS = ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ops"}}},)
 
 OWNER = {
     "apiVersion": "heterotrain.dev/v1alpha1",
@@ -87,8 +93,10 @@ def environment(document: Document) -> dict[str, str]:
         built({"checkpoint": {"path": "/checkpoints", "persistentVolumeClaim": "digits"}}),
         build_service(job(), JOB_UID),
         build_plan_map(job(), JOB_UID, "{}", "{}"),
+        build_secret(job(), JOB_UID, "s"),
+        build_policy(job(), JOB_UID, PEERS),
     ],
-    ids=["as-shown", "pod", "whole-template", "with-claim", "service", "plan-map"],
+    ids=["as-shown", "pod", "whole-template", "with-claim", "service", "plan-map", "secret", "policy"],
 )
 def test_document_is_one_that_kubernetes_knows(document: Document) -> None:
     kubernetes_validate.validate(document, KUBERNETES, strict=True)
@@ -126,60 +134,42 @@ def test_annotations_of_the_job_never_reach_its_children() -> None:
         assert "annotations" not in document["metadata"]
 
 
-def test_labels_and_annotations_of_the_template_pass_but_for_ours() -> None:
-    metadata = built(groups(template=WHOLE))["metadata"]
-    assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gold"
-    assert metadata["labels"]["team"] == "vision"
-    assert metadata["labels"]["heterotrain.dev/job-name"] == "digits"
-    assert metadata["annotations"] == WHOLE["metadata"]["annotations"]
-
-
-def test_unknown_group_is_named() -> None:
-    with pytest.raises(ValueError, match="no worker group 'tiny'; it has small, large"):
-        built(key=WorkerKey("tiny", 0, "digits-tiny-0"))
-
-
 # --- the template
 
 
-def test_template_passes_whole() -> None:
-    spec = built(groups(template=WHOLE))["spec"]
-    template = WHOLE["spec"]
+def test_template_passes_whole_and_is_not_changed() -> None:
+    made = job(groups(device="gpu", template=WHOLE))
+    document = build_pod(made, JOB_UID, SMALL)
+    assert build_pod(made, JOB_UID, SMALL) == document
+    spec, template = document["spec"], WHOLE["spec"]
     for name in template.keys() - {"containers", "volumes"}:
         assert spec[name] == template[name], name
     assert spec["containers"][1:] == template["containers"][1:]
     assert spec["volumes"][0] == template["volumes"][0]
     first = template["containers"][0]
     for name in first.keys() - {"volumeMounts", "ports"}:
-        assert trainer({"spec": spec})[name] == first[name], name
-    assert trainer({"spec": spec})["volumeMounts"][0] == first["volumeMounts"][0]
-    assert trainer({"spec": spec})["ports"][0] == first["ports"][0]
+        assert trainer(document)[name] == first[name], name
+    for name in ("volumeMounts", "ports"):
+        assert trainer(document)[name][0] == first[name][0]
+    metadata = document["metadata"]
+    assert metadata["annotations"] == WHOLE["metadata"]["annotations"]
+    assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gold"
+    assert metadata["labels"]["heterotrain.dev/job-name"] == "digits"
 
 
-def test_template_is_not_changed_by_building() -> None:
-    made = job(groups(device="gpu", template=WHOLE))
-    before = made.model_dump_json()
-    first = build_pod(made, JOB_UID, SMALL)
-    assert build_pod(made, JOB_UID, SMALL) == first
-    assert made.model_dump_json() == before
-
-
-@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
-def test_pods_are_never_restarted_by_the_kubelet(policy: str) -> None:
-    assert built(pod_spec={"restartPolicy": policy})["spec"]["restartPolicy"] == "Never"
-
-
-def test_pod_has_no_token_and_no_service_links_unless_the_template_says_so() -> None:
-    assert built()["spec"]["automountServiceAccountToken"] is False
-    assert built()["spec"]["enableServiceLinks"] is False
-    asked = built(pod_spec={"automountServiceAccountToken": True, "enableServiceLinks": True})["spec"]
-    assert asked["automountServiceAccountToken"] is True
-    assert asked["enableServiceLinks"] is True
-
-
-def test_pod_has_a_dns_name_of_its_own() -> None:
-    spec = built(pod_spec={"hostname": "mine"})["spec"]
-    assert (spec["hostname"], spec["subdomain"]) == ("digits-small-0", "digits")
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "kept"),
+    [
+        ("restartPolicy", "Never", "Always", False),
+        ("hostname", "digits-small-0", "mine", False),
+        ("subdomain", "digits", "mine", False),
+        ("automountServiceAccountToken", False, True, True),
+        ("enableServiceLinks", False, True, True),
+    ],
+)
+def test_what_a_template_may_say_of_the_pod_itself(name: str, ours: object, theirs: object, kept: bool) -> None:
+    assert built()["spec"][name] == ours
+    assert built(pod_spec={name: theirs})["spec"][name] == (theirs if kept else ours)
 
 
 # --- the container that trains
@@ -215,18 +205,6 @@ def test_worker_that_is_created_beside_training_is_to_warm_up_unless_its_templat
     assert contract.ENV_WARM_UP not in environment(built())
 
 
-def test_a_global_batch_that_may_change_is_not_in_the_environment() -> None:
-    assert contract.ENV_GLOBAL_BATCH_SIZE not in environment(built({"batching": {"fixedGlobalBatch": False}}))
-
-
-def test_nothing_in_the_environment_depends_on_the_number_of_workers() -> None:
-    assert built() == built(groups(replicas=7))
-
-
-def test_worker_without_a_cpu_limit_learns_of_none() -> None:
-    assert contract.ENV_CPU_LIMIT not in environment(built(resources=None))
-
-
 def test_variables_of_the_template_hold_unless_they_are_of_our_contract() -> None:
     theirs = {"PYTHONUNBUFFERED": "0", "EPOCHS": "3", "HETEROTRAIN_JOB": "x", "HETEROTRAIN_SERIES": "/data/series"}
     entries = [{"name": name, "value": value} for name, value in theirs.items()]
@@ -236,11 +214,17 @@ def test_variables_of_the_template_hold_unless_they_are_of_our_contract() -> Non
     assert variables["HETEROTRAIN_JOB"] == "digits"
     assert variables["HETEROTRAIN_SERIES"] == "/data/series"
     assert "HETEROTRAIN_UID" not in variables
+    entry = {"name": contract.ENV_SECRET, "value": "mine"}
+    found = [each for each in trainer(built(env=[entry]))["env"] if each["name"] == contract.ENV_SECRET]
+    assert [set(each) for each in found] == [{"name", "valueFrom"}]
 
 
-def test_variables_of_the_template_may_refer_to_ours() -> None:
+def test_environment_follows_the_job_and_not_the_number_of_its_workers() -> None:
+    assert built() == built(groups(replicas=7))
+    assert contract.ENV_GLOBAL_BATCH_SIZE not in environment(built({"batching": {"fixedGlobalBatch": False}}))
+    assert contract.ENV_CPU_LIMIT not in environment(built(resources=None))
     names = [entry["name"] for entry in trainer(built(env=[{"name": "RUN", "value": "$(HETEROTRAIN_UID)"}]))["env"]]
-    assert names.index("HETEROTRAIN_UID") < names.index("RUN")
+    assert names.index("HETEROTRAIN_UID") < names.index("RUN"), "the template's may refer to ours"
 
 
 def test_dollar_sign_in_a_path_is_not_expanded_by_the_cluster() -> None:
@@ -249,62 +233,42 @@ def test_dollar_sign_in_a_path_is_not_expanded_by_the_cluster() -> None:
     assert "$$(HOME)" in value
 
 
-def test_last_words_go_where_the_template_says() -> None:
+def test_last_words_are_the_log_and_where_the_template_says() -> None:
     assert environment(built(terminationMessagePath="/tmp/end"))[contract.ENV_TERMINATION_LOG] == "/tmp/end"
-
-
-def test_log_stands_for_last_words_unless_the_template_says_otherwise() -> None:
     assert trainer(built())["terminationMessagePolicy"] == "FallbackToLogsOnError"
     assert trainer(built(terminationMessagePolicy="File"))["terminationMessagePolicy"] == "File"
 
 
 @pytest.mark.parametrize(
-    "theirs",
+    ("theirs", "stays"),
     [
-        {"name": "metrics", "containerPort": 8080},
-        {"name": "mine", "containerPort": 9400},
-        {"containerPort": 9400, "protocol": "TCP"},
+        ({"name": "metrics", "containerPort": 8080}, False),
+        ({"name": "mine", "containerPort": 9400}, False),
+        ({"containerPort": 9400, "protocol": "TCP"}, False),
+        ({"containerPort": 9400, "protocol": "UDP"}, True),
     ],
     ids=str,
 )
-def test_metrics_port_is_declared_once(theirs: Document) -> None:
-    assert trainer(built(ports=[theirs]))["ports"] == [{"name": "metrics", "containerPort": 9400, "protocol": "TCP"}]
+def test_metrics_port_is_declared_once(theirs: Document, stays: bool) -> None:
+    ours = {"name": "metrics", "containerPort": 9400, "protocol": "TCP"}
+    assert trainer(built(ports=[theirs]))["ports"] == [*([theirs] if stays else []), ours]
 
 
-def test_other_ports_stay_beside_it() -> None:
-    udp = {"containerPort": 9400, "protocol": "UDP"}
-    assert trainer(built(ports=[udp]))["ports"][0] == udp
-
-
-def test_only_the_plan_is_mounted_and_may_be_absent() -> None:
-    document = built()
-    (volume,) = document["spec"]["volumes"]
-    assert volume["configMap"] == {
-        "name": "digits-plan",
-        "optional": True,
-        "items": [{"key": "plan.json", "path": "plan.json"}],
-    }
+def test_plan_and_claim_are_mounted_and_the_plan_may_be_absent() -> None:
+    document = built(
+        {"checkpoint": {"path": "/checkpoints", "persistentVolumeClaim": "digits"}},
+        pod_spec={"volumes": [{"name": "heterotrain-plan", "emptyDir": {}}]},
+    )
+    plan, claim = document["spec"]["volumes"]
+    items = [{"key": "plan.json", "path": "plan.json"}]
+    assert plan["configMap"] == {"name": "digits-plan", "optional": True, "items": items}
+    assert claim["persistentVolumeClaim"] == {"claimName": "digits"}
     assert trainer(document)["volumeMounts"] == [
-        {"name": volume["name"], "mountPath": "/var/run/heterotrain/plan", "readOnly": True}
+        {"name": plan["name"], "mountPath": "/var/run/heterotrain/plan", "readOnly": True},
+        {"name": claim["name"], "mountPath": "/checkpoints"},
     ]
-
-
-def test_claim_is_mounted_where_checkpoints_are_kept() -> None:
-    document = built({"checkpoint": {"path": "/checkpoints", "persistentVolumeClaim": "digits"}})
-    volume = document["spec"]["volumes"][-1]
-    assert volume["persistentVolumeClaim"] == {"claimName": "digits"}
-    assert trainer(document)["volumeMounts"][-1] == {"name": volume["name"], "mountPath": "/checkpoints"}
     assert json.loads(environment(document)[contract.ENV_CONFIG])["checkpoint_path"] == "/checkpoints/digits"
-
-
-def test_path_without_a_claim_mounts_nothing_of_ours() -> None:
     assert len(built({"checkpoint": {"path": "/checkpoints"}})["spec"]["volumes"]) == 1
-
-
-def test_volume_of_the_template_under_a_name_of_ours_gives_way() -> None:
-    theirs = [{"name": "heterotrain-plan", "emptyDir": {}}]
-    (volume,) = built(pod_spec={"volumes": theirs})["spec"]["volumes"]
-    assert "configMap" in volume
 
 
 # --- devices
@@ -346,13 +310,6 @@ def test_gpus_are_hidden_from_cpu_workers_only() -> None:
     assert "NVIDIA_VISIBLE_DEVICES" not in environment(build_pod(gpu_job(None), JOB_UID, SMALL))
 
 
-def test_cpu_worker_asks_for_no_gpu() -> None:
-    assert trainer(built(key=LARGE))["resources"] == {
-        "requests": {"cpu": "100m"},
-        "limits": {"cpu": "250m", "memory": "256Mi"},
-    }
-
-
 # --- the Service
 
 
@@ -365,3 +322,81 @@ def test_service_is_headless_and_finds_workers_before_they_are_ready() -> None:
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == {"trainer": 29500, "metrics": 9400}
     labels = built()["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
+
+
+def test_workers_reach_one_another_and_only_readers_of_metrics_reach_them() -> None:
+    policy = build_policy(job(), JOB_UID, PEERS)["spec"]
+    labels = build_pod(job(), JOB_UID, SMALL)["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["policyTypes"] == ["Ingress"]
+    workers, metrics = policy["ingress"]
+    assert workers == {"from": [{"podSelector": policy["podSelector"]}]}
+    assert metrics == {"from": list(PEERS), "ports": [{"port": 9400, "protocol": "TCP"}]}
+
+
+def test_ports_that_a_template_names_stay_open_but_for_that_of_the_rendezvous() -> None:
+    containers = [
+        {
+            "name": "trainer",
+            "image": "i",
+            "ports": [{"containerPort": 29500}, {"containerPort": 6006, "protocol": "TCP"}, {"containerPort": 9400}],
+        },
+        {"name": "side", "image": "i", "ports": [{"containerPort": 53, "protocol": "UDP"}]},
+    ]
+    policy = build_policy(job(groups(template={"spec": {"containers": containers}})), JOB_UID, PEERS)
+    assert policy["spec"]["ingress"][2] == {
+        "ports": [{"port": 53, "protocol": "UDP"}, {"port": 6006, "protocol": "TCP"}]
+    }
+
+
+PLAN = Plan(7, 2, "step", (Member("digits-small-0", "u1", "10.0.0.7:29500", "small", 192),))
+MEMORY = Memory(
+    plan_version=7,
+    generation=2,
+    budget=RestartBudget(restarts=1),
+    workers=(WorkerMemory(batch_cost=BatchCost(speed=12.5)),),
+)
+
+
+def as_shown(document: Document) -> Document:
+    """The ConfigMap with what the API server adds."""
+    return {**document, "metadata": {**document["metadata"], "resourceVersion": "42", "uid": "u9"}}
+
+
+def test_what_is_written_is_read_back() -> None:
+    written = build_plan_map(job(), JOB_UID, PLAN.to_json(), MEMORY.to_json())
+    assert read_plan_map(as_shown(written)) == StoredPlan("42", PLAN, "", MEMORY, "")
+    first = read_plan_map(as_shown(build_plan_map(job(), JOB_UID, None, MEMORY.to_json())))
+    assert (first.plan, first.plan_problem, first.memory) == (None, "", MEMORY)
+    assert read_plan_map(None) == StoredPlan()
+    assert read_plan_map({"metadata": {"resourceVersion": "3"}, "data": None}) == StoredPlan("3")
+    # The Service and the operator select workers by their role.
+    assert "heterotrain.dev/job-role" not in written["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "plan.json: not JSON"),
+        ("{", "plan.json: not JSON"),
+        ("[]", "plan.json: expected an object"),
+        ("[" * 100_000, "plan.json: is nested too deeply"),
+        (PLAN.to_json().replace('"schema": 1', '"schema": 9'), "plan.json: schema: 9 is newer"),
+        (PLAN.to_json().replace("192", "191", 1), "plan.json: globalBatchSize: 191"),
+        ('{"schema": 1' + "0" * 5000 + "}", "plan.json: not JSON"),
+        ("{}", "memory.json: memory: schema None"),
+        ("nonsense", "memory.json: memory: not JSON: Expecting value"),
+        ('{"schema": 1, "restarts": "two"}', "memory.json: memory.restarts: expected a whole number"),
+        ('{"schema": 1, "created_at": 1' + "0" * 400 + "}", "memory.json: memory.created_at: expected a number"),
+        ("[" * 100_000, "memory.json: memory: is nested too deeply"),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_corrupt_part_is_reported_and_leaves_the_other(text: str, problem: str) -> None:
+    if problem.startswith("plan"):
+        stored = read_plan_map(as_shown(build_plan_map(job(), JOB_UID, text, MEMORY.to_json())))
+        assert (stored.plan, stored.memory) == (None, MEMORY)
+    else:
+        stored = read_plan_map(as_shown(build_plan_map(job(), JOB_UID, PLAN.to_json(), text)))
+        assert (stored.plan, stored.memory) == (PLAN, None)
+    assert (stored.plan_problem or stored.memory_problem).startswith(problem)
