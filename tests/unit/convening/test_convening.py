@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain.groups.convening import protocol as p
@@ -18,43 +18,23 @@ from unit.convening.schedules import faulty_job
 RULES = Rules(split=lambda members: "a plan")
 
 
-@settings(max_examples=150)
+@pytest.mark.parametrize("more", [{}, {"held": True}, {"skips": True}, {"retries": True}], ids=str)
 @given(st.integers(0, 2**32))
-def test_no_schedule_of_faults_splits_a_job_or_stops_it_for_good(seed: int):
-    faulty_job(seed)  # the invariants are checked while it runs
-
-
-@settings(max_examples=50)
-@given(st.integers(0, 2**32))
-def test_nor_does_one_in_which_interpreters_are_held(seed: int):
-    faulty_job(seed, held=True)
-
-
-@settings(max_examples=50)
-@given(st.integers(0, 2**32))
-def test_nor_does_one_in_which_plans_skip_generations(seed: int):
-    faulty_job(seed, skips=True)
-
-
-@settings(max_examples=50)
-@given(st.integers(0, 2**32))
-def test_nor_does_one_in_which_changes_are_prepared_again(seed: int):
-    faulty_job(seed, retries=True)
+def test_no_schedule_of_faults_splits_a_job_or_stops_it_for_good(more: dict[str, bool], seed: int):
+    """Nor where interpreters are held, plans skip generations, or changes are prepared again."""
+    faulty_job(seed, **more)  # the invariants are checked while it runs
 
 
 @pytest.mark.parametrize(
-    "seed",
+    ("seed", "retries"),
     [
-        pytest.param(163, id="a worker answers nobody without whom it has accepted an attempt"),
-        pytest.param(918, id="what was promised to one convener is promised to no other"),
+        pytest.param(163, False, id="a worker answers nobody without whom it has accepted an attempt"),
+        pytest.param(918, False, id="what was promised to one convener is promised to no other"),
+        pytest.param(1016, True, id="a number is not given to two tries of a change"),
     ],
 )
-def test_schedules_that_find_a_fault_without_a_rule(seed: int):
-    faulty_job(seed)
-
-
-def test_schedule_that_finds_a_number_that_was_given_to_two_tries_of_a_change():
-    faulty_job(1016, retries=True)
+def test_schedules_that_find_a_fault_without_a_rule(seed: int, retries: bool):
+    faulty_job(seed, retries=retries)
 
 
 def training_job(size: int) -> Job:
