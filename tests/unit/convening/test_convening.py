@@ -103,19 +103,6 @@ def test_first_of_two_that_was_away_does_not_take_itself_for_the_only_survivor()
     assert any(isinstance(action, p.MakeGroups) for action in after_ticks(alone(), 30.0)[1]), "the tie is its own"
 
 
-def test_workers_that_were_all_stopped_for_long_go_on_without_the_operator():
-    """Were a worker that was away never to convene, a machine that was suspended would hold its job for good."""
-    job = training_job(3)
-    for machine in job.machines.values():
-        job.stop(machine)
-    before = job.highest
-    job.run(job.now + 100.0)
-    for machine in job.machines.values():
-        job.go_on(machine)
-    assert job.run(job.now + 20.0, lambda: job.highest >= before + 3)
-    assert job.interventions == 0
-
-
 def test_worker_that_was_stopped_may_not_commit_even_before_it_has_noticed():
     state = replace(alone(), phase=Phase.TRAINING)
     assert may_commit(state, state.pulse + 4.9)
@@ -150,16 +137,6 @@ def test_others_go_on_as_soon_as_a_member_has_been_silent_for_long_enough(cut_of
     assert job.run(blocked + 15.0, lambda: all(job.machines[uid].state.phase in makes for uid in others))
     heard = max(blocked, job.last_commit)  # it may have contributed to a step that the others committed later
     assert job.now <= heard + RULES.silence_seconds + 0.25
-
-
-def test_judge_that_was_late_itself_accuses_nobody():
-    job = training_job(3)
-    job.stop(job.machines["w0"])
-    job.run(job.now + 4.5)
-    job.go_on(job.machines["w0"])
-    before = job.attempts
-    job.run(job.now + 10.0)
-    assert job.attempts == before
 
 
 def test_joiner_that_was_called_before_it_saw_the_plan_begins_with_its_own_state():
