@@ -11,10 +11,9 @@ import pytest
 import yaml
 from jsonschema import Draft4Validator
 
-from heterotrain_operator.api.availability import NOT_YET
+from heterotrain_operator.api.availability import MUTABLE, NOT_YET
 from heterotrain_operator.api.generate import crd, reference
 from heterotrain_operator.api.generate.schema import node_at
-from heterotrain_operator.api.mutability import MUTABLE
 from heterotrain_operator.api.rules import RULES
 
 Document = dict[str, Any]

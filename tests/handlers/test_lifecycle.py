@@ -30,8 +30,8 @@ from handlers.operators import (
     why_not,
 )
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.lease import Leadership
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.controller import handlers
 from heterotrain_operator.controller.options import Options

@@ -71,7 +71,7 @@ def test_namespace_whose_rights_are_gone_does_not_keep_it_from_the_others(api: A
         started.send_signal(signal.SIGTERM)
         _, log = started.communicate(timeout=PATIENCE_SECONDS)
     assert (
-        "WARNING heterotrain_operator.controller.watchable: namespace deleted is left out until the next start: "
+        "WARNING heterotrain_operator.controller.watches: namespace deleted is left out until the next start: "
         "no right to list HeteroTrainingJob, Pod, ConfigMap in it"
     ) in log
 

@@ -10,7 +10,7 @@ import pytest
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from heterotrain_operator.leaps import Leaps
+from heterotrain_operator.loop import Leaps
 from unit.core.layouts import plain_fields
 
 

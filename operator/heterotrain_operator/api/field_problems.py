@@ -9,9 +9,7 @@ from typing import Any, get_origin
 from pydantic_core import ErrorDetails
 
 from heterotrain_operator.api.base import PATTERN_MEANING, Model
-from heterotrain_operator.api.hints import did_you_mean
-from heterotrain_operator.api.magnitude import magnitude_problem
-from heterotrain_operator.api.problems import ManifestError, Problem, render_path
+from heterotrain_operator.api.problems import ManifestError, Problem, did_you_mean, magnitude_problem, render_path
 
 Location = tuple[str | int, ...]
 

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError, Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
-from heterotrain_operator.clusters.kube.api_server.transport import BrokenOffError
+from heterotrain_operator.clusters.kube.api_server.transport import BrokenOffError, PatientClient
 from hostile import spoilt_text
 from kube_server.api_server import CUT, GONE, ApiServer, StatusError
 from unit.kube.worlds import JOB
@@ -175,7 +174,7 @@ def test_server_that_is_away_is_an_error_without_a_status() -> None:
 
 
 def test_server_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.client.REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.REQUEST_SECONDS", 0.1)
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()

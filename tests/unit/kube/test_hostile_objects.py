@@ -19,11 +19,8 @@ from heterotrain_operator.api import Problem
 from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map, read_plan_map
-from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts
-from heterotrain_operator.clusters.kube.observe.workers import worker_seen
-from heterotrain_operator.clusters.kube.status.invalid import invalid_status
-from heterotrain_operator.clusters.kube.status.job_status import next_status
-from heterotrain_operator.clusters.kube.status.outcome import outcome_in
+from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts, worker_seen
+from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status, outcome_in
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from hostile import ODD_TEXT, spoilt, spoilt_text
 from unit.kube.documents import JOB_UID, Document, job, merged, pod, read

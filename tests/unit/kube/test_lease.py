@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.client import REQUEST_SECONDS, PatientClient
 from heterotrain_operator.clusters.kube.api_server.lease import (
     LEASE_SECONDS,
     RENEW_DEADLINE_SECONDS,
     Leadership,
     NotLeadingError,
 )
+from heterotrain_operator.clusters.kube.api_server.transport import REQUEST_SECONDS, PatientClient
 from kube_server.api_server import ApiServer, StatusError
 
 

@@ -10,11 +10,10 @@ import pytest
 from heterotrain.contract import Member, Termination
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import PLAN_KEY
-from heterotrain_operator.clusters.kube.observe.absences import Absences
-from heterotrain_operator.clusters.kube.observe.index import Index
+from heterotrain_operator.clusters.kube.observe.job_pods import Absences
 from heterotrain_operator.clusters.kube.observe.nodes import FRESH_SECONDS, Nodes
-from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts
-from heterotrain_operator.clusters.kube.observe.workers import worker_seen
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts, worker_seen
+from heterotrain_operator.clusters.kube.observe.watched import Index
 from heterotrain_operator.core.model import WorkerMetrics
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import JOB_UID, Document, merged, pod, read

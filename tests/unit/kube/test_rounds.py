@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.controller.rounds import (
     TAKEN_SECONDS,

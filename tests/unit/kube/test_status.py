@@ -10,8 +10,8 @@ from jsonschema import Draft4Validator
 from heterotrain.contract import Evaluated
 from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
+from heterotrain_operator.clusters.kube.act.report import worth_writing
 from heterotrain_operator.clusters.kube.status.job_status import next_status
-from heterotrain_operator.clusters.kube.status.worth import worth_writing
 from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages
 from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.model import Condition, Seen, WorkerState

@@ -11,13 +11,11 @@ import pytest
 from heterotrain.contract import Evaluated
 from heterotrain_operator.api import Problem, to_core
 from heterotrain_operator.clusters.kube.act import report
-from heterotrain_operator.clusters.kube.act.report import Report
+from heterotrain_operator.clusters.kube.act.report import FIGURES_SECONDS, Report, worth_writing
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observe.watched import Watched
-from heterotrain_operator.clusters.kube.status.invalid import invalid_status
-from heterotrain_operator.clusters.kube.status.job_status import next_status
+from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status
 from heterotrain_operator.clusters.kube.status.schema import checked
-from heterotrain_operator.clusters.kube.status.worth import FIGURES_SECONDS, worth_writing
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen
 from unit.core.traces import World
 from unit.kube.documents import Document, job

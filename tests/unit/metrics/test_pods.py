@@ -21,8 +21,17 @@ from heterotrain.metric import Metric
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics import pods
 from heterotrain_operator.metrics.client import CONNECTIONS_PER_OWNER, Client
-from heterotrain_operator.metrics.exposition import MAX_LABELS, MAX_LINE, MAX_SERIES, own_samples
-from heterotrain_operator.metrics.pods import AT_ONCE, MAX_BYTES, PodReader, parse_metrics, scrape_pods
+from heterotrain_operator.metrics.pods import (
+    AT_ONCE,
+    MAX_BYTES,
+    MAX_LABELS,
+    MAX_LINE,
+    MAX_SERIES,
+    PodReader,
+    own_samples,
+    parse_metrics,
+    scrape_pods,
+)
 from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, costly_series, dripping_headers, hostile
 from unit.metrics.servers import Script, serving
 

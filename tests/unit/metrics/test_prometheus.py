@@ -17,7 +17,6 @@ from heterotrain import worker_metrics as table
 from heterotrain.metric import Metric
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics import prometheus
-from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials
 from heterotrain_operator.metrics.matrix import Series, parts_of
 from heterotrain_operator.metrics.prometheus import (
     ANSWERS_WRONGLY,
@@ -25,6 +24,9 @@ from heterotrain_operator.metrics.prometheus import (
     REFUSES,
     UNREACHABLE,
     UNTRUSTED,
+    BasicAuth,
+    BearerToken,
+    Credentials,
     query_of,
 )
 from heterotrain_operator.metrics.workers import MAX_SIZES

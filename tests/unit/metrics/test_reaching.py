@@ -20,8 +20,7 @@ from heterotrain_operator.metrics.allowed import (
     check_pattern,
     may_be_of,
 )
-from heterotrain_operator.metrics.client import Client, UnreachableError
-from heterotrain_operator.metrics.lookups import THREADS_PER_DOMAIN
+from heterotrain_operator.metrics.client import THREADS_PER_DOMAIN, Client, UnreachableError
 from unit.metrics.servers import Script
 
 

@@ -16,7 +16,7 @@ from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, 
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.document import document_in, read_text
 from heterotrain_operator.api.field_problems import field_problem, in_json, plain_mapping
-from heterotrain_operator.api.hints import did_you_mean
+from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.clusters.simulated.communication import NoCommunication
 from heterotrain_operator.clusters.simulated.noise import NoNoise
 from heterotrain_operator.clusters.simulated.scenario import Scenario

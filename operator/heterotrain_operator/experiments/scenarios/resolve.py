@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from heterotrain_operator.api import Problem
-from heterotrain_operator.api.hints import did_you_mean
-from heterotrain_operator.api.problems import render_path
+from heterotrain_operator.api.problems import did_you_mean, render_path
 from heterotrain_operator.clusters.simulated.events import ClusterEvent
 from heterotrain_operator.clusters.simulated.scenario import WorkerModel
 from heterotrain_operator.core.facts import worker_name
