@@ -83,19 +83,6 @@ def test_core_sees_groups_with_their_limits(good: Document) -> None:
     assert (job.name, job.global_batch, job.policy, job.initial) == ("digits", 192, "Optimal", "Uniform")
 
 
-def test_core_sees_the_replicas_of_the_job_as_those_of_its_only_group(alone: Document) -> None:
-    alone["spec"]["workerGroups"][0] |= {"replicas": 2, "maxReplicas": 4}
-    alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
-    job = to_core(parse_manifest(alone))
-    assert [(group.name, group.replicas) for group in job.groups] == [("slow", 3)]
-    assert job.global_batch == 3 * 32
-
-
-@pytest.mark.parametrize("limits", [{}, {"memory": "1Gi"}, {"cpu": 0}, None])
-def test_group_without_cpu_limit_has_none(changed: Change, limits: Document | None) -> None:
-    assert to_core(parse_manifest(changed({LIMITS: limits}))).groups[1].cpu_limit is None
-
-
 def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
     job = to_core(
         parse_manifest(

@@ -116,25 +116,6 @@ async def test_operator_that_goes_on_after_another_keeps_the_plan(site: Site, ap
         assert acts(api) == []
 
 
-async def test_more_pods_than_one_page_of_a_list_are_all_seen(
-    site: Site, api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with operator(options(identity="operator-b")):
-        await trained(api, workers)
-    monkeypatch.setattr(handlers, "CHUNK_SIZE", 2)
-    chosen = options()
-    api.reads.clear()
-    async with operator(chosen):
-        await looks(chosen.metrics_port, 3)
-        assert api.reads.count(("list", "pods", LABEL_JOB)) == 2
-        # A first look may come before the second page is indexed, and then asks for who seems to be missing.
-        before = len(api.reads)
-        api.writes.clear()
-        await looks(chosen.metrics_port, 6)
-        assert not [read for read in api.reads[before:] if read[:2] == ("get", "pods")]
-        assert acts(api) == []
-
-
 async def test_list_that_cannot_be_continued_is_begun_again(
     site: Site, api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +135,9 @@ async def test_list_that_cannot_be_continued_is_begun_again(
         await ready(chosen)
         await looks(chosen.metrics_port, 3)
         assert len(lists) == 4
+        api.reads.clear()
+        await looks(chosen.metrics_port, 6)
+        assert not [read for read in api.reads if read[:2] == ("get", "pods")], "those of all pages are known"
 
 
 async def test_liveness_fails_once_nobody_asks_for_the_lease(
@@ -251,20 +235,6 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
         "watching pods in namespace team-b goes again",
     ]
     assert not [line for line in logged if line.startswith("Request attempt")]
-
-
-async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: ApiServer) -> None:
-    chosen = options()
-    async with operator(chosen):
-        await ready(chosen)
-        api.forbidden.add("team-a")
-        api.forget_history()
-        for plural in ("heterotrainingjobs", "pods", "configmaps"):
-            await shown(chosen, f'{WATCH_UP.series}{{namespace="team-a",resource="{plural}"}} 0.0')
-        assert (await fetched(chosen.health_port, "/readyz"))[0] == 503
-        assert (await fetched(chosen.health_port, "/healthz"))[0] == 200
-        api.forbidden.clear()
-        await ready(chosen)
 
 
 async def test_start_that_one_refused_watch_holds_up_ends_by_its_liveness(

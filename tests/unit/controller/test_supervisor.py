@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import supervisor as controller
@@ -50,18 +50,6 @@ async def test_many_news_at_once_are_one_look(world: World, monkeypatch: pytest.
     await until(lambda: len(world.made[0].looks) == 2)
     await settled()
     assert len(world.made[0].looks) == 2
-
-
-async def test_news_of_a_large_job_wait_for_more_of_them_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "SETTLING_SECONDS_EACH", 100.0)
-    world.pods[A] = [PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1")]
-    for key in (A, B):
-        world.saw(key)
-    await until(lambda: all(rounds.looks for rounds in world.made))
-    for key in (A, B):
-        world.controller.woke(key)
-    await until(lambda: len(world.made[1].looks) == 2)
-    assert len(world.made[0].looks) == 1
 
 
 async def test_look_has_the_pods_and_the_plan_as_the_watch_shows_them_and_once_a_pod_that_is_gone(world: World) -> None:
@@ -139,13 +127,6 @@ async def test_news_of_an_earlier_job_that_come_late_do_not_end_the_one_of_its_n
     world.controller.woke(A)
     await until(lambda: len(world.made[1].looks) == 2)
     assert not world.made[1].closed
-
-
-async def test_job_that_was_deleted_unnoticed_ends_its_loop(world: World) -> None:
-    world.scripts = [[JobGoneError("gone")]]
-    world.saw(A)
-    await until(lambda: world.made[0].closed)
-    assert world.failures == []
 
 
 async def test_closing_waits_for_looks_and_begins_none(world: World) -> None:

@@ -8,9 +8,9 @@ from heterotrain.groups.convening import attending
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number, Roster, Standing
 from heterotrain.groups.convening.settling import Meeting, Verdict, settle
-from heterotrain.groups.convening.worker_state import Phase, may_commit, needing_all
+from heterotrain.groups.convening.worker_state import Phase, may_commit
 from unit.convening.job import Job, job_of
-from unit.convening.workers import ABC, CHANGE, FIRST, NEXT, Worker, broken, form, joining, meet, training
+from unit.convening.workers import ABC, FIRST, NEXT, Worker, broken, form, meet, training
 
 # --- who comes and goes -----------------------------------------------------------------------------------------------
 
@@ -62,16 +62,6 @@ def test_workers_that_were_all_stopped_together_go_on_in_the_same_attempt(second
     for machine in job.machines.values():
         job.go_on(machine)
     assert job.run(job.now + 10.0, lambda: job.highest >= before + 3)
-    assert (job.attempts, job.interventions) == (attempts, 0)
-
-
-def test_job_of_one_worker_that_was_stopped_goes_on_as_if_nothing_had_been():
-    job = job_of(1)
-    attempts, before = job.attempts, job.highest
-    job.stop(job.machines["w0"])
-    job.run(job.now + 60.0)
-    job.go_on(job.machines["w0"])
-    assert job.run(job.now + 5.0, lambda: job.highest >= before + 3)
     assert (job.attempts, job.interventions) == (attempts, 0)
 
 
@@ -131,68 +121,12 @@ def test_worker_that_a_plan_evicts_ends():
     assert training("b", "abc").take(p.Plan(2, ("a", "c"), evicted=frozenset("b"))).does(p.Exit)
 
 
-def test_worker_that_has_made_groups_and_never_trained_begins_with_another_plan():
-    """A member may have gone over to that plan before all had come to the same state."""
-    start = p.Plan(1, ("a", "b"), starts=True)
-    worker = joining("a").take(start)
-    worker.receive("b", meet("b", Number(1, 1), Standing(Roster(Number(1, 0), ("a", "b"))), begun=False), 0.5)
-    worker.take(p.Made(Number(1, 1)), 1.0).take(p.Plan(2, ("a", "c"), starts=True), 2.0)
-    assert not worker.does(p.Exit)
-    assert (worker.state.phase, worker.state.standing.everyone) == (Phase.MEETING, ("a", "c"))
-    worker.tick_until(30.0)
-    assert [each.roster.members for each in worker.forms()] == [("a", "b")], "all whom it names are needed"
-
-
-def test_member_that_a_plan_evicts_is_waited_for_no_more():
-    worker = training("a", "abc").take(p.Plan(2, ("a", "b"), evicted=frozenset("c")))
-    assert worker.state.phase is Phase.BREAKING
-
-
 def test_worker_that_knows_only_an_older_attempt_learns_of_the_newer_one_and_ends():
     newer = training("b", "bc", number=Number(1, 4)).take(p.Connected("a"), 0.5)
     fence = newer.receive("a", p.Call(NEXT, FIRST, begun=True), 1.0).sent("a")[0].message
     assert fence == p.Fenced(Number(1, 4), ("b", "c"))
     assert broken("a", "abc").receive("b", fence, 1.0).does(p.Exit)
     assert not broken("a", "abc").receive("b", p.Fenced(NEXT, ("a", "b")), 1.0).does(p.Exit)
-
-
-def test_worker_left_out_before_others_joined_does_not_train_beside_those_who_joined():
-    """By the operator's word all have ended whom it knows, but the newcomer has trained with them since."""
-    job = job_of(3)
-    for other in ("w1", "w2"):
-        job.block("w0", other)
-        job.block(other, "w0")
-    job.run(job.now + 20.0)
-    job.begin_change(1, 0)
-    assert job.run(job.now + 10.0, lambda: "j20" in job.machines and job.machines["j20"].state.phase is Phase.TRAINING)
-    job.run(job.now + 10.0)
-    job.stop(job.machines["j20"])
-    job.run(job.now + 4.5)  # until it proves nothing about those who end
-    job.end("w1")
-    job.end("w2")
-    job.go_on(job.machines["j20"])
-    job.open_ways()
-    job.run(job.now + 10.0)
-    before = job.highest
-    job.operate()
-    assert job.run(job.now + 30.0, lambda: job.highest >= before + 3)
-    assert members_of(job, "j20") == ("j20",)
-    assert job.machines["w0"].exited
-
-
-def test_member_that_has_met_says_so_again_only_if_it_is_called_or_knows_more():
-    worker = broken("c", "abc")
-    for second in (1.0, 2.0, 3.0):
-        worker.receive("a", p.Alive(FIRST), second)
-        worker.tick_until(second + 0.9)
-    said = [each.message for each in worker.all if isinstance(each, p.Send) and each.uid == "a"]
-    assert sum(isinstance(each, p.Meet) for each in said) == 1
-    assert sum(isinstance(each, p.Beat) for each in said) >= 2
-    called = worker.receive("a", p.Call(worker.state.promised, FIRST, begun=True)).sent("a")
-    assert isinstance(called[-1].message, p.Meet)
-    worker.take(p.Refused("b")).tick_until(6.0)
-    last = [each for each in worker.all if isinstance(each, p.Send) and isinstance(each.message, p.Meet)][-1].message
-    assert isinstance(last, p.Meet) and last.refused == {"b"}
 
 
 def test_convener_looks_at_all_who_met_only_once_it_may_be_settled(monkeypatch: pytest.MonkeyPatch):
@@ -235,24 +169,6 @@ def test_what_is_known_of_workers_that_are_gone_is_bounded():
     assert "j299" in leases.received_at and "j299" in leases.contact
 
 
-def test_step_of_an_earlier_attempt_says_nothing_about_those_who_joined_since():
-    worker = training("a", "ab", CHANGE).take(p.Committed(8, 1.0), 2.0).take(p.Switched(CHANGE.number), 2.5)
-    worker.take(p.Agreed(8)).take(p.Committed(9, 3.0), 4.0).take(p.Refused("j"), 4.1)
-    assert "j" in worker.state.leases.refused
-    assert not worker.state.leases.proven
-
-
 def test_member_that_is_given_up_as_silent_ends_the_attempt_for_all():
     assert training("c", "abc").receive("a", p.GiveUp(FIRST, "b"), 1.0).does(p.Cut)
     assert not training("c", "abc").receive("a", p.GiveUp(Number(1, 0), "b"), 1.0).does(p.Cut), "an older attempt"
-
-
-def test_those_who_need_one_another_leave_nobody_behind_for_silence():
-    worker = training("a", "abc").tick_until(3.0)
-    worker.state = needing_all(worker.state)
-    worker.tick_until(60.0)
-    assert worker.state.phase is Phase.TRAINING
-    worker.sleep_until(120.0)
-    assert may_commit(worker.state, 120.0)
-    worker.take(p.Closed("b")).take(p.Refused("b"))
-    assert worker.does(p.Cut), "one that has ended is not waited for in a collective"

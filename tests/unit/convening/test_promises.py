@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number, Roster, Standing
-from heterotrain.groups.convening.worker_state import Phase, is_prepared
+from heterotrain.groups.convening.worker_state import is_prepared
 from unit.convening.workers import ABC, CHANGE, FIRST, NEXT, Worker, broken, form, joining, training
 
 
@@ -25,10 +23,6 @@ def test_worker_accepts_nothing_without_a_peer_before_a_silence_has_passed_since
     worker.receive("a", p.Alive(FIRST), 14.0)
     assert not worker.receive("a", form(NEXT, "ab", ABC), 14.9).forms(), "c may take it for proven dead until 14"
     assert worker.receive("a", form(NEXT, "ab", ABC), 15.1).forms()
-
-
-def test_worker_is_free_of_a_peer_whose_port_refuses():
-    assert answering().receive("a", form(NEXT, "ab", ABC, excused="c"), 11.0).forms()
 
 
 def test_committed_step_binds_to_all_with_whom_it_was_committed():
@@ -65,26 +59,11 @@ def test_number_that_was_promised_to_one_convener_is_never_promised_to_the_next(
     assert worker.state.promised > NEXT
 
 
-def test_attempt_that_was_accepted_is_never_accepted_again():
-    worker = broken("b", "abc").receive("a", form(NEXT, "abc", ABC), 1.0).take(p.MakingFailed(NEXT))
-    assert worker.state.promised > NEXT
-    assert len(worker.receive("a", form(NEXT, "abc", ABC)).forms()) == 1
-
-
 def test_worker_that_has_accepted_an_attempt_without_a_peer_answers_that_peer_no_more():
     worker = broken("b", "abc").receive("a", form(NEXT, "ab", ABC, excused="c"), 1.0)
     answer = worker.receive("c", p.Beat(FIRST), 2.0).sent("c")[0]
     assert answer.echo is None, "it would prove for c that nothing was accepted without it"
     assert "c" not in worker.state.leases.granted
-
-
-def test_worker_that_meets_one_is_not_bound_again_by_the_beats_of_another():
-    """A peer that only some can reach would otherwise stop everybody for as long as it beats."""
-    worker = broken("b", "abc")
-    for now in (1.0, 2.0, 3.0, 4.0):
-        worker.receive("c", p.Beat(FIRST), now)
-    worker.receive("a", p.Alive(FIRST), 4.0)
-    assert worker.receive("a", form(NEXT, "ab", ABC), 5.1).forms()
 
 
 def test_what_those_who_met_know_together_is_remembered_by_all_who_accept():
@@ -129,24 +108,6 @@ def test_member_forgets_no_change_as_it_accepts_another_one():
     assert worker.state.standing.pending == (CHANGE, later)
 
 
-def test_joiner_forgets_no_attempt_that_a_meeting_has_formed_with_it():
-    """The others may have made its groups, and wait for the first contribution without end."""
-    formed = Roster(NEXT, tuple("abj"))
-    worker = joining("j")
-    worker.state = replace(worker.state, standing=Standing(None, (formed,)))
-    assert worker.take(p.Prepared(CHANGE, None)).state.standing.pending == (formed, CHANGE)
-
-
-def test_joiner_that_had_accepted_what_was_abandoned_goes_on_alone_as_any_other_would():
-    """It waited for the members of the abandoned change, and for good: no plan could tell it otherwise."""
-    change = Roster(CHANGE.number, tuple("aj"), announcer="a")
-    joiner = joining("j", CHANGE, change).take(p.Connected("a")).take(p.Switched(change.number)).take(p.Agreed(7))
-    for at in range(1, 6):
-        joiner.receive("a", p.Alive(change.number), float(at), echo=at - 0.1).take(p.Committed(7 + at, float(at)))
-    joiner.take(p.Closed("a")).take(p.Refused("a")).take(p.Broken(12)).tick_until(20.0)
-    assert [each.roster.members for each in joiner.forms()] == [("j",)]
-
-
 def test_leaver_that_the_switch_has_not_reached_goes_on_only_with_those_who_join():
     """The stayer may have gone over with them before it died. So those who leave have to accept a change as well."""
     change = Roster(Number(2, 0), tuple("aj"), announcer="a")
@@ -164,36 +125,3 @@ def test_announcer_says_at_the_meeting_what_it_has_announced():
     message = worker.sent("a")[0].message
     assert isinstance(message, p.Meet)
     assert message.announced == {CHANGE.number}
-
-
-def test_switch_to_what_was_never_accepted_changes_nothing():
-    worker = training("b", "abc").take(p.Switched(CHANGE.number))
-    assert (worker.state.phase, worker.state.standing) == (Phase.TRAINING, ABC)
-
-
-def test_joiner_that_was_not_needed_at_a_meeting_waits_for_another_plan():
-    """Were it to go on meeting, it would miss the switch to the next change that names it."""
-    member = training("b", "ab", number=Number(1, 3)).take(p.Connected("j"), 0.5)
-    met = p.Meet(Number(1, 3), Standing(None, (CHANGE,)), 0, has_state=False, begun=False)
-    fence = member.receive("j", met, 1.0).sent("j")[0].message
-    assert fence == p.Fenced(Number(1, 3), ("a", "b"))
-    joiner = joining("j", CHANGE).receive("b", p.Call(Number(1, 3), FIRST, begun=True), 1.0)
-    assert joiner.state.phase is Phase.MEETING
-    assert joiner.receive("b", fence).state.phase is Phase.WAITING
-    assert is_prepared(joiner.state, CHANGE.number), "a newer change that it has accepted may still begin"
-
-
-def test_joiner_with_an_older_change_is_let_go_by_whoever_called_it_and_went_on_without_it():
-    """Before it is, it accepts no other change, so the operator would give it up as one that does not follow."""
-    number = Number.by_word_of(3)
-    older, newer = CHANGE, Roster(Number(3, 0), tuple("abj"), announcer="a")
-    joiner = joining("j", older).receive("b", p.Call(number, FIRST, begun=True), 1.0).take(p.Connected("b"))
-    beats = joiner.tick_until(5.0).all
-    assert [each.message for each in beats if isinstance(each, p.Send)][-1] == p.Beat(None)
-    meeting = broken("b", "ab").take(p.Connected("j")).receive("j", p.Beat(None))
-    assert p.Fenced not in [type(each.message) for each in meeting.sent("j")], "it may be needed yet"
-    member = training("b", "ab", number=number).take(p.Connected("j"), 0.5)
-    fence = member.receive("j", p.Beat(None), 5.0).sent("j")[0].message
-    assert fence == p.Fenced(number, ("a", "b"))
-    assert joiner.receive("b", fence).state.phase is Phase.WAITING
-    assert is_prepared(joiner.take(p.Prepared(newer, None)).state, newer.number)

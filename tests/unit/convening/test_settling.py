@@ -59,11 +59,6 @@ def test_attempt_that_others_may_have_completed_needs_a_quorum_of_its_own():
     assert Standing(FIVE).form(THREE).allows(set("ab"), set()), "all of 1.2 have been in it"
 
 
-def test_older_attempts_do_not_matter_once_a_newer_one_is_complete():
-    assert Standing(FIVE).accept(THREE).form(THREE) == Standing(THREE)
-    assert joint([Standing(FIVE).accept(THREE), Standing(THREE)]) == Standing(THREE)
-
-
 def test_planned_change_counts_unless_its_announcer_is_here_and_has_not_announced_it():
     change = Roster(Number(2, 0), tuple("ajklm"), announcer="a")
     preparing = Standing(THREE).accept(change)
@@ -99,11 +94,6 @@ def test_worker_that_was_late_prolongs_no_lease():
     assert not late.is_silent("d", 64.0, 0.0, 5.0)
     assert not late.refuse("d", 60.0, 4.0).proven
     assert late.granted == leases.granted
-
-
-def test_answer_that_waited_for_the_next_beat_binds_no_longer_than_one_at_once():
-    late, _ = Leases().receive("d", now=10.0, sent=500.0, echo=None).answer("d", 10.9)
-    assert late.owed(["d"], 10.9, 5.0) == (("d", pytest.approx(4.1)),)
 
 
 ABCDE = Standing(Roster(FIRST, tuple("abcde")))
@@ -156,12 +146,6 @@ def test_proof_of_a_worker_that_has_not_met_under_this_number_counts_for_nothing
     assert isinstance(settle(meeting(here("a"), old, away=False), LATE), Holds)
 
 
-def test_proof_of_a_worker_that_leaves_counts_for_nothing():
-    """All others are free of it, so they may have accepted attempts without it."""
-    leaver = here("e", ABCDE, leaving=True, proven=frozenset("cd"))
-    assert isinstance(settle(meeting(here("b", ABCDE), leaver), LATE), Holds)
-
-
 def test_convener_forms_nothing_without_a_peer_to_which_one_who_met_is_bound():
     verdict = settle(meeting(here("a", owes=(("c", 3.0),)), here("b")), LATE + 1)
     assert verdict == Waits(("c",), LATE + 3.0)
@@ -182,11 +166,6 @@ def test_attempt_begins_after_the_last_step_that_anybody_here_has_committed():
     verdict = settle(meeting(here("a", step=6), here("b"), here("c", step=9, has_state=False)), LATE)
     assert isinstance(verdict, p.Form)
     assert verdict.base == 7, "what c counts it has no state of"
-
-
-def test_convener_that_a_newer_attempt_leaves_out_is_out():
-    newer = Standing(Roster(NEXT, tuple("bc")))
-    assert settle(meeting(here("a"), ("b", meet("b", NEXT, newer))), LATE) == Out(Roster(NEXT, tuple("bc")))
 
 
 def test_first_attempt_of_a_job_needs_all_whom_its_plan_names():
@@ -211,12 +190,6 @@ def test_worker_that_leaves_is_taken_along_if_the_others_are_no_quorum():
     assert members_of(settle(meeting(here("a", leaving=True), here("b")), LATE)) == "ab"
 
 
-def test_worker_that_leaves_is_taken_along_if_it_alone_has_the_state():
-    """Those who have just joined are a majority that can begin nothing."""
-    met = [here("a", leaving=True), here("b", has_state=False), here("c", has_state=False)]
-    assert members_of(settle(meeting(*met), LATE)) == "abc"
-
-
 def test_all_is_lost_only_if_everybody_who_might_have_the_state_has_ended():
     met = [here("b", has_state=False), here("c", has_state=False)]
     assert settle(meeting(*met), LATE) == Holds(("a",))
@@ -236,14 +209,6 @@ def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan()
     number = Number.by_word_of(2)
     assert Number(1, 999) < number < Number(2, 0), "between all of earlier plans and the change to this one"
     assert members_of(settle(meeting(here("c", number=number), plan=plan, number=number), LATE)) == "c"
-
-
-def test_word_of_a_plan_older_than_the_attempt_counts_for_nothing():
-    """It named everybody who lived then, and others have joined since."""
-    third = Standing(Roster(Number(3, 0), tuple("abc")))
-    plan = p.Plan(2, ("c",), evicted=frozenset("ab"))
-    number = Number(3, 1)
-    assert isinstance(settle(meeting(("c", meet("c", number, third)), plan=plan, number=number), LATE), Holds)
 
 
 def test_word_of_the_operator_counts_only_once_all_have_met_whom_its_plan_names():

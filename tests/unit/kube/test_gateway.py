@@ -19,7 +19,7 @@ from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError,
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import BrokenOffError, PatientClient
 from hostile import spoilt_text
-from kube_server.api_server import CUT, GONE, ApiServer, StatusError
+from kube_server.api_server import CUT, ApiServer, StatusError
 from unit.kube.worlds import JOB
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "team-a"}, "data": {"a": "1"}}
@@ -68,30 +68,6 @@ def test_reading_needs_no_lease(client: PatientClient, read: Callable[[Gateway],
     read(Gateway(client, lambda: pytest.fail("fenced"), lambda verb, kind: None))
 
 
-def test_writes_are_counted_by_verb_and_kind_when_they_succeeded(client: PatientClient, api: ApiServer) -> None:
-    counted: list[tuple[str, str]] = []
-    gateway = Gateway(client, lambda: None, lambda verb, kind: counted.append((verb, kind)))
-    made = api.put("heterotrainingjobs", JOB)
-    gateway.create(MAP)
-    gateway.apply(MAP)
-    gateway.annotate("ConfigMap", "team-a", "m", {"a": "b"})
-    gateway.write_status("team-a", "digits", uid(made), {"phase": "Running"})
-    gateway.annotate("ConfigMap", "team-a", "none", {"a": "b"})
-    assert counted == [
-        ("create", "ConfigMap"),
-        ("apply", "ConfigMap"),
-        ("patch", "ConfigMap"),
-        ("patch", "HeteroTrainingJob/status"),
-    ]
-
-
-def test_apply_creates_and_changes(gateway: Gateway, api: ApiServer) -> None:
-    gateway.apply(MAP)
-    version = gateway.apply({**MAP, "data": {"b": "2"}})["metadata"]["resourceVersion"]
-    assert gateway.apply({**MAP, "data": {"b": "2"}})["metadata"]["resourceVersion"] == version
-    assert (api.get("configmaps", "m") or {})["data"] == {"a": "1", "b": "2"}
-
-
 def test_apply_over_another_version_is_a_conflict(gateway: Gateway) -> None:
     gateway.create(MAP)
     with pytest.raises(ConflictError, match="apply ConfigMap m"):
@@ -126,23 +102,6 @@ def test_status_that_the_schema_forbids_is_an_error(gateway: Gateway, api: ApiSe
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
-
-
-def test_uids_are_those_of_the_label(gateway: Gateway, api: ApiServer) -> None:
-    mine = api.put("pods", POD)
-    api.put("pods", {"metadata": {"name": "q", "labels": {"job": "other"}}, "spec": {}})
-    api.put("pods", POD, "team-b")
-    assert gateway.uids("Pod", "team-a", "job", "digits") == {uid(mine)}
-
-
-def test_list_is_of_one_namespace_or_of_all(gateway: Gateway, api: ApiServer) -> None:
-    for namespace in ("team-a", "team-b"):
-        api.put("pods", POD, namespace)
-    assert [pod["metadata"]["namespace"] for pod in gateway.listed("Pod", "team-a")["items"]] == ["team-a"]
-    assert len(gateway.listed("Pod", None)["items"]) == 2
-    assert len(gateway.listed("Pod", None, labels="job=digits", fields="metadata.name=p")["items"]) == 2
-    assert gateway.listed("Pod", None, labels="job=other")["items"] == []
-    assert gateway.listed("Pod", None, fields="metadata.name=q")["items"] == []
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------
@@ -221,14 +180,6 @@ def test_answer_that_is_too_large_is_not_read_to_its_end(
     ask(gateway)
 
 
-def test_object_that_is_none_of_the_clusters_is_an_error(
-    gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(api, "read", lambda key: {})
-    with pytest.raises(GatewayError, match="get ConfigMap m: the answer is no object of the cluster"):
-        gateway.read("ConfigMap", "team-a", "m")
-
-
 @pytest.mark.parametrize("name", ["a#b", "a?watch=true", "a/b", "../../../../version", "%2e%2e", "a b"])
 def test_namespaces_and_names_stay_parts_of_the_path_whatever_they_hold(
     name: str, gateway: Gateway, api: ApiServer
@@ -265,20 +216,6 @@ def test_event_that_is_too_large_ends_the_watch(
     api.scripts = [[{"type": "ADDED", "object": {"much": "x" * 500}}]]
     with pytest.raises(BrokenOffError, match="watch Pod: an event is larger than 100 bytes"):
         next(watched(gateway))
-
-
-def test_watch_from_a_forgotten_version_is_gone(gateway: Gateway, api: ApiServer) -> None:
-    api.scripts = [[GONE]]
-    with pytest.raises(GatewayError) as caught:
-        next(watched(gateway))
-    assert caught.value.status == 410
-
-
-def test_log_of_a_pod_that_waits_is_refused_with_its_reason(gateway: Gateway, api: ApiServer) -> None:
-    api.put("pods", POD)
-    with pytest.raises(GatewayError, match="waiting to start: ContainerCreating") as caught:
-        next(gateway.log("team-a", "p", "trainer"))
-    assert caught.value.status == 400
 
 
 # --- answers of whatever stands in the API server's place --------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, TrainingConfig
-from heterotrain_operator.api import HeteroTrainingJob, training_config
+from heterotrain_operator.api import training_config
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
 from heterotrain_operator.clusters.kube.objects.pods import build_pod, build_service
 from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
@@ -121,16 +121,6 @@ def test_pod_is_named_labelled_and_owned() -> None:
         },
         "ownerReferences": [OWNER],
     }
-
-
-def test_annotations_of_the_job_never_reach_its_children() -> None:
-    theirs = job(metadata={"annotations": {"kopf.dev/x": "y"}})
-    for document in (
-        build_pod(theirs, JOB_UID, SMALL),
-        build_service(theirs, JOB_UID),
-        build_plan_map(theirs, JOB_UID, None, "{}"),
-    ):
-        assert "annotations" not in document["metadata"]
 
 
 # --- the template
@@ -273,40 +263,37 @@ def test_plan_and_claim_are_mounted_and_the_plan_may_be_absent() -> None:
 # --- devices
 
 
-def gpu_job(resources: Document | None) -> HeteroTrainingJob:
-    container: Document = {"name": "trainer", "image": "train:1"}
-    if resources is not None:
-        container["resources"] = resources
-    return job(groups(device="gpu", template={"spec": {"containers": [container]}}))
-
-
-@pytest.mark.parametrize("resources", [None, {}, {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}], ids=str)
-def test_gpu_worker_asks_for_one_gpu(resources: Document | None) -> None:
-    found = trainer(build_pod(gpu_job(resources), JOB_UID, SMALL))["resources"]
-    before = resources or {}
-    assert found == {**before, "limits": {**before.get("limits", {}), "nvidia.com/gpu": "1"}}
-
-
 @pytest.mark.parametrize(
-    "resources",
+    ("resources", "asked"),
     [
-        {"limits": {"nvidia.com/gpu": 2}},
-        {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
-        {"limits": {"nvidia.com/gpu.shared": "1"}},
-        {"limits": {"amd.com/gpu": "1"}},
-        {"requests": {"nvidia.com/gpu": "1"}},
-        {"limits": {"nvidia.com/gpu": 0}},
-        {"claims": [{"name": "gpu"}]},
+        (None, {"limits": {"nvidia.com/gpu": "1"}}),
+        (
+            {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}},
+            {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}, "requests": {"memory": "1Gi"}},
+        ),
+        *(
+            (theirs, theirs)
+            for theirs in (
+                {"limits": {"nvidia.com/gpu": 2}},
+                {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
+                {"limits": {"nvidia.com/gpu.shared": "1"}},
+                {"limits": {"amd.com/gpu": "1"}},
+                {"requests": {"nvidia.com/gpu": "1"}},
+                {"limits": {"nvidia.com/gpu": 0}},
+                {"claims": [{"name": "gpu"}]},
+            )
+        ),
     ],
     ids=str,
 )
-def test_gpu_worker_asks_for_what_its_template_names(resources: Document) -> None:
-    assert trainer(build_pod(gpu_job(resources), JOB_UID, SMALL))["resources"] == resources
-
-
-def test_gpus_are_hidden_from_cpu_workers_only() -> None:
-    assert environment(built())["NVIDIA_VISIBLE_DEVICES"] == "none"
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment(build_pod(gpu_job(None), JOB_UID, SMALL))
+def test_gpu_worker_asks_for_one_gpu_unless_its_template_names_some(
+    resources: Document | None, asked: Document
+) -> None:
+    container = {"name": "trainer", "image": "train:1"} | ({} if resources is None else {"resources": resources})
+    document = build_pod(job(groups(device="gpu", template={"spec": {"containers": [container]}})), JOB_UID, SMALL)
+    assert trainer(document)["resources"] == asked
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(document)
+    assert environment(built())["NVIDIA_VISIBLE_DEVICES"] == "none", "a CPU worker sees no GPUs"
 
 
 # --- the Service

@@ -17,7 +17,7 @@ from heterotrain_operator.clusters.kube.observe.watched import Index
 from heterotrain_operator.core.model import WorkerMetrics
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import JOB_UID, Document, merged, pod, read
-from unit.kube.worlds import NAMES, SCALED, TEMPLATE, World, refusing, written
+from unit.kube.worlds import NAMES, World, refusing, written
 
 CASES: list[Document] = read("ended_pods.yaml")
 METRICS = WorkerMetrics(plan_version=3, batch_size=96, phase="training")
@@ -75,14 +75,6 @@ def test_training_pod_is_read_in_full() -> None:
 def test_addresses_follow_from_the_pod_ip(ip: str | None, address: str, metrics: str) -> None:
     facts = pod_facts(pod({"status": {"podIP": ip}}))
     assert (facts.address, facts.metrics_address) == (address, metrics)
-
-
-def test_resize_in_place_counts_once_the_kubelet_has_applied_it() -> None:
-    asked = pod({"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"cpu": "1"}}}]}})
-    assert pod_facts(asked).cpu_limit == 0.25
-    (status,) = read("pod.yaml")["status"]["containerStatuses"]
-    applied = {**status, "resources": {"limits": {"cpu": "1"}}}
-    assert pod_facts(merged(asked, {"status": {"containerStatuses": [applied]}})).cpu_limit == 1.0
 
 
 def test_out_of_memory_without_a_limit_says_that_the_node_ran_out() -> None:
@@ -161,12 +153,6 @@ def test_long_log_is_cut_to_its_end() -> None:
 
 
 # --- as the core sees it
-
-
-def test_worker_of_a_lost_node_is_disrupted() -> None:
-    seen = worker_seen(pod_facts(pod()), None, node_lost=True)
-    assert seen.node_lost
-    assert seen.disrupted
 
 
 @pytest.mark.parametrize(
@@ -315,13 +301,3 @@ def test_many_absent_members_are_asked_for_at_once(gateway: Gateway, api: ApiSer
     assert absences.members(members, {}) == []
     assert absences.members(members, {}) == []
     assert [verb for verb, _, _ in api.reads] == ["list"]
-
-
-def test_all_workers_of_a_scaled_job_are_asked_for_when_its_plan_is_lost(api: ApiServer, gateway: Gateway) -> None:
-    world = World(api, gateway, {**SCALED, "workerGroups": [{"name": "small", "template": TEMPLATE}]})
-    world.train("digits-small-0", "digits-small-1")
-    api.remove("configmaps", "digits-plan")
-    decision = world.round(20, pods=[pod for pod in world.pods if pod.name != "digits-small-1"])
-    assert (decision.phase, decision.create, decision.delete) == ("Running", (), ())
-    assert decision.plan is not None
-    assert len(decision.plan.members) == 2

@@ -11,7 +11,6 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, WorkerKey
 from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer, StatusError
-from unit.kube.documents import Document
 from unit.kube.worlds import NAMES, World, owner, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
@@ -59,11 +58,14 @@ def test_pod_of_another_job_whose_name_is_ours_says_whose_it_is(world: World, ap
     assert owner(api, "pods", LEADER) == "another"
 
 
-def test_service_of_an_earlier_job_is_taken_over(world: World, api: ApiServer) -> None:
+@pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("networkpolicies", "digits-workers")])
+def test_service_and_policy_of_an_earlier_job_are_taken_over(
+    world: World, api: ApiServer, plural: str, name: str
+) -> None:
     world.train()
-    world.apply_job(leaving="services")
+    world.apply_job(leaving=plural)
     world.round()
-    assert owner(api, "services", "digits") == world.uid
+    assert owner(api, plural, name) == world.uid
 
 
 @pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("configmaps", "digits-plan")])
@@ -119,10 +121,6 @@ def secrets_of(api: ApiServer) -> dict[str, str]:
     return {name: body["stringData"]["secret"] for name, body in found.items() if body is not None}
 
 
-def environment_of(pod: Document) -> dict[str, Document]:
-    return {entry["name"]: entry for entry in pod["spec"]["containers"][0]["env"]}
-
-
 # --- the secret --------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +138,7 @@ def test_secret_is_there_before_the_pods_that_need_it_and_belongs_to_the_job(wor
     for pod in NAMES:
         found = api.get("pods", pod)
         assert found is not None
-        entry = environment_of(found)[contract.ENV_SECRET]
+        [entry] = [each for each in found["spec"]["containers"][0]["env"] if each["name"] == contract.ENV_SECRET]
         assert entry["valueFrom"] == {"secretKeyRef": {"name": name, "key": "secret"}}
 
 
@@ -211,12 +209,3 @@ def test_policy_of_somebody_else_is_left_alone_and_named(world: World, api: ApiS
     assert api.names("pods") == []
     seen, _ = world.look()
     assert "NetworkPolicy team-a/digits-workers exists already" in dict(seen.refused)[NAMES[0]]
-
-
-def test_policy_of_the_earlier_job_of_the_name_is_taken_over(world: World, api: ApiServer) -> None:
-    world.round()
-    world.apply_job(leaving="networkpolicies")
-    world.round()
-    policy = api.get("networkpolicies", "digits-workers")
-    assert policy is not None
-    assert policy["metadata"]["ownerReferences"][0]["uid"] == world.uid

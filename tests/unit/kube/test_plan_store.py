@@ -50,20 +50,6 @@ def test_nothing_is_written_while_nothing_changes(world: World, api: ApiServer) 
     assert written(api, "configmaps") == [], "measurements can be taken again"
 
 
-def test_ended_job_is_left_alone(world: World, api: ApiServer) -> None:
-    world.train()
-    ended = {"name": "trainer", "state": {"terminated": {"exitCode": 0, "message": '{"finished": true, "step": 9}'}}}
-    for name in NAMES:
-        api.change("pods", name, {"status": {"phase": "Succeeded", "containerStatuses": [ended]}})
-    for _ in range(2):
-        world.round()
-    assert world.status["phase"] == "Succeeded"
-    api.writes.clear()
-    for _ in range(20):
-        world.round(60)
-    assert written(api) == []
-
-
 def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, api: ApiServer) -> None:
     world.train()
     decision = world.round()
@@ -72,34 +58,6 @@ def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, 
     workers = tuple(each._replace(memory_use=small) for each in memory.workers)
     world.cluster.act(decision, replace(memory, workers=workers))
     assert len(written(api, "configmaps")) == 1
-
-
-def test_figures_that_were_seen_last_stay_when_workers_end_before_they_were_written(
-    world: World, api: ApiServer
-) -> None:
-    world.train()
-    world.workers.train(steps=80, slow=dict.fromkeys(NAMES, 2.0))
-    world.round()
-    assert written(api, "heterotrainingjobs") == []
-    world.workers.reported.clear()
-    api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
-    world.round()
-    assert [worker["ownMilliseconds"] for worker in world.status["workers"]] == [180, 180, 180]
-
-
-def test_next_operator_goes_on_without_a_jump(world: World, api: ApiServer) -> None:
-    world.train()
-    rebalance(world)
-    world.workers.follow(world.plan)
-    world.round()
-    plan, memory = world.plan, stored(api, MEMORY_KEY)
-    world.restart_operator()
-    api.writes.clear()
-    decision = world.round()
-    assert decision.plan is None
-    assert world.plan == plan
-    assert stored(api, MEMORY_KEY) == memory
-    assert written(api) == []
 
 
 def test_plan_whose_writer_died_is_delivered_by_the_next_operator(world: World, api: ApiServer) -> None:
@@ -112,18 +70,6 @@ def test_plan_whose_writer_died_is_delivered_by_the_next_operator(world: World, 
     api.writes.clear()
     world.round()
     assert written(api, "pods") == [("patch", "pods", name) for name in NAMES]
-
-
-def test_plan_is_delivered_again_until_it_was(world: World, api: ApiServer) -> None:
-    world.train()
-    api.refuse = refusing("patch", "pods")
-    with pytest.raises(GatewayError):
-        rebalance(world)
-    api.refuse = lambda *_: None
-    api.writes.clear()
-    world.round()
-    world.round()
-    assert written(api, "pods") == [("patch", "pods", LEADER)]
 
 
 def test_foreign_write_of_the_plan_is_a_conflict_and_then_observed(world: World, api: ApiServer) -> None:
@@ -269,13 +215,10 @@ def test_one_worker_more_is_refused_with_the_number_that_fits(name: str, group: 
     assert int(stated) == workers
 
 
-def test_small_memory_stays_text_that_people_and_older_operators_read() -> None:
-    body = build_plan_map(job(), JOB_UID, None, memory_of(100).to_json())
-    assert Memory.from_json(body["data"][MEMORY_KEY]) == memory_of(100)
-    assert "binaryData" not in body
-
-
-def test_large_memory_is_packed_and_its_text_emptied() -> None:
+def test_small_memory_stays_text_and_a_large_one_is_packed_and_its_text_emptied() -> None:
+    small = build_plan_map(job(), JOB_UID, None, memory_of(100).to_json())
+    assert Memory.from_json(small["data"][MEMORY_KEY]) == memory_of(100)
+    assert "binaryData" not in small
     text = memory_of(1500).to_json()
     assert len(text) > PLAIN_BYTES
     body = build_plan_map(job(), JOB_UID, None, text)

@@ -123,17 +123,6 @@ def test_plan_is_looked_after_until_it_is_followed_and_its_first_steps_are_over(
     assert job.look(FOLLOWING_SECONDS) == ANNOUNCED.quiet_seconds
 
 
-def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[..., Steered], api: ApiServer) -> None:
-    job = steer()
-    job.train()
-    job.finish()
-    assert job.look() == ANNOUNCED.still_seconds
-    assert job.world.status["phase"] == "Succeeded"
-    api.writes.clear()
-    assert job.look() == ANNOUNCED.still_seconds
-    assert (api.writes, len(api.names("pods"))) == ([], 3)
-
-
 def test_job_that_is_over_is_not_run_again_though_nobody_remembers_it(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:
@@ -267,30 +256,6 @@ def test_refusal_of_what_a_job_needs_is_in_its_status_until_it_is_not_refused(
     assert len(api.names("pods")) == 3
 
 
-def test_service_that_somebody_deleted_is_there_again_with_the_next_workers(
-    steer: Callable[..., Steered], api: ApiServer
-) -> None:
-    job = steer()
-    job.train()
-    api.remove("services", "digits")
-    for name in api.names("pods"):
-        api.remove("pods", name)
-    for _ in range(3):
-        job.look(20.0)
-    assert api.names("services") == ["digits"]
-
-
-def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(
-    steer: Callable[..., Steered], api: ApiServer
-) -> None:
-    job = steer()
-    job.train()
-    job.world.apply_job(leaving="configmaps")
-    job.rounds.forget()
-    assert job.look() == ANNOUNCED.quiet_seconds
-    assert api.writes == []
-
-
 def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:
@@ -307,19 +272,12 @@ def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
     assert job.world.status["phase"] == "Restarting"
 
 
-def test_job_is_exported_and_vanishes_with_its_end(steer: Callable[..., Steered]) -> None:
-    job = steer()
-    job.look()
-    assert job.exported("heterotrain_job_info")
-    job.rounds.close("team-a", "digits")
-    assert not job.exported("heterotrain_job_info")
-
-
 def test_job_of_another_leader_is_not_exported(steer: Callable[..., Steered]) -> None:
     job = steer()
     job.train()
     job.world.workers.follow(job.world.plan)
     job.look()
+    assert job.exported("heterotrain_job_info")
     job.metrics.leading(False)
     job.leading = False
     with pytest.raises(NotLeadingError):

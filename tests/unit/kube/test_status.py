@@ -13,8 +13,7 @@ from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.act.report import worth_writing
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages
-from heterotrain_operator.core.memory.resumed import Resumed
-from heterotrain_operator.core.model import Condition, Seen, WorkerState
+from heterotrain_operator.core.model import Seen, WorkerState
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
@@ -105,21 +104,6 @@ def test_imbalance_is_that_of_the_decision_in_two_digits(imbalance: float | None
     assert found.get("imbalancePercent") == percent
 
 
-def test_what_an_earlier_job_has_trained_is_reported() -> None:
-    assert "resumedFrom" not in status()
-    found = status(memory=replace(MEMORY, resumed=Resumed(40, "the earlier UID")))
-    assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
-
-
-def test_figures_that_no_schema_admits_are_left_out() -> None:
-    huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
-    memory = replace(
-        MEMORY, budget=replace(MEMORY.budget, restarts=10**12), start=replace(MEMORY.start, started_at=1e300)
-    )
-    found = status(seen=Seen(training().workers, huge), memory=memory)
-    assert not {"planVersion", "globalBatchSize", "restarts", "startTime"} & found.keys()
-
-
 # --- moments and conditions
 
 
@@ -131,13 +115,6 @@ def test_condition_keeps_the_moment_at_which_it_became_so() -> None:
     other = status(same, decided=decision("Restarting"), now=NOW + 60)
     assert condition(other, "Running")["lastTransitionTime"] == "2026-01-31T12:01:00Z"
     assert condition(other, "Balanced")["lastTransitionTime"] == "2026-01-31T12:00:00Z"
-
-
-def test_condition_that_nobody_speaks_of_goes() -> None:
-    extra = Condition("MetricsUnavailable", True, "NoAnswer", "prometheus does not answer")
-    found = status(decided=replace(decision(), conditions=(*decision().conditions, extra)))
-    assert condition(found, "MetricsUnavailable")["status"] == "True"
-    assert [entry["type"] for entry in status(found)["conditions"]] == ["Running", "Balanced"]
 
 
 def test_job_completes_once() -> None:
@@ -195,12 +172,6 @@ def test_status_lists_the_members_that_left_and_no_more_than_are_remembered() ->
     assert "replacedBy" not in listed[0]
 
 
-def test_members_come_in_the_order_of_the_plan_then_others_by_group_and_index() -> None:
-    seen = Seen((worker("digits-large-1"), worker("digits-large-0"), worker("digits-small-1")), plan())
-    names = [entry["name"] for entry in status(seen=seen)["workers"]]
-    assert names == ["digits-small-1", "digits-large-0", "digits-large-1"]
-
-
 def test_worker_has_its_shares_of_the_cpu_and_what_slowed_it() -> None:
     use = {"observed_seconds": 20.0, "cpu_throttled_seconds": 4.96, "cpu_wait_seconds": 30.0}
     seen = Seen((worker("digits-small-0", metrics(**use)), worker("digits-small-1", metrics())), plan())
@@ -210,37 +181,11 @@ def test_worker_has_its_shares_of_the_cpu_and_what_slowed_it() -> None:
     assert not {"cpuThrottledPercent", "cpuWaitPercent", "slowedBy"} & second.keys()
 
 
-def test_shares_of_the_cpu_are_not_said_of_a_moment_and_not_of_nonsense() -> None:
-    for use in (
-        {"observed_seconds": 0.5, "cpu_throttled_seconds": 0.25},
-        {"observed_seconds": float("inf"), "cpu_throttled_seconds": 0.25},
-        {"observed_seconds": 5.0, "cpu_throttled_seconds": float("nan"), "cpu_wait_seconds": -1.0},
-    ):
-        seen = Seen((worker("digits-small-0", metrics(**use)),), plan())
-        [entry] = status(seen=seen)["workers"]
-        assert not {"cpuThrottledPercent", "cpuWaitPercent"} & entry.keys()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0.12345, 12), (12.345, 1200), (0.00345, 0.34), (0.0999, 10), (0.0, 0)],
-)
-def test_times_are_rounded_to_two_digits(seconds: float, shown: float) -> None:
-    found = status(seen=training(seconds, seconds, seconds))
-    assert found["workers"][0]["ownMilliseconds"] == shown
-
-
 def test_batch_is_that_of_the_plan_being_published_and_the_version_the_one_followed() -> None:
     after = plan(8, {**BATCHES, "digits-small-0": 40, "digits-large-0": 104})
     found = status(decided=decision(plan=after))
     assert (found["planVersion"], found["workers"][0]["planVersion"]) == (8, 7)
     assert found["workers"][0]["batchSize"] == 40
-
-
-def test_worker_outside_the_plan_has_no_batch() -> None:
-    recreated = worker("digits-small-0", metrics(plan_version=0, phase="waiting", steps=0.0), uid="another")
-    (entry,) = status(seen=Seen((recreated,), plan()))["workers"]
-    assert (entry["phase"], entry.get("batchSize"), entry.get("planVersion")) == ("waiting", None, None)
 
 
 def test_one_reading_that_failed_takes_nothing_back() -> None:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from heterotrain import contract, worker_metrics
 from heterotrain.contract import Member
-from heterotrain.metric import Kind, Metric, Table
+from heterotrain.metric import Metric
 from heterotrain.reporting.families import families
 from heterotrain_operator.core.model import Condition, Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Memory
@@ -102,10 +102,7 @@ def test_jobs_of_one_name_in_two_namespaces_are_apart(operator: OperatorMetrics)
     assert value(operator, table.JOB_PLAN_VERSION, namespace="other", training_job="digits") == 7
     operator.forget_job("other", "digits")
     operator.forget_job("other", "never-seen")
-    assert not any(name.startswith("heterotrain_job_") for name in series(operator))
-
-
-def test_replica_that_lost_the_lease_tells_of_no_job(operator: OperatorMetrics) -> None:
+    operator.observe_job("ml", JOB, SEEN, DECISION, MEMORY)
     operator.leading(False)
     assert value(operator, table.LEADER) == 0
     assert not any(name.startswith("heterotrain_job_") for name in series(operator))
@@ -226,15 +223,3 @@ def test_what_a_worker_says_in_labels_is_read() -> None:
 def test_documentation_is_as_the_tables_say() -> None:
     page = (REPOSITORY / reference.PATH).read_text(encoding="utf-8")
     assert reference.with_tables(page) == page
-
-
-def test_documentation_keeps_what_is_written_by_hand() -> None:
-    rows = Table("heterotrain_", ("worker",))
-    rows.row(Kind.COUNTER, "joules", "Energy | heat.", unit="J", further=("socket",), details="As measured.")
-    page = "before\n<!-- metrics: a -->\nold\n<!-- end of metrics -->\nafter\n"
-    made = reference.with_tables(page, {"a": [rows]})
-    assert made.startswith("before\n<!-- metrics: a -->\n")
-    assert made.endswith("<!-- end of metrics -->\nafter\n")
-    assert "| `heterotrain_joules_total` | counter, J | `socket` | Energy / heat. As measured. |\n" in made
-    assert "old" not in made
-    assert reference.with_tables(made, {"a": [rows]}) == made
