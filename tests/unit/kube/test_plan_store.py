@@ -249,13 +249,14 @@ def test_packed_memory_that_is_none_is_reported(packed: str, problem: str) -> No
 
 
 def test_what_would_not_fit_goes_without_what_is_known_of_single_workers(
-    api: ApiServer, gateway: Gateway, caplog: pytest.LogCaptureFixture
+    api: ApiServer, gateway: Gateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Admission reckons with what measurements take; what is remembered of the job itself is never lost."""
+    monkeypatch.setattr("heterotrain_operator.clusters.kube.plan_store.CONFIG_MAP_BYTES", 2**16)
     store = PlanStore(gateway)
-    memory = memory_of(12_000)
+    memory = memory_of(1500)
     store.write(job(), JOB_UID, None, memory)
     body = api.get("configmaps", "digits-plan")
-    assert bytes_in(body) <= CONFIG_MAP_BYTES
+    assert bytes_in(body) <= 2**16
     assert read_plan_map(body).memory == replace(memory, workers=())
     assert "too small for what is remembered" in caplog.text
