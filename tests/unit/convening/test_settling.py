@@ -10,7 +10,7 @@ from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.leases import Leases
 from heterotrain.groups.convening.roster import Number, Roster, Standing, has_quorum, joint
 from heterotrain.groups.convening.settling import Holds, Lost, Meeting, Met, Out, Waits, settle
-from unit.convening.workers import ABC, FIRST, NEXT, RULES, meet
+from unit.convening.workers import ABC, FIRST, NEXT, RULES, meet, training
 
 FIVE = Roster(Number(1, 1), tuple("abcde"))
 THREE = Roster(Number(1, 2), tuple("abc"))
@@ -176,9 +176,6 @@ def test_first_attempt_of_a_job_needs_all_whom_its_plan_names():
     assert members_of(settle(meeting(*two, plan=without), LATE)) == "ab"
 
 
-# --- who leaves -------------------------------------------------------------------------------------------------------
-
-
 def test_worker_that_leaves_is_left_out_if_the_others_are_a_quorum():
     verdict = settle(meeting(here("a"), here("b", leaving=True), here("c")), LATE)
     assert members_of(verdict) == "ac"
@@ -196,9 +193,6 @@ def test_all_is_lost_only_if_everybody_who_might_have_the_state_has_ended():
     assert settle(meeting(*met[:1], here("c", has_state=False, refused=frozenset("a"))), LATE) == Lost()
     lone = here("e", ABCDE, has_state=False, refused=frozenset("abcd"))
     assert isinstance(settle(meeting(lone), LATE), Holds), "it has no quorum, so others may have gone on"
-
-
-# --- the operator's word ----------------------------------------------------------------------------------------------
 
 
 def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan():
@@ -221,3 +215,70 @@ def test_word_of_the_operator_counts_only_once_all_have_met_whom_its_plan_names(
     assert members_of(settle(meeting(alone, newcomer, plan=plan, number=number), LATE)) == "c"
     knows_more = ("j", meet("j", number, Standing(Roster(Number(1, 5), tuple("abj")))))
     assert isinstance(settle(meeting(alone, knows_more, plan=plan, number=number), LATE), Out)
+
+
+def test_proof_of_a_worker_that_leaves_counts_for_nothing():
+    """All others are free of it, so they may have accepted attempts without it."""
+    leaver = here("e", ABCDE, leaving=True, proven=frozenset("cd"))
+    assert isinstance(settle(meeting(here("b", ABCDE), leaver), LATE), Holds)
+
+
+def test_worker_that_leaves_is_taken_along_where_all_are_needed():
+    everyone = meeting(here("a"), here("b", leaving=True), here("c"))
+    assert members_of(settle(replace(everyone, all_needed=True), LATE)) == "abc"
+    assert settle(replace(meeting(here("a"), here("b")), all_needed=True), LATE) == Holds(("c",))
+
+
+def test_word_of_a_plan_older_than_the_attempt_counts_for_nothing():
+    """It named everybody who lived then, and others have joined since."""
+    third = Standing(Roster(Number(3, 0), tuple("abc")))
+    plan = p.Plan(2, ("c",), evicted=frozenset("ab"))
+    number = Number(3, 1)
+    assert isinstance(settle(meeting(("c", meet("c", number, third)), plan=plan, number=number), LATE), Holds)
+
+
+def test_word_of_a_plan_counts_after_a_change_to_the_one_before_was_made_again():
+    """Numbers run ahead of plans nowhere, or what a plan says would be taken for older than the attempt."""
+    broke = Number(2, 2)  # formed after the change to plan 2 was accepted, and broke
+    change = Standing(Roster(Number.of_change(2, broke, 2), tuple("ab"), announcer="a"))
+    plan = p.Plan(3, ("b",), evicted=frozenset("a"))
+    number = Number.by_word_of(3)
+    met = "b", meet("b", number, change)
+    assert members_of(settle(meeting(met, plan=plan, number=number), LATE)) == "b"
+
+
+def test_newcomer_that_the_operators_plan_names_is_called_even_if_nobody_here_ever_trained():
+    """Those who have ended may have trained with it, although the one that is here has never made its groups."""
+    start = Standing(Roster(Number(1, 0), tuple("abc")))
+    worker = training("c", "abc", number=Number(1, 0))
+    worker.state = replace(worker.state, standing=start, begun=False, links=frozenset("j"))
+    worker.take(p.Plan(2, ("c", "j"), evicted=frozenset("ab")), 0.5).take(p.Broken(0)).tick_until(12.0)
+    calls = [each.message for each in worker.all if isinstance(each, p.Send) and each.uid == "j"]
+    assert p.Call(Number.by_word_of(2), Number(1, 0), begun=True) in calls
+    assert not worker.forms()
+
+
+def test_frame_that_is_answered_again_prolongs_no_lease():
+    heard = Leases().receive("d", now=10.0, sent=500.0, echo=None)
+    once, echo = heard.answer("d", 10.0)
+    again, echo_again = once.answer("d", 14.0)
+    assert echo == echo_again == 500.0
+    assert again.granted == {"d": 10.0}
+    assert again.owed(["d"], 14.0, 5.0) == (("d", 1.0),)
+
+
+def test_port_of_a_worker_from_which_nothing_came_may_only_not_be_open_yet():
+    assert not Leases().refuse("d", 1.0, 4.0).refused
+
+
+def test_answer_that_was_on_its_way_for_long_gives_no_lease():
+    assert not Leases().receive("d", now=100.0, sent=500.0, echo=9.0).refuse("d", 100.1, 4.0).proven
+
+
+def test_joiner_alone_may_form_nothing():
+    assert not Standing(None, (THREE,)).allows(set("abc"), set())
+
+
+def test_answer_that_waited_for_the_next_beat_binds_no_longer_than_one_at_once():
+    late, _ = Leases().receive("d", now=10.0, sent=500.0, echo=None).answer("d", 10.9)
+    assert late.owed(["d"], 10.9, 5.0) == (("d", pytest.approx(4.1)),)
