@@ -221,3 +221,28 @@ def test_every_field_is_resolved_or_read_elsewhere(
 @pytest.mark.parametrize(("file", "words"), NOT_RESOLVED.values(), ids=NOT_RESOLVED)
 def test_what_is_not_resolved_is_spoken_of_elsewhere(file: str, words: str) -> None:
     assert words in (Path(heterotrain_operator.__file__).parent / file).read_text()
+
+
+def test_core_sees_the_replicas_of_the_job_as_those_of_its_only_group(alone: Document) -> None:
+    alone["spec"]["workerGroups"][0] |= {"replicas": 2, "maxReplicas": 4}
+    alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
+    job = to_core(parse_manifest(alone))
+    assert [(group.name, group.replicas) for group in job.groups] == [("slow", 3)]
+    assert job.global_batch == 3 * 32
+
+
+def test_core_sees_the_multiples_of_batches(changed: Change) -> None:
+    job = to_core(parse_manifest(changed({"spec.workerGroups[1].batchSize": {"multipleOf": 16}})))
+    assert [group.multiple_of for group in job.groups] == [1, 16]
+
+
+@pytest.mark.parametrize("limits", [{}, {"memory": "1Gi"}, {"cpu": 0}, None])
+def test_group_without_cpu_limit_has_none(changed: Change, limits: Document | None) -> None:
+    assert to_core(parse_manifest(changed({LIMITS: limits}))).groups[1].cpu_limit is None
+
+
+@pytest.mark.parametrize(("path", "resumable"), [(None, False), ("/checkpoints", True)])
+def test_workers_of_a_job_with_a_checkpoint_path_go_on_from_there(
+    changed: Change, path: str | None, resumable: bool
+) -> None:
+    assert to_core(parse_manifest(changed({"spec.checkpoint": {"path": path}}))).resumable is resumable

@@ -288,3 +288,17 @@ async def test_operator_whose_port_is_taken_ends(site: Site, api: ApiServer) -> 
         port: int = taken.getsockname()[1]
         assert f"metrics port {port}" in await why_not(options(metrics_port=port))
         assert f"health port {port}" in await why_not(options(health_port=port))
+
+
+async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: ApiServer) -> None:
+    chosen = options()
+    async with operator(chosen):
+        await ready(chosen)
+        api.forbidden.add("team-a")
+        api.forget_history()
+        for plural in ("heterotrainingjobs", "pods", "configmaps"):
+            await shown(chosen, f'{WATCH_UP.series}{{namespace="team-a",resource="{plural}"}} 0.0')
+        assert (await fetched(chosen.health_port, "/readyz"))[0] == 503
+        assert (await fetched(chosen.health_port, "/healthz"))[0] == 200
+        api.forbidden.clear()
+        await ready(chosen)

@@ -244,3 +244,15 @@ async def test_one_namespace_cannot_hold_all_threads(world: World) -> None:
     finally:
         busy.set()
     await until(lambda: all(rounds.ended for rounds in world.made))
+
+
+async def test_news_of_a_large_job_wait_for_more_of_them_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "SETTLING_SECONDS_EACH", 100.0)
+    world.pods[A] = [PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1")]
+    for key in (A, B):
+        world.saw(key)
+    await until(lambda: all(rounds.looks for rounds in world.made))
+    for key in (A, B):
+        world.controller.woke(key)
+    await until(lambda: len(world.made[1].looks) == 2)
+    assert len(world.made[0].looks) == 1

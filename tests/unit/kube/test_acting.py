@@ -249,3 +249,19 @@ def test_job_that_is_scaled_gets_as_many_pods_and_its_status_selects_them(api: A
 
 
 # --- a job that is refused --------------------------------------------------------------------------------------
+
+
+def test_node_of_a_worker_that_was_asked_to_stop_is_looked_at(world: World, api: ApiServer) -> None:
+    world.train()
+    words = '{"finished": false, "step": 7, "message": "was asked to stop", "askedToStop": true}'
+    state = {"terminated": {"exitCode": 143, "reason": "Error", "message": words}}
+    for name in NAMES:
+        status = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": state}]}
+        api.change("pods", name, {"status": status})
+    world.round()
+    assert world.status["phase"] == "Running"
+    assert "a sign of who asked" in world.status["reason"]
+    api.change("nodes", "node-1", {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "")
+    world.round(40)
+    assert (world.status["phase"], world.status["restarts"]) == ("Restarting", 0)
+    assert "WorkerDisrupted" in world.events

@@ -301,3 +301,17 @@ def test_many_absent_members_are_asked_for_at_once(gateway: Gateway, api: ApiSer
     assert absences.members(members, {}) == []
     assert absences.members(members, {}) == []
     assert [verb for verb, _, _ in api.reads] == ["list"]
+
+
+def test_resize_in_place_counts_once_the_kubelet_has_applied_it() -> None:
+    asked = pod({"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"cpu": "1"}}}]}})
+    assert pod_facts(asked).cpu_limit == 0.25
+    (status,) = read("pod.yaml")["status"]["containerStatuses"]
+    applied = {**status, "resources": {"limits": {"cpu": "1"}}}
+    assert pod_facts(merged(asked, {"status": {"containerStatuses": [applied]}})).cpu_limit == 1.0
+
+
+def test_worker_of_a_lost_node_is_disrupted() -> None:
+    seen = worker_seen(pod_facts(pod()), None, node_lost=True)
+    assert seen.node_lost
+    assert seen.disrupted

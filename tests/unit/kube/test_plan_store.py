@@ -260,3 +260,22 @@ def test_what_would_not_fit_goes_without_what_is_known_of_single_workers(
     assert bytes_in(body) <= 2**16
     assert read_plan_map(body).memory == replace(memory, workers=())
     assert "too small for what is remembered" in caplog.text
+
+
+def test_plan_is_delivered_again_until_it_was(world: World, api: ApiServer) -> None:
+    world.train()
+    api.refuse = refusing("patch", "pods")
+    with pytest.raises(GatewayError):
+        rebalance(world)
+    api.refuse = lambda *_: None
+    api.writes.clear()
+    world.round()
+    world.round()
+    assert written(api, "pods") == [("patch", "pods", LEADER)]
+
+
+def test_damaged_memory_is_written_again_at_once(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    api.change("configmaps", "digits-plan", {"data": {MEMORY_KEY: "{"}})
+    world.round()
+    assert Memory.from_json(stored(api, MEMORY_KEY)).plan_version == plan.version

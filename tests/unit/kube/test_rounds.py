@@ -283,3 +283,25 @@ def test_job_of_another_leader_is_not_exported(steer: Callable[..., Steered]) ->
     with pytest.raises(NotLeadingError):
         job.look()
     assert not job.exported("heterotrain_job_info")
+
+
+def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer()
+    job.train()
+    job.world.apply_job(leaving="configmaps")
+    job.rounds.forget()
+    assert job.look() == ANNOUNCED.quiet_seconds
+    assert api.writes == []
+
+
+def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[..., Steered], api: ApiServer) -> None:
+    job = steer()
+    job.train()
+    job.finish()
+    assert job.look() == ANNOUNCED.still_seconds
+    assert job.world.status["phase"] == "Succeeded"
+    api.writes.clear()
+    assert job.look() == ANNOUNCED.still_seconds
+    assert (api.writes, len(api.names("pods"))) == ([], 3)

@@ -226,3 +226,8 @@ def test_one_namespaces_credentials_take_few_of_the_threads_that_all_have() -> N
             await sources.close()
 
     assert "there is no Secret ours/prometheus" in asyncio.run(both()).problem
+
+
+def test_server_is_not_asked_about_no_pods(source: Patient) -> None:
+    away = job({"metrics": {"source": "Prometheus", "prometheus": {"url": "http://127.0.0.1:9"}}})
+    assert source.read(away, "team-a", [], NOW) == Reading({})

@@ -13,6 +13,7 @@ from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.act.report import worth_writing
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages
+from heterotrain_operator.core.memory.resumed import Resumed
 from heterotrain_operator.core.model import Seen, WorkerState
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job
@@ -319,3 +320,41 @@ def test_restarts_that_would_begin_at_step_0_are_warned_of(
     warnings = [entry for entry in found["conditions"] if entry["type"] == "CheckpointNotDurable"]
     assert [entry["reason"] for entry in warnings] == ([] if reason is None else [reason])
     assert all(words in entry["message"] for entry in warnings)
+
+
+def test_shares_of_the_cpu_are_not_said_of_a_moment_and_not_of_nonsense() -> None:
+    for use in (
+        {"observed_seconds": 0.5, "cpu_throttled_seconds": 0.25},
+        {"observed_seconds": float("inf"), "cpu_throttled_seconds": 0.25},
+        {"observed_seconds": 5.0, "cpu_throttled_seconds": float("nan"), "cpu_wait_seconds": -1.0},
+    ):
+        seen = Seen((worker("digits-small-0", metrics(**use)),), plan())
+        [entry] = status(seen=seen)["workers"]
+        assert not {"cpuThrottledPercent", "cpuWaitPercent"} & entry.keys()
+
+
+def test_worker_outside_the_plan_has_no_batch() -> None:
+    recreated = worker("digits-small-0", metrics(plan_version=0, phase="waiting", steps=0.0), uid="another")
+    (entry,) = status(seen=Seen((recreated,), plan()))["workers"]
+    assert (entry["phase"], entry.get("batchSize"), entry.get("planVersion")) == ("waiting", None, None)
+
+
+def test_figures_that_no_schema_admits_are_left_out() -> None:
+    huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
+    memory = replace(
+        MEMORY, budget=replace(MEMORY.budget, restarts=10**12), start=replace(MEMORY.start, started_at=1e300)
+    )
+    found = status(seen=Seen(training().workers, huge), memory=memory)
+    assert not {"planVersion", "globalBatchSize", "restarts", "startTime"} & found.keys()
+
+
+def test_what_an_earlier_job_has_trained_is_reported() -> None:
+    assert "resumedFrom" not in status()
+    found = status(memory=replace(MEMORY, resumed=Resumed(40, "the earlier UID")))
+    assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
+
+
+def test_workers_that_are_not_wanted_any_more_are_not_counted_as_ready() -> None:
+    leaving = (*((name, WorkerState.MEMBER) for name in list(BATCHES)[:2]), ("digits-large-0", WorkerState.LEAVING))
+    found = status(decided=decision(worker_states=leaving))
+    assert found["ready"] == "2/3"

@@ -178,3 +178,11 @@ def test_any_bytes_are_waited_for_or_refused_and_never_open_a_connection(pieces:
     except FrameError as error:
         assert len(str(error)) < 1500
     assert not listener.is_open
+
+
+def test_a_hello_of_a_newer_version_is_understood() -> None:
+    _, listener = sides()
+    hello = {"type": "Hello", "job": "job", "name": "w-1", "uid": "u1", "nonce": "0", "protocol": 9, "mood": "good"}
+    assert list(listener.feed(framed(json.dumps(hello).encode()))) == [None]
+    assert listener.peer is not None
+    assert listener.peer.protocol == 9

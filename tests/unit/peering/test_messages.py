@@ -188,3 +188,9 @@ def test_any_document_is_read_or_refused_as_a_peers(text: str) -> None:
             assert parse_message(encode_message(found)) == found
     except PeerError as error:
         assert len(str(error).encode(errors="replace")) < 1500
+
+
+def test_a_field_that_an_older_peer_does_not_write_has_its_default() -> None:
+    document = document_of("Hello")
+    del document["protocol"]
+    assert parse_message(json.dumps(document).encode()) == Hello("j", "w-0", "u0", "00ff", 1)

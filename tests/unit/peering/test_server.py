@@ -167,3 +167,9 @@ def test_a_fault_in_a_handler_leaves_the_channel_and_the_others_alone(
     assert b.next_message() == Joins(1)
     assert "a call in the thread of the peer server failed" in caplog.text
     b.server.close()
+
+
+def test_a_name_with_several_addresses_is_found_at_the_one_that_listens(start: Start) -> None:
+    a, b = start("a"), start("b")
+    channel = a.server.dial(f"localhost:{b.server.port}", b.name, b.uid, PATIENCE_SECONDS)
+    assert channel.wait_open(PATIENCE_SECONDS), channel.why

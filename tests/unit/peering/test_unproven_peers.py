@@ -233,3 +233,11 @@ def test_the_end_of_a_server_does_not_wait_for_peers(start: Start) -> None:
     closing.join(PATIENCE_SECONDS)
     assert not closing.is_alive()
     assert a.end_of(channel).end is End.CLOSED
+
+
+def test_a_server_that_is_closed_dials_nobody(start: Start) -> None:
+    a, b = Peer("a"), start("b")
+    a.server.start()
+    a.server.close()
+    a.server.close()
+    assert a.dial(b).end is End.HERE
