@@ -37,8 +37,7 @@ from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
-from heterotrain_operator.metrics.exposition import own_samples
-from heterotrain_operator.metrics.pods import parse_metrics
+from heterotrain_operator.metrics.pods import own_samples, parse_metrics
 from unit.core.layouts import stored_names
 from unit.kube.documents import job
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, to_core
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.api.hints import did_you_mean
+from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.cli.local.located import located
 from heterotrain_operator.cli.local.options import Options
 from heterotrain_operator.cli.out_folder import hindrance_of, out_problems
