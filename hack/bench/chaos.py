@@ -63,7 +63,7 @@ class Setting:
     heartbeat_timeout: int = 2
     pace: float = 0.08
     checkpoint_steps: int = 30
-    calm_seconds: float = 120.0
+    calm_seconds: float = 180.0
     end_seconds: float = 240.0
 
     @property

@@ -67,7 +67,7 @@ class Chart:
         for index, name in enumerate(names):
             x = LEFT + index * (WIDTH - LEFT - RIGHT) / len(names)
             self._lines.append(f'<rect x="{x:.1f}" y="{HEIGHT - 20}" width="10" height="10" fill="{COLOURS[index]}"/>')
-            self.text(x + 14, HEIGHT - 11, name)
+            self.text(x + 14, HEIGHT - 11, name, size=10)
 
     def done(self) -> str:
         """The document."""
@@ -112,8 +112,8 @@ def oracle(documents: Documents) -> str:
         f"{workers} workers": {name: mean_settled(own) for name, own in rows.items()}
         for workers, rows, _ in compared(documents)
     }
-    title = "Time of a step over that of the best split (E), simulated, geometric mean of all scenarios"
-    return grouped(Chart(title, "E; 1 is the oracle", 1, 2), groups, list(next(iter(groups.values()))), "{:.2f}")
+    title = "Time of a settled step over that of the best split (E), simulated"
+    return grouped(Chart(title, "geometric mean of the scenarios; 1 is the oracle", 1, 2), groups, list(next(iter(groups.values()))), "{:.2f}")
 
 
 def throughput(documents: Documents) -> str:
@@ -127,5 +127,5 @@ def throughput(documents: Documents) -> str:
             }
             groups[document["workload"]] = {name: own / rates[UNIFORM] for name, own in rates.items()}
     names = (UNIFORM, "Static", "Proportional", OWN_POLICY)
-    title = "Samples per second over those of equal batches, level 8: of four workers one has 8 times the least cores"
+    title = "Samples per second over those of equal batches, at heterogeneity level 8"
     return grouped(Chart(title, "times Uniform, after a warm-up of 20 steps", 0, 4, 4), groups, names, "{:.1f}")
