@@ -113,7 +113,12 @@ def oracle(documents: Documents) -> str:
         for workers, rows, _ in compared(documents)
     }
     title = "Time of a settled step over that of the best split (E), simulated"
-    return grouped(Chart(title, "geometric mean of the scenarios; 1 is the oracle", 1, 2), groups, list(next(iter(groups.values()))), "{:.2f}")
+    return grouped(
+        Chart(title, "geometric mean of the scenarios; 1 is the oracle", 1, 2),
+        groups,
+        list(next(iter(groups.values()))),
+        "{:.2f}",
+    )
 
 
 def throughput(documents: Documents) -> str:
