@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import runner
 import tables_measured
@@ -59,24 +60,6 @@ class Block:
     median_seconds: float
     cpu_seconds: float
     main_cpu_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A figure of both loops: medians over the rounds, quartiles in the same unit, and the cost as a fraction.
-
-    `cost` is the median of the rounds' ratios less one, `cost_interval` its 95 % bootstrap interval, `noise` the
-    median deviation from one of the ratio of neighbouring blocks of the same loop.
-    """
-
-    figure: str
-    plain: float
-    heterotrain: float
-    plain_quartiles: tuple[float, float]
-    heterotrain_quartiles: tuple[float, float]
-    cost: float
-    cost_interval: tuple[float, float]
-    noise: float
 
 
 def run_workers(options: argparse.Namespace, mechanism: Mechanism, folder: Path) -> None:
@@ -179,30 +162,28 @@ def read_blocks(folder: Path) -> list[Block]:
     return blocks
 
 
-def compare(figure: str, blocks: Sequence[Block], value: Callable[[Block], float]) -> Comparison:
-    """Compare the loops round by round; a round is two neighbouring blocks, one of each loop."""
+def compare(figure: str, blocks: Sequence[Block], value: Callable[[Block], float]) -> dict[str, Any]:
+    """Compare the loops round by round; a round is two neighbouring blocks, one of each loop.
+
+    Figures are medians over the rounds, with quartiles. `cost` is the median of the rounds' ratios less one,
+    `cost_interval` its 95 % bootstrap interval, `noise` the median deviation from one of the ratio of neighbouring
+    blocks of the same loop.
+    """
     rounds = [{block.loop: value(block) for block in blocks[i : i + 2]} for i in range(0, len(blocks), 2)]
     ratios = [each[LIBRARY] / each[PLAIN] for each in rounds]
     generator = random.Random(0)
     medians = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
     repeats = [value(blocks[i]) / value(blocks[i + 1]) for i in range(1, len(blocks) - 1, 2)]
-    plain, library = [each[PLAIN] for each in rounds], [each[LIBRARY] for each in rounds]
-    return Comparison(
-        figure=figure,
-        plain=statistics.median(plain),
-        heterotrain=statistics.median(library),
-        plain_quartiles=_quartiles(plain),
-        heterotrain_quartiles=_quartiles(library),
-        cost=statistics.median(ratios) - 1,
-        cost_interval=(medians[tail] - 1, medians[-1 - tail] - 1),
-        noise=statistics.median(abs(ratio - 1) for ratio in repeats),
-    )
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    low, _, high = statistics.quantiles(values, n=4)
-    return low, high
+    found: dict[str, Any] = {"figure": figure}
+    for loop in (PLAIN, LIBRARY):
+        low, middle, high = statistics.quantiles([each[loop] for each in rounds], n=4)
+        found |= {loop: middle, f"{loop}_quartiles": (low, high)}
+    return found | {
+        "cost": statistics.median(ratios) - 1,
+        "cost_interval": (medians[tail] - 1, medians[-1 - tail] - 1),
+        "noise": statistics.median(abs(ratio - 1) for ratio in repeats),
+    }
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -237,7 +218,7 @@ def main(arguments: Sequence[str]) -> int:
         "benchmark": "overhead",
         "machine": machine | {"limits": mechanism.name},
         "settings": {name: getattr(options, name) for name in ("rounds", "steps", "batch", "width", "cpu")},
-        "comparisons": [dataclasses.asdict(compare(name, blocks, value)) for name, value in figures.items()],
+        "comparisons": [compare(name, blocks, value) for name, value in figures.items()],
         "blocks": [dataclasses.asdict(each) for each in blocks],
     }
     runner.report(document, tables_measured.overhead([document]), options)

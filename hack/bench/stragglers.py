@@ -63,47 +63,26 @@ class Victim:
 Happening = Callable[[Victim], tuple[kinds.ClusterEvent, ...]]
 
 
-def nothing(victim: Victim) -> tuple[kinds.ClusterEvent, ...]:
-    """A healthy run."""
-    return ()
+def slower(factor: float, *, lasts: int | None = None) -> Happening:
+    """So many times as slow at an unchanged limit, for good or for so many steps."""
+    return lambda victim: (
+        kinds.Jump((victim.name,), factor, victim.begins, None if lasts is None else victim.begins + lasts),
+    )
 
 
-def slowed(victim: Victim) -> tuple[kinds.ClusterEvent, ...]:
-    """Twice as slow for good, at an unchanged limit."""
-    return (kinds.Jump((victim.name,), 2.0, victim.begins),)
-
-
-def resized(victim: Victim, *, factor: float, binding: float) -> tuple[kinds.ClusterEvent, ...]:
+def resized(factor: float, binding: float) -> Happening:
     """Another CPU limit, for good; `binding` is the elasticity of its speed."""
-    return (kinds.LimitChange((victim.name,), victim.cores * factor, victim.begins, elasticity=binding),)
-
-
-def stalled(victim: Victim) -> tuple[kinds.ClusterEvent, ...]:
-    """Ten times as slow for one interval."""
-    return (kinds.Jump((victim.name,), 10.0, victim.begins, victim.begins + INTERVAL),)
-
-
-def creeping(victim: Victim) -> tuple[kinds.ClusterEvent, ...]:
-    """Slower at each of 200 steps, up to twice."""
-    return (kinds.Drift((victim.name,), 2.0, victim.begins, victim.begins + 200),)
-
-
-def together(victim: Victim) -> tuple[kinds.ClusterEvent, ...]:
-    """Everybody becomes twice as slow: the script does more for each sample."""
-    return (kinds.Jump((), 2.0, victim.begins),)
+    return lambda victim: (kinds.LimitChange((victim.name,), victim.cores * factor, victim.begins, elasticity=binding),)
 
 
 def slowed_at_known_limit(victim: Victim) -> tuple[kinds.ClusterEvent, ...]:
     """A limit that does not bind is halved, restored, and when it is halved again the worker becomes twice as slow by
     fault.
     """
-    name, begins = (victim.name,), victim.begins
-    return (
-        kinds.LimitChange(name, victim.cores / 2, begins // 3, elasticity=0.0),
-        kinds.LimitChange(name, victim.cores, 2 * begins // 3, elasticity=0.0),
-        kinds.LimitChange(name, victim.cores / 2, begins, elasticity=0.0),
-        kinds.Jump(name, 2.0, begins),
-    )
+    at = (victim.begins // 3, 2 * victim.begins // 3, victim.begins)
+    limits = zip((victim.cores / 2, victim.cores, victim.cores / 2), at, strict=True)
+    resizes = (kinds.LimitChange((victim.name,), limit, begins, elasticity=0.0) for limit, begins in limits)
+    return (*resizes, *slower(2.0)(victim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +95,18 @@ class Case:
 
 
 CASES = (
-    Case("healthy", nothing),
-    Case("slowed 2x", slowed, fault=True),
-    Case("limit halved, binding", partial(resized, factor=0.5, binding=1.0)),
-    Case("limit halved, half binding", partial(resized, factor=0.5, binding=0.5)),
-    Case("limit halved, not binding", partial(resized, factor=0.5, binding=0.0)),
-    Case("limit quartered, binding", partial(resized, factor=0.25, binding=1.0)),
-    Case("limit doubled, binding", partial(resized, factor=2.0, binding=1.0)),
-    Case("limit doubled, not binding", partial(resized, factor=2.0, binding=0.0)),
+    Case("healthy", lambda _: ()),
+    Case("slowed 2x", slower(2.0), fault=True),
+    Case("limit halved, binding", resized(0.5, 1.0)),
+    Case("limit halved, half binding", resized(0.5, 0.5)),
+    Case("limit halved, not binding", resized(0.5, 0.0)),
+    Case("limit quartered, binding", resized(0.25, 1.0)),
+    Case("limit doubled, binding", resized(2.0, 1.0)),
+    Case("limit doubled, not binding", resized(2.0, 0.0)),
     Case("fault at a known limit", slowed_at_known_limit, fault=True),
-    Case("one interval 10x slower", stalled),
-    Case("creeping to 2x", creeping, fault=True),
-    Case("all slower together", together),
+    Case("one interval 10x slower", slower(10.0, lasts=INTERVAL)),
+    Case("creeping to 2x", lambda it: (kinds.Drift((it.name,), 2.0, it.begins, it.begins + 200),), fault=True),
+    Case("all slower together", lambda it: (kinds.Jump((), 2.0, it.begins),)),
 )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,10 +27,9 @@ import runner
 import stragglers
 import tables_simulated
 
-from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.core.facts import worker_name
-from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
-from heterotrain_operator.loop import run_job
+from heterotrain_operator.core.model import Group, Job, Stragglers
+from heterotrain_operator.experiments.simulations import simulate
 
 GOALS = {4.0: 0.514, 2.0: 0.341, 1.33: 0.199}
 """Least reduction of the completion time by the slowdown. Source: Elasticity, section 7.4."""
@@ -72,12 +72,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds of the simulated clock from the first plan to the end, and workers that were replaced and removed."""
+    """Seconds of the simulated clock from the first plan to the end, workers that were replaced and removed, and steps
+    that were repeated since all started again."""
 
     seconds: float
     replaced: int
     removed: int
-    restarts: int
+    repeated: int
 
 
 def prepared(setting: Setting) -> kinds.Scenario:
@@ -103,31 +104,12 @@ def prepared(setting: Setting) -> kinds.Scenario:
 
 def play(setting: Setting) -> Run:
     """One run, to its end. Raises RuntimeError if the job does not succeed."""
-    scenario = prepared(setting)
-    cluster = SimulatedCluster(scenario)
-    began: list[float] = []
-    counts = dict.fromkeys(("WorkerReplaced", "WorkerRemoved"), 0)
-
-    def on_round(_: Seen, decision: Decision) -> None:
-        if decision.plan is not None and not began:
-            began.append(cluster.now)
-        for event in decision.events:
-            if event.reason in counts:
-                counts[event.reason] += 1
-
-    last = run_job(
-        scenario.job,
-        cluster,
-        now=lambda: cluster.now,
-        pause=cluster.wait,
-        on_round=on_round,
-        monotonic=lambda: cluster.now,
-    )
-    memory = cluster.memory
-    if last.phase != "Succeeded" or memory is None:
-        raise RuntimeError(f"{setting}: the job ended as {last.phase}: {last.reason}")
-    ended = cluster.training.last_step_at
-    return Run(ended - began[0], counts["WorkerReplaced"], counts["WorkerRemoved"], memory.budget.restarts)
+    result = simulate(prepared(setting), own_seconds=False)
+    if result.phase != "Succeeded":
+        raise RuntimeError(f"{setting}: the job ended as {result.phase}: {result.reason}")
+    seconds = float(result.began[-1] + result.step_seconds[-1]) - result.plans[0].seconds
+    counts = Counter(each.event.reason for each in result.events)
+    return Run(seconds, counts["WorkerReplaced"], counts["WorkerRemoved"], result.repeated_steps)
 
 
 def one(key: runner.Key) -> Run:
@@ -150,7 +132,7 @@ def row_of(way: str, slowdown: float, workers: int, runs: Mapping[str, Sequence[
         "over": seconds[way] / seconds["healthy"] - 1,
         "replaced": statistics.fmean(run.replaced for run in runs[way]),
         "removed": statistics.fmean(run.removed for run in runs[way]),
-        "restarts": sum(run.restarts for run in runs[way]),
+        "repeated": sum(run.repeated for run in runs[way]),
     }
 
 
@@ -163,8 +145,8 @@ def misses(row: runner.Document) -> list[str]:
         words.append(f"{where}: -{row['reduction']:.1%}, the paper has -{row['paper']:.1%}")
     if row["over"] > MOST_OVER:
         words.append(f"{where}: {row['over']:.1%} over a healthy run, the paper has {MOST_OVER:.1%}")
-    if row["restarts"]:
-        words.append(f"{where}: {row['restarts']} restarts")
+    if row["repeated"]:
+        words.append(f"{where}: {row['repeated']} steps repeated")
     return words
 
 
