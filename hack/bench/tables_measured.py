@@ -142,7 +142,7 @@ def _goals(document: Document) -> list[str]:
             where = "all steps" if figure == "ceiling_fraction_all" else "settled steps"
             name = f"{document['workload']} {document['level']}"
             lines.append(
-                f"* {percent(least)} of the ceiling over {where}, {name}: {verdict}, {spread(known, percent)}."
+                f"* Goal of {percent(least)} of the ceiling over {where}, {name}: {verdict}, {spread(known, percent)}."
             )
     return lines
 
