@@ -128,4 +128,4 @@ def test_replacing_takes_less_time_than_balancing_and_that_less_than_nothing() -
     runs = {way: stragglers_elastic.play(stragglers_elastic.Setting(way, 4.0, 4, 400, 0.05, 0)) for way in ways}
     assert list(runs) == sorted(runs, key=lambda way: runs[way].seconds)
     assert [run.replaced for run in runs.values()] == [0, 1, 0, 0]
-    assert not any(run.restarts for run in runs.values())
+    assert not any(run.repeated for run in runs.values())
