@@ -7,7 +7,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from random_scenarios import broken_rules, is_calm, random_scenario
 
-
 # A smaller seed is no simpler scenario, so nothing is shrunk.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 SEEDS = st.integers(0, 2**32 - 1)
