@@ -82,7 +82,7 @@ def replaced(text: str, documents: Documents) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Print or write. Raises BenchmarkError if a file is no result."""
     parser = argparse.ArgumentParser(description="Write benchmarks' results into their pages.")
-    parser.add_argument("results", type=Path, nargs="*", default=[RESULTS], help="folders or files of results")
+    parser.add_argument("results", type=Path, nargs="*", default=sorted(RESULTS.glob("*/")), help="folders and files")
     parser.add_argument("--print", choices=TABLES, metavar="TABLE", help=f"only print one of {', '.join(TABLES)}")
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the pages and charts")
     options = parser.parse_args(arguments)

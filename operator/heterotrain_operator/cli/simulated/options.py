@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.experiments.scenarios.reading import Changes
-from heterotrain_operator.experiments.scenarios.scenario import MAX_INTERVALS, MAX_SEEDS
+from heterotrain_operator.experiments.scenarios import MAX_INTERVALS, MAX_SEEDS, Changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from heterotrain_operator.cli.simulated.tables import print_comparison
 from heterotrain_operator.cli.simulated.view import SimulationView
 from heterotrain_operator.cli.version import package_version
 from heterotrain_operator.experiments.folder import cleared
-from heterotrain_operator.experiments.scenarios.reading import load_simulation
-from heterotrain_operator.experiments.scenarios.simulation import Simulation
+from heterotrain_operator.experiments.scenarios.reading import Simulation, load_simulation
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 from heterotrain_operator.experiments.simulations.comparison import Comparison, RunFigures, compared, figures_of
 from heterotrain_operator.experiments.trials.stop import Interrupted, StopSignals, stop_signals

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from heterotrain.contract import StepRecord
-from heterotrain_operator.clusters.simulated.events import ClusterEvent, LimitChange
+from heterotrain_operator.clusters.simulated.events import ClusterEvent
+from heterotrain_operator.clusters.simulated.influences import LimitChange
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.limits import LimitChange as Change
 from heterotrain_operator.experiments.figures.steps import Step
