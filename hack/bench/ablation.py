@@ -1,33 +1,29 @@
-"""What each guard of the decisions is worth: simulated clusters with it, and without it or with another constant.
+"""What each guard of the decisions is worth: simulated clusters with it, and without it.
 
     .venv/bin/python hack/bench/ablation.py
-    .venv/bin/python hack/bench/ablation.py --constants --out out/bench/ablation.json
     .venv/bin/python hack/bench/ablation.py --without rollback --case "jump 2x" --workers 8 --seeds 10
 
 Nothing here can be switched by users: attributes of the decisions' modules are replaced in the benchmark's processes.
-`--constants` halves and doubles every constant of the modules that estimate and decide instead. For each change the
-table shows by how much the settled E (see `simulated.py`) of `Optimal` becomes worse where it becomes worst, the mean
-over all scenarios, plans per 100 intervals, and how many more runs stay off for good. What hurts nowhere is named last.
+For each change the table shows by how much the settled E (see `simulated.py`) of `Optimal` becomes worse where it
+becomes worst, the mean over all scenarios, plans per 100 intervals, and how many more runs stay off for good.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import math
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+import runner
 import simulated
+import tables_simulated
 from simulated_scenarios import INTERVALS, by_name
+from table import OWN_POLICY
 
 CORE = "heterotrain_operator.core"
 HURTS = 0.005
@@ -64,16 +60,11 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An attribute of a module of the decisions, and what replaces it: a value, or what a function makes of it."""
+    """An attribute of a module of the decisions, and what replaces it."""
 
     module: str
     name: str
-    value: object = None
-    of: Callable[[Any], object] | None = None
-
-    def replacement(self, original: object) -> object:
-        """What stands in its place."""
-        return self.value if self.of is None else self.of(original)
+    value: object
 
 
 def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[object, object]:
@@ -145,21 +136,6 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
 }
 """What can be taken out, by a name for people."""
 
-TUNED = (
-    "batching.measuring",
-    "batching.policies.optimal",
-    "batching.quorum",
-    "batching.rebalance",
-    "batching.rollback",
-    "prediction.causes",
-    "prediction.jumps",
-    "prediction.noise",
-    "prediction.predictors.ema",
-    "prediction.roughness",
-    "prediction.step_time",
-)
-"""Modules whose constants `--constants` halves and doubles."""
-
 
 def known() -> dict[str, tuple[Change, ...]]:
     """What can be taken out of the decisions as they are; what they do not have (any more) is left out."""
@@ -170,20 +146,6 @@ def known() -> dict[str, tuple[Change, ...]]:
     }
 
 
-def constants() -> dict[str, tuple[Change, ...]]:
-    """Every constant of TUNED, halved and doubled."""
-    found = {}
-    for module in TUNED:
-        for name, value in vars(importlib.import_module(f"{CORE}.{module}")).items():
-            own = name.isupper() and isinstance(value, int | float) and not isinstance(value, bool)
-            if own and math.isfinite(value) and not name.startswith(("ABSURD", "LEAST_SECONDS")):
-                for factor in (0.5, 2.0):
-                    kind = type(value)
-                    of = Change(module, name, of=lambda old, f=factor, kind=kind: kind(old * f) or kind(1))
-                    found[f"{module}.{name} x {factor:g}"] = (of,)
-    return found
-
-
 @contextmanager
 def replaced(changes: Sequence[Change]) -> Iterator[None]:
     """While inside, attributes are replaced in their module and wherever they were imported from it."""
@@ -191,11 +153,10 @@ def replaced(changes: Sequence[Change]) -> Iterator[None]:
     try:
         for change in changes:
             original = getattr(importlib.import_module(f"{CORE}.{change.module}"), change.name)
-            new = change.replacement(original)
             for path, module in list(sys.modules.items()):
                 if path.startswith(CORE) and vars(module).get(change.name) is original:
                     restored.append((module, change.name, original))
-                    setattr(module, change.name, new)
+                    setattr(module, change.name, change.value)
         yield
     finally:
         for module, name, original in reversed(restored):
@@ -220,13 +181,13 @@ class Worth:
         return self.worst > HURTS or self.plans_worst > PLANS_HURT or self.off > 0
 
 
-def one(work: tuple[str, bool, str, int, int]) -> simulated.Run:
+def one(key: runner.Key) -> simulated.Run:
     """One run under a change, by its name; without a name under none."""
-    name, tuned, case, workers, seed = work
-    changes = (constants() if tuned else known())[name] if name else ()
+    name, case, workers, seed = key
+    changes = known()[name] if name else ()
     with replaced(changes):
         try:
-            return simulated.one((case, INTERVALS, workers, simulated.OWN_POLICY, seed))
+            return simulated.one((case, INTERVALS, workers, OWN_POLICY, seed))
         except (ArithmeticError, ValueError) as error:
             if not name:
                 raise
@@ -251,55 +212,34 @@ def _difference(new: float, old: float) -> float:
 
 
 def measure(names: Sequence[str], options: argparse.Namespace) -> list[Worth]:
-    """All changes, each compared with none; progress goes to standard error."""
+    """All changes, each compared with none."""
     places = [(case, workers) for case in options.case for workers in options.workers]
-    work = [
-        (name, options.constants, case, workers, seed)
+    keys = [
+        (name, case, workers, seed)
         for name in ("", *names)
         for case, workers in places
         for seed in range(options.seeds)
     ]
-    found: list[Worth] = []
-    base: dict[tuple[str, int], simulated.Row] = {}
-    with ProcessPoolExecutor(options.processes, initializer=os.nice, initargs=(simulated.NICENESS,)) as pool:
-        runs = pool.map(one, work, chunksize=4)
-        for number, name in enumerate(("", *names)):
-            rows = []
-            for case, workers in places:
-                own = [next(runs) for _ in range(options.seeds)]
-                rows.append(simulated.row_of(by_name()[case], workers, simulated.OWN_POLICY, own))
-            if name:
-                found.append(worth_of(name, base, rows))
-            else:
-                base = {(row.case, row.workers): row for row in rows}
-            print(f"\r{number} of {len(names)} changes", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return found
+    runs = runner.play(one, simulated.Run, keys, options, (*simulated.SOURCES, "hack/bench/ablation.py"))
 
+    def next_rows() -> list[simulated.Row]:
+        return [
+            simulated.row_of(by_name()[case], workers, OWN_POLICY, [next(runs) for _ in range(options.seeds)])
+            for case, workers in places
+        ]
 
-def lines_of(found: Sequence[Worth], title: str) -> Iterator[str]:
-    """The table as text."""
-    yield f"{title:52} {'worst E':>8} {'mean E':>8} {'plans':>6} {'worst':>6} {'off':>4}  where"
-    for each in found:
-        yield (
-            f"{each.without:52} {each.worst:+8.3f} {each.mean:+8.3f} {each.plans:+6.1f} {each.plans_worst:+6.1f} "
-            f"{each.off:+4}  {each.worst_case}"
-        )
-    harmless = [each.without for each in found if not each.hurts]
-    yield f"hurts nowhere: {', '.join(harmless) or 'none'}; all of it simulated"
+    base = {(row.case, row.workers): row for row in next_rows()}
+    return [worth_of(name, base, next_rows()) for name in names]
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command's options."""
     parser = argparse.ArgumentParser(description="Take guards out of the decisions, one by one, in simulated clusters.")
     parser.add_argument("--without", action="append", choices=known(), help="again for several (all)")
-    parser.add_argument("--constants", action="store_true", help="halve and double constants instead")
     parser.add_argument("--case", action="append", choices=by_name(), help="again for several (one of each kind)")
     parser.add_argument("--workers", type=int, nargs="+", default=[3, 8], help="numbers of workers (3 8)")
     parser.add_argument("--seeds", type=int, default=4, help="runs of each (4)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object there, too")
+    runner.options_of(parser, pool=True)
     options = parser.parse_args(arguments)
     options.case = options.case or CASES
     if min(*options.workers, options.seeds, options.processes) < 1:
@@ -310,7 +250,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
     options = parse(arguments)
-    names = list(constants()) if options.constants else options.without or list(known())
+    names = options.without or list(known())
     found = measure(names, options)
     document = {
         "benchmark": "ablation",
@@ -319,16 +259,9 @@ def main(arguments: Sequence[str]) -> int:
         "cases": list(options.case),
         "changes": [asdict(each) | {"hurts": each.hurts} for each in found],
     }
-    text = json.dumps(document, indent=1)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n", encoding="utf-8")
-    if options.json:
-        print(text)
-    else:
-        print(*lines_of(found, "constant" if options.constants else "without"), sep="\n")
+    runner.report(document, tables_simulated.ablation([document]), options)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    runner.command(main)
