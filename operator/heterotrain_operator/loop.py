@@ -145,7 +145,9 @@ def period_seconds(seen: Seen, decision: Decision) -> float:
 def _busy_seconds(seen: Seen) -> float:
     """Between rounds while workers start or end. Where others train meanwhile, no oftener than reading these allows."""
     reading = [worker.metrics for worker in seen.workers if worker.metrics is not None]
-    training = sum(each.protocol > 1 and each.phase == contract.PHASE_TRAINING for each in reading)
+    training = sum(
+        each.protocol >= contract.MEMBERS_MAY_END and each.phase == contract.PHASE_TRAINING for each in reading
+    )
     return min(max(BUSY_PERIOD_SECONDS, READING_SECONDS * training), PERIOD_SECONDS)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.balance import balance
@@ -24,7 +24,7 @@ from heterotrain_operator.core.lifecycle.failures import (
     are_replaced,
     of_members,
 )
-from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, why_stuck
+from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed
 from heterotrain_operator.core.lifecycle.hanging import after_hang
 from heterotrain_operator.core.lifecycle.holding import held
 from heterotrain_operator.core.lifecycle.membership import (
@@ -67,7 +67,7 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
     memory, arrived = passing.joined(job, facts, stored, memory, now)
     memory = removing.still_removed(job, memory)
     job = removing.without_removed(job, memory)
-    if job.failure_policy == "RestartAll" and can_change(job, facts, memory):
+    if job.failure_policy == "RestartAll" and can_change(facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
     remedied = memory.remedies.replacing or memory.remedies.removed
@@ -134,8 +134,6 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
     if has_lost_state(facts):
         why = f"no member has the state that plan {facts.plan.version} carries on"
         return respond_to_lasting(job, facts, memory, now, incident=Incident.STATE_LOST, message=why)
-    if stuck_for := why_stuck(facts, memory):
-        return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=stuck_for)
     finishing = facts.gone_of(members)
     change = resized(job, facts)
     if change is not None and not finishing:
@@ -299,7 +297,7 @@ def _all_finished(job: Job, facts: Facts, memory: Memory) -> bool:
     """Every member of the active plan ended well; where none of them is there, every worker that is wanted."""
     members = [worker for worker in facts.members if worker is not None]
     carries_on = facts.plan is not None and facts.plan.continues > 0  # also if the memory is lost
-    if facts.plan is not None and (carries_on or memory.protocol >= MEMBERS_CHANGE) and has_finished(facts, memory):
+    if facts.plan is not None and (carries_on or memory.protocol >= MEMBERS_MAY_END) and has_finished(facts, memory):
         return True  # others were to join, and are too late
     if facts.failed or facts.live or not facts.finished:
         return False

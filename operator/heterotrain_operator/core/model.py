@@ -143,7 +143,7 @@ class WorkerMetrics:
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0
     least_batch_size: int = 1  # with fewer samples its model trains badly
-    protocol: int = 1  # 2: its group's members can change while they train
+    protocol: int = 1  # 3: its group's members can change while they train
     rank: int | None = None  # in the plan that it follows
     members: int = 0  # workers with which it trains, itself among them; 0 if it does not say
     smaller_steps: tuple[tuple[int, float], ...] = ()  # samples and own seconds of steps that epochs' ends did not fill

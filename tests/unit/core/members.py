@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, Plan
+from heterotrain.contract import Plan
 from heterotrain_operator.core.model import Decision, Group, Job
 from unit.core.traces import World
 
@@ -37,19 +37,8 @@ def settled(world: World, looks: int = 6) -> World:
     return world
 
 
-def planned_world(replicas: int = 3) -> World:
-    world = World(Job("job", (Group("a", replicas),), global_batch=192), protocol=MEMBERS_CHANGE)
-    world.start().run(3)
-    return world
-
-
 def resize(world: World, replicas: int) -> None:
     world.job = replace(world.job, groups=(Group("a", replicas),))
-
-
-def world_of(protocol: int) -> World:
-    """Three workers that train, and meet by that protocol."""
-    return elastic_world() if protocol == MEMBERS_MAY_END else planned_world()
 
 
 def late(world: World) -> None:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_PREPARING
+from heterotrain.contract import MEMBERS_MAY_END, PHASE_PREPARING
 from heterotrain_operator.core.memory.pending import MOST_PENDING
 from heterotrain_operator.core.model import Condition, Decision, Group, Job
 from heterotrain_operator.core.state import Memory
-from unit.core.members import A, B, C, D, E, elastic_world, names, planned_world, resize, settled
+from unit.core.members import A, B, C, D, E, elastic_world, names, resize, settled
 from unit.core.traces import World
 
 
@@ -19,10 +19,9 @@ def degraded(decision: Decision) -> Condition:
     return found
 
 
-def stuck_world(protocol: int = MEMBERS_MAY_END, replicas: int = 4, **changes: object) -> World:
+def stuck_world(replicas: int = 4, **changes: object) -> World:
     """Three workers train, and others are wanted, whose pods `hold` keeps from starting."""
-    world = elastic_world(**changes) if protocol == MEMBERS_MAY_END else planned_world()
-    world.job = replace(world.job, **changes)  # type: ignore[arg-type]
+    world = elastic_world(**changes)
     resize(world, replicas)
     return world
 
@@ -93,9 +92,8 @@ def test_time_without_a_place_does_not_count_as_time_to_start() -> None:
 # --- how often, and how long ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_newcomer_that_cannot_start_is_tried_so_often_and_given_up_while_the_others_train(protocol: int) -> None:
-    world = stuck_world(protocol, backoff_limit=2, startup_deadline_seconds=100.0)
+def test_newcomer_that_cannot_start_is_tried_so_often_and_given_up_while_the_others_train() -> None:
+    world = stuck_world(backoff_limit=2, startup_deadline_seconds=100.0)
     step = world.cluster.training.step
     decisions = looks(world, 100, 10.0, "ErrImagePull: not found")
     assert {decision.phase for decision in decisions} == {"Running"}
@@ -110,10 +108,9 @@ def test_newcomer_that_cannot_start_is_tried_so_often_and_given_up_while_the_oth
     assert (event.kind, "2 replacements" in event.message) == ("Warning", True)
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
 @pytest.mark.parametrize("named", [False, True])
-def test_newcomer_that_ends_at_its_start_again_and_again_is_given_up(protocol: int, named: bool) -> None:
-    world = stuck_world(protocol, backoff_limit=1)
+def test_newcomer_that_ends_at_its_start_again_and_again_is_given_up(named: bool) -> None:
+    world = stuck_world(backoff_limit=1)
     for _ in range(60):
         for pod in world.workers.values():
             ready = world.plan is not None and pod.name in names(world.plan)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job
 from unit.core.members import A, B, C, names
 from unit.core.traces import World
 
 
-def world(protocol: int = 3) -> World:
-    made = World(Job("job", (Group("a", 3),), global_batch=192), protocol=protocol)
+def world() -> World:
+    made = World(Job("job", (Group("a", 3),), global_batch=192), protocol=3)
     made.start().run(3)
     return made
 
@@ -142,11 +141,6 @@ def test_one_that_says_that_it_trains_alone_accuses_nobody() -> None:
         made.workers[B].answers = False
         made.workers[C].metrics = replace(made.workers[C].metrics, members=1)
         assert made.tick(2.0).plan is None
-
-
-def test_members_that_need_one_another_are_not_replaced_for_a_silence() -> None:
-    made = world(MEMBERS_CHANGE)
-    assert [each.plan for each in look(made, silent=(B,), together=2, looks=10)] == [None] * 10
 
 
 # --- whose fault it was --------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heterotrain.contract import (
-    MEMBERS_CHANGE,
     MEMBERS_MAY_END,
     PHASE_EVALUATING,
     PHASE_PREPARING,
@@ -233,19 +232,18 @@ def in_peace(world: Watched) -> None:
     st.sampled_from(["Optimal", "Proportional", "Uniform", "Profile"]),
     st.booleans(),
     st.integers(0, 3),
-    st.sampled_from([(MEMBERS_CHANGE, None), *((MEMBERS_MAY_END, least) for least in (None, 1, 2, 3))]),
+    st.sampled_from([None, 1, 2, 3]),
 )
 def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_are_wanted(
     series: Sequence[tuple[str, object]],
     policy: str,
     forgetful: bool,
     backoff_limit: int,
-    meeting: tuple[int, int | None],
+    least: int | None,
 ) -> None:
-    protocol, least = meeting
     groups = (Group("a", 3, min_replicas=least), Group("b", 1))
     job = Job("job", groups, 96, policy=policy, backoff_limit=backoff_limit)
-    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=protocol)
+    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=MEMBERS_MAY_END)
     world.start()
     for what, number in series:
         world.happen(what, number)
@@ -274,16 +272,15 @@ def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_a
     st.sampled_from(["Replace", "Remove"]),
     st.booleans(),
     st.integers(0, 2),
-    st.sampled_from([MEMBERS_CHANGE, MEMBERS_MAY_END]),
 )
 def test_stragglers_that_are_acted_upon_meanwhile_leave_a_job_that_has_its_workers(
-    series: Sequence[tuple[str, object]], action: str, forgetful: bool, backoff_limit: int, protocol: int
+    series: Sequence[tuple[str, object]], action: str, forgetful: bool, backoff_limit: int
 ) -> None:
     acting = Stragglers(action=action, cooldown_seconds=2, max_replacements=4)
     least = 16 if action == "Remove" else 1  # whoever is slow at its least batch holds the others up
     groups = (Group("a", 3, batch_min=least), Group("b", 1))
     job = Job("job", groups, 96, stragglers=acting, backoff_limit=backoff_limit)
-    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=protocol)
+    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=MEMBERS_MAY_END)
     world.start().run(2)
     for what, number in series:
         world.happen(what, number)

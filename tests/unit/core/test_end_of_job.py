@@ -9,7 +9,7 @@ import pytest
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job
 from heterotrain_operator.core.state import Memory
-from unit.core.members import A, B, C, elastic_world, names, planned_world
+from unit.core.members import A, B, C, elastic_world, names
 from unit.core.traces import World
 
 
@@ -100,13 +100,15 @@ def test_job_of_which_a_later_member_has_finished_starts_again_if_the_rest_end()
     assert not world.memory.following.ending
 
 
-@pytest.mark.parametrize("protocol", [1, 2])
-def test_job_whose_members_cannot_do_without_one_that_ends_starts_again(protocol: int) -> None:
-    if protocol == 2:
-        world = planned_world()
-    else:
-        world = World(Job("job", (Group("a", 3),), global_batch=192)).start()
-        world.run(3)
+def staying_world() -> World:
+    """Three workers that cannot do without one another."""
+    world = World(Job("job", (Group("a", 3),), global_batch=192)).start()
+    world.run(3)
+    return world
+
+
+def test_job_whose_members_cannot_do_without_one_that_ends_starts_again() -> None:
+    world = staying_world()
     world.workers[B].end(137)
     finished(world, A, C)
     assert world.tick().phase == "Restarting"
@@ -122,9 +124,8 @@ def test_member_that_leaves_since_the_job_is_done_keeps_nobody_from_success() ->
     assert (world.tick().phase, world.memory.budget.restarts) == ("Succeeded", 0)
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_member_that_leaves_while_others_have_yet_to_finish_is_no_failure(protocol: int) -> None:
-    world = planned_world() if protocol == 2 else elastic_world()
+def test_member_that_leaves_while_others_have_yet_to_finish_is_no_failure() -> None:
+    world = elastic_world()
     finished(world, A)
     world.workers[C].end_in_order(12)
     for _ in range(3):
@@ -144,7 +145,7 @@ def test_member_that_leaves_while_nobody_has_finished_is_replaced_and_counts_for
 
 
 def test_member_that_only_says_that_it_left_starts_those_again_that_cannot_do_without_it() -> None:
-    world = planned_world()
+    world = staying_world()
     world.workers[C].end_in_order(12)
     assert world.tick().phase == "Restarting"
 

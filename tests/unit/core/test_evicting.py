@@ -190,14 +190,6 @@ def test_nobody_is_evicted_after_a_change_without_the_word_that_nobody_has_gone_
     assert evicted(facts, world.memory, {world.workers[C].uid}) == ()
 
 
-def test_workers_that_do_not_go_on_without_one_another_are_told_of_nobody() -> None:
-    world = elastic_world()
-    world.workers[A].end(137)
-    facts, staying = survey(world.job, world.seen()), {world.workers[name].uid for name in (B, C)}
-    assert evicted(facts, world.memory, staying) == (world.workers[A].uid,)
-    assert evicted(facts, replace(world.memory, protocol=2), staying) == ()
-
-
 def test_more_than_a_plan_may_name_are_not_named() -> None:
     world = elastic_world(2)
     member = world.plan.members[0] if world.plan else None

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import (
-    MEMBERS_CHANGE,
-    MEMBERS_MAY_END,
     PHASE_EVALUATING,
     PHASE_REFORMING,
     PHASE_STARTING,
@@ -24,19 +22,16 @@ from unit.core.members import (
     named,
     names,
     on_time,
-    planned_world,
     resize,
     settled,
-    world_of,
 )
 from unit.core.traces import World
 
 # --- how long a change may take ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_volumes_that_are_late_take_nobody_out(protocol: int) -> None:
-    world = world_of(protocol)
+def test_volumes_that_are_late_take_nobody_out() -> None:
+    world = elastic_world()
     late(world)
     resize(world, 4)
     for _ in range(16):
@@ -49,9 +44,8 @@ def test_volumes_that_are_late_take_nobody_out(protocol: int) -> None:
     assert world.created == 4
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_worker_that_is_to_leave_is_not_deleted_while_it_trains_with_those_that_stay(protocol: int) -> None:
-    world = world_of(protocol)
+def test_worker_that_is_to_leave_is_not_deleted_while_it_trains_with_those_that_stay() -> None:
+    world = elastic_world()
     late(world)
     resize(world, 2)
     for look in range(60):
@@ -113,37 +107,6 @@ def test_pause_of_those_that_stay_is_written_once_in_a_while_at_most() -> None:
         assert world.memory.following.changed_at == world.now
         writes += not world.memory.same_but_measurements(before)
     assert writes <= 6
-
-
-@pytest.mark.parametrize("vanishes", [False, True])
-def test_members_that_cannot_go_on_without_one_that_was_to_leave_start_again_at_once(vanishes: bool) -> None:
-    world = planned_world()
-    late(world)
-    resize(world, 2)
-    world.tick()
-    world.workers[C].end(137)
-    if vanishes:
-        del world.workers[C]
-    world.train(1)
-    decision = world.tick()
-    assert (decision.phase, world.memory.budget.restarts) == ("Restarting", 0)
-    assert "was to leave" in decision.reason
-
-
-def test_newcomer_that_ends_when_the_others_have_gone_over_unseen_starts_all_that_cannot_do_without_it_again() -> None:
-    world = named(planned_world())
-    readings = {name: pod.metrics for name, pod in world.workers.items()}
-    world.train(1)
-    world.workers[D].end(137)
-    world.train(1)
-    new = {name: pod.metrics for name, pod in world.workers.items()}
-    for name, pod in world.workers.items():
-        pod.metrics = readings[name]
-    assert names(world.tick().plan) == [A, B, C], "as far as is known, nobody needs it"
-    for name, metrics in new.items():
-        if name in world.workers:
-            world.workers[name].metrics = metrics
-    assert world.tick().phase == "Restarting"
 
 
 # --- what is reported of workers that leave ----------------------------------------------------------------------

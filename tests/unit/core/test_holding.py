@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING
+from heterotrain.contract import PHASE_HOLDING
 from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
@@ -275,7 +275,7 @@ def test_silent_member_that_holds_is_named_and_counts_as_hanging_after_a_while()
 
 def test_members_that_need_one_another_do_not_hold() -> None:
     job = Job("job", (Group("a", 3, min_replicas=3),), global_batch=192)
-    made = World(job, protocol=MEMBERS_CHANGE)
+    made = World(job, protocol=1)
     made.start().run(3)
     made.workers[B].end(137)
     assert made.tick().phase == "Restarting"

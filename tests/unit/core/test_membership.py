@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import PHASE_EVALUATING, PHASE_PREPARING, PHASE_WAITING, PHASE_WARMING
+from heterotrain.contract import MEMBERS_STAY, PHASE_EVALUATING, PHASE_PREPARING, PHASE_WAITING, PHASE_WARMING
 from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
 from heterotrain_operator.core.model import Group, Job
-from unit.core.members import A, B, C, elastic_world, names, settled
+from unit.core.members import A, B, C, elastic_world, names, resize, settled
 from unit.core.traces import World, hetero_world
 
 
@@ -83,7 +83,7 @@ def test_change_waits_until_all_report_the_one_before() -> None:
     assert names(world.tick().plan) == [A, C, "job-a-3"]
 
 
-@pytest.mark.parametrize("protocols", [(1, 1, 1), (3, 1, 3)])
+@pytest.mark.parametrize("protocols", [(1, 1, 1), (3, 1, 3), (2, 2, 2)])
 def test_job_of_which_one_worker_meets_at_its_start_alone_starts_again(protocols: tuple[int, ...]) -> None:
     world = World(Job("job", (Group("a", 3),), global_batch=192))
     world.tick()
@@ -241,3 +241,16 @@ def test_of_a_thousand_workers_one_in_a_hundred_dies_again_and_again_and_the_oth
     }
     assert world.created == 1030
     assert len(world.memory.to_json()) < 1000 * 250
+
+
+def test_workers_that_learn_when_they_meet_that_they_cannot_change_start_again() -> None:
+    world = elastic_world()
+    for pod in world.workers.values():  # as over NCCL
+        pod.protocol = MEMBERS_STAY
+    world.train(1)
+    world.tick()
+    resize(world, 4)
+    settled(world, 10)
+    assert world.plan is not None
+    assert world.plan.continues == 0
+    assert len(world.plan.members) == 4

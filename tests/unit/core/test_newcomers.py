@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.state import Memory
 from unit.core.members import (
     A,
@@ -15,55 +14,14 @@ from unit.core.members import (
     D,
     E,
     elastic_world,
-    joined_by,
     named,
     names,
-    planned_world,
     resize,
     settled,
-    world_of,
 )
 from unit.core.traces import hetero_world
 
 # --- whose ends count -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["fatal", "silent", "script"])
-def test_newcomer_that_ends_in_the_same_look_as_a_member_fails_no_job(how: str) -> None:
-    world = joined_by(planned_world(), 4)
-    newcomer = world.workers[D]
-    if how == "fatal":
-        newcomer.end_for_good("another model")
-    elif how == "silent":
-        newcomer.end(0)
-    else:
-        newcomer.end_by_script(0)
-    world.workers[B].end(143, disrupted=True)
-    decision = world.tick()
-    assert decision.phase == "Restarting"
-    assert world.memory.budget.restarts == 0, "a disruption is nobody's fault"
-    assert D not in decision.reason
-
-
-def test_newcomer_that_is_taken_away_does_not_excuse_a_member_that_fails() -> None:
-    world = joined_by(planned_world(), 4)
-    world.workers[D].end(143, disrupted=True)
-    world.workers[B].end(1)
-    assert world.tick().phase == "Restarting"
-    assert world.memory.budget.restarts == 1
-
-
-def test_worker_that_left_by_plan_and_ends_badly_fails_no_job() -> None:
-    world = planned_world()
-    resize(world, 2)
-    world.tick()
-    world.train(1)
-    assert names(world.plan) == [A, B]
-    world.workers[C].end_for_good("cut off while it left")
-    world.workers[B].end(143, disrupted=True)
-    decision = world.tick()
-    assert (decision.phase, world.memory.budget.restarts) == ("Restarting", 0)
-    assert C not in decision.reason
 
 
 @pytest.mark.parametrize("how", ["end_for_good", "end_asked", "end"])
@@ -80,10 +38,9 @@ def test_pod_that_no_plan_names_ends_as_it_likes(how: str) -> None:
 # --- between the plan that names a newcomer and the step at which all go over ------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
 @pytest.mark.parametrize("how", ["kill", "preempt", "vanish", "delete", "fatal", "script"])
-def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(protocol: int, how: str) -> None:
-    world = named(world_of(protocol), 5)
+def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(how: str) -> None:
+    world = named(elastic_world(), 5)
     newcomer = world.workers[D]
     if how == "kill":
         newcomer.end(137)
@@ -105,9 +62,8 @@ def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(protocol:
     assert (world.memory.budget.restarts, world.created) == (0, 6)
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_newcomers_of_which_every_one_raises_at_its_start_fail_no_job(protocol: int) -> None:
-    world = world_of(protocol)
+def test_newcomers_of_which_every_one_raises_at_its_start_fail_no_job() -> None:
+    world = elastic_world()
     resize(world, 4)
     for _ in range(3):
         for pod in world.workers.values():
@@ -116,20 +72,6 @@ def test_newcomers_of_which_every_one_raises_at_its_start_fail_no_job(protocol: 
         world.train(1)
         assert world.tick(5).phase == "Running"
     assert world.memory.budget.restarts == 0
-
-
-def test_newcomer_that_is_seen_to_have_gone_over_is_a_member_as_any_other() -> None:
-    world = named(planned_world())
-    world.train(1)
-    world.tick()
-    world.workers[D].end(137)
-    assert world.tick().phase == "Restarting"
-
-
-def test_member_that_ends_before_the_switch_is_no_newcomer() -> None:
-    world = named(planned_world())
-    world.workers[C].end(137)
-    assert world.tick().phase == "Restarting"
 
 
 def test_batch_that_a_newcomer_has_never_computed_is_not_what_it_ran_out_of_memory_with() -> None:
@@ -148,9 +90,8 @@ def test_job_that_ends_before_its_newcomer_has_met_the_others_has_succeeded() ->
     assert world.tick().phase == "Succeeded"
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_newcomer_is_known_as_one_though_the_memory_is_lost(protocol: int) -> None:
-    world = named(world_of(protocol))
+def test_newcomer_is_known_as_one_though_the_memory_is_lost() -> None:
+    world = named(elastic_world())
     world.job = replace(world.job, backoff_limit=0)
     world.memory = Memory.initial()
     world.tick()

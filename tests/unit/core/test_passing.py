@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.facts import NAMED
 from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages, from_rows, rows_of
 from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
-from unit.core.members import A, B, C, D, elastic_world, nobody_reaches, planned_world, resize, settled
+from unit.core.members import A, B, C, D, elastic_world, nobody_reaches, resize, settled
 from unit.core.replacing import NEWCOMER, SLOW, fails, slowed, swapping
 from unit.core.replacing import world as straggler_world
-from unit.core.traces import World
 
 
 def told(decisions: Sequence[Decision], *reasons: str) -> list[str]:
@@ -24,14 +22,9 @@ def told(decisions: Sequence[Decision], *reasons: str) -> list[str]:
     return [event.message for each in decisions for event in each.events if event.reason in wanted]
 
 
-def world_of(protocol: int) -> World:
-    return elastic_world() if protocol == MEMBERS_MAY_END else planned_world()
-
-
 @pytest.mark.parametrize("forgetful", [False, True])
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_worker_that_joins_and_one_that_leaves_are_each_told_of_once(protocol: int, forgetful: bool) -> None:
-    world = world_of(protocol)
+def test_worker_that_joins_and_one_that_leaves_are_each_told_of_once(forgetful: bool) -> None:
+    world = elastic_world()
     world.forgetful = forgetful
     first = len(world.decisions)
     resize(world, 4)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
+from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_PAUSED, PHASE_WAITING
 from heterotrain.job.planfile import check_successor
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
@@ -101,9 +101,8 @@ def test_restored_plan_of_members_that_have_changed_carries_their_training_on(fo
     check_successor(before, restored)
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_restored_first_plan_carries_nothing_on(protocol: int) -> None:
-    world = hetero_world(protocol=protocol)
+def test_restored_first_plan_carries_nothing_on() -> None:
+    world = hetero_world(protocol=3)
     world.run(4)
     world.tick(30)
     before = world.plan

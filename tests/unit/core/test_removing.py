@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
+from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.state import Memory
@@ -93,12 +93,6 @@ def test_of_two_stragglers_both_are_removed_one_after_the_other_where_the_group_
     assert made.memory.remedies.removed == (Removal("a", 4, 2),)
 
 
-def test_first_member_that_has_to_stay_is_not_removed() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    made.workers["job-a-0"].scale *= 6
-    assert removals(made.run(20)) == []
-
-
 def test_nobody_is_removed_from_workers_that_meet_only_at_their_start() -> None:
     made = world(protocol=1)
     made.workers[SLOW].scale *= 6
@@ -144,11 +138,12 @@ def test_place_comes_back_when_stragglers_are_no_longer_to_be_removed() -> None:
 
 
 def test_place_comes_back_when_all_workers_start_again() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
+    made = world()
     made.workers[SLOW].scale *= 6
     made.run(20)
     assert len(members(made)) == 3
-    made.workers["job-a-1"].end(137)
+    for pod in made.workers.values():
+        pod.end(137)
     for _ in range(8):
         made.train(2)
         made.tick(5)

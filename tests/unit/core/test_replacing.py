@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
+from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.model import Group, Job, Stragglers
 from heterotrain_operator.core.stragglers.verdict import Remedy
 from unit.core.replacing import NEWCOMER, SLOW, created, members, reasons, slowed, world
@@ -103,14 +103,6 @@ def test_workers_that_meet_only_at_their_start_keep_their_straggler_and_are_bala
     assert made.memory.budget.restarts == 0
 
 
-def test_first_member_that_has_to_stay_is_not_replaced() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    slowed(made, "job-a-0")
-    decisions = made.run(20)
-    assert created(decisions) == []
-    assert "has to stay" in decisions[-1].stragglers[0].hindrance
-
-
 @pytest.mark.parametrize(("peers", "replaced"), [(0, False), (2, True)])
 def test_worker_that_always_was_too_slow_is_replaced_only_where_others_of_its_group_are_faster(
     peers: int, replaced: bool
@@ -124,12 +116,13 @@ def test_worker_that_always_was_too_slow_is_replaced_only_where_others_of_its_gr
 
 
 def test_restart_is_counted_as_no_change_of_members() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
+    made = world()
     made.job = replace(made.job, groups=(Group("a", 7),))
     made.tick()
     made.tick()
     assert made.memory.transitions.switching == "join"
-    made.workers["job-a-1"].end(137)
+    for pod in made.workers.values():
+        pod.end(137)
     for _ in range(8):
         made.train(2)
         made.tick(5)
@@ -138,20 +131,12 @@ def test_restart_is_counted_as_no_change_of_members() -> None:
 
 
 def test_straggler_that_is_about_to_leave_is_not_deleted_while_the_job_ends() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
+    made = world()
     slowed(made)
     while not (made.plan is not None and NEWCOMER in members(made.plan)):
         made.run(1)
     made.workers["job-a-0"].end(0, finished=True)  # before anybody has gone over
     assert SLOW not in made.tick().delete
-
-
-def test_straggler_of_a_group_that_changes_by_plan_alone_is_replaced() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    slowed(made)
-    made.run(20)
-    assert members(made.plan) == ["job-a-0", "job-a-1", "job-a-3", "job-a-4", "job-a-5", NEWCOMER]
-    assert made.memory.budget.restarts == 0
 
 
 # --- how often ----------------------------------------------------------------------------------------------------

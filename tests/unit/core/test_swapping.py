@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.model import Stragglers
 from unit.core.replacing import (
     NEWCOMER,
@@ -22,12 +21,9 @@ from unit.core.replacing import (
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
 @pytest.mark.parametrize("how", ["kill", "preempt", "fatal", "delete", "vanish"])
-def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(
-    protocol: int, how: str, forgetful: bool
-) -> None:
-    made = swapping(protocol)
+def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(how: str, forgetful: bool) -> None:
+    made = swapping()
     made.forgetful = forgetful
     uid, before = made.workers[SLOW].uid, made.created
     fails(made, how)

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
 from heterotrain_operator.core.facts import worker_name
-from unit.core.members import A, B, C, D, elastic_world, named, names, nobody_reaches, resize, settled, world_of
+from unit.core.members import A, B, C, D, elastic_world, named, names, nobody_reaches, resize, settled
 
 
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
 @pytest.mark.parametrize("forgetful", [False, True])
-def test_newcomers_that_nobody_reaches_are_tried_so_often_and_given_up(protocol: int, forgetful: bool) -> None:
-    world = world_of(protocol)
+def test_newcomers_that_nobody_reaches_are_tried_so_often_and_given_up(forgetful: bool) -> None:
+    world = elastic_world()
     world.forgetful = forgetful
     world.job = replace(world.job, backoff_limit=2)
     nobody_reaches(world, A, B, C)

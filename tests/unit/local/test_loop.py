@@ -291,9 +291,9 @@ def test_first_steps_of_many_workers_that_do_not_train_together_are_looked_at_as
 
 def test_newcomers_are_waited_for_no_oftener_than_reading_those_that_train_allows() -> None:
     members = tuple(
-        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=replace(TRAINING, protocol=2))
+        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=replace(TRAINING, protocol=3))
         for rank in range(150)
     )
-    starting = WorkerSeen("new", "u", "cpu", 150, "Running", metrics=replace(STARTING, protocol=2))
+    starting = WorkerSeen("new", "u", "cpu", 150, "Running", metrics=replace(STARTING, protocol=3))
     assert period_seconds(Seen((*members, starting)), Decision("Running", "")) == pytest.approx(0.75)
     assert period_seconds(Seen((starting,)), Decision("Running", "")) == BUSY_PERIOD_SECONDS

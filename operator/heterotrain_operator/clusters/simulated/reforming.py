@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.passes import at_once
 
 
 def can_change(pods: Sequence[SimulatedPod]) -> bool:
-    """Whether these members can go on with others, and without some of them that live."""
-    return all(pod.protocol >= MEMBERS_CHANGE for pod in pods)
-
-
-def may_end(pods: Sequence[SimulatedPod]) -> bool:
-    """Whether these members can go on without some that have ended."""
+    """Whether these members can go on with others, and without some of them."""
     return all(pod.protocol >= MEMBERS_MAY_END for pod in pods)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.batching.adjustment import Adjustment
 from heterotrain_operator.core.batching.bounds import with_least_batch
 from heterotrain_operator.core.batching.feed_forward import at_new_limits
@@ -91,7 +91,7 @@ def _has_another_batch(metrics: WorkerMetrics, batch: int) -> bool:
     """Whether a worker whose members can change says that it trains with another batch than the plan's; 0 may be no
     figure at all.
     """
-    return metrics.protocol >= MEMBERS_CHANGE and metrics.batch_size not in (0, batch)
+    return metrics.protocol >= MEMBERS_MAY_END and metrics.batch_size not in (0, batch)
 
 
 def _settled(memory: Memory, now: float) -> bool:

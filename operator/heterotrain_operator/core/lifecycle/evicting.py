@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from heterotrain.contract import MAX_EVICTED, MEMBERS_MAY_END
+from heterotrain.contract import MAX_EVICTED
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle.following import was_carried_out
 from heterotrain_operator.core.state import Memory
@@ -30,7 +30,7 @@ def evicted(facts: Facts, memory: Memory, staying: Collection[str]) -> tuple[str
     would not be safe.
     """
     plan = facts.plan
-    if plan is None or memory.protocol < MEMBERS_MAY_END or len(facts.members) != len(plan.members):
+    if plan is None or len(facts.members) != len(plan.members):
         return ()
     is_followed = was_carried_out(facts, memory)
     before = () if is_followed else plan.evicted

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
+from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.batching.bounds import after_out_of_memory
 from heterotrain_operator.core.facts import Facts, failed, rejected, vanished
 from heterotrain_operator.core.lifecycle import hopeless
@@ -55,7 +55,7 @@ def of_members(facts: Facts, memory: Memory) -> Facts:
     # Where members cannot go on without one that ends, they need a newcomer from when they have gone over.
     coming = (outsiders if memory.protocol >= MEMBERS_MAY_END else entrants)(facts, memory)
     names = {worker.name for worker in facts.members if worker is not None} - coming
-    if memory.protocol >= MEMBERS_CHANGE and any(worker.name in names for worker in facts.finished):
+    if memory.protocol >= MEMBERS_MAY_END and any(worker.name in names for worker in facts.finished):
         names -= {worker.name for worker in facts.failed if has_left(worker)}
     return replace(
         facts,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
+from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.facts import Facts, ended
 from heterotrain_operator.core.lifecycle.ends import has_left
 from heterotrain_operator.core.lifecycle.following import (
@@ -24,7 +24,6 @@ from heterotrain_operator.core.lifecycle.following import (
     outsiders,
     stayers,
     was_carried_out,
-    why_stuck,
 )
 from heterotrain_operator.core.lifecycle.returning import Returning
 from heterotrain_operator.core.model import Job, WorkerSeen, WorkerState
@@ -57,7 +56,7 @@ def with_protocol(facts: Facts, memory: Memory) -> Memory:
     if facts.plan is None:
         return memory
     read = [worker.metrics for worker in facts.members if worker is not None and worker.metrics is not None]
-    if memory.protocol >= MEMBERS_CHANGE and facts.plan.generation == memory.generation:
+    if memory.protocol >= MEMBERS_MAY_END and facts.plan.generation == memory.generation:
         # Over NCCL workers learn only when they have met that they can do less than they said before.
         met = [metrics.protocol for metrics in read if metrics.generation >= facts.plan.generation]
         known = min([memory.protocol, *met])
@@ -70,24 +69,9 @@ def with_protocol(facts: Facts, memory: Memory) -> Memory:
     return memory if known == memory.protocol else replace(memory, protocol=known)
 
 
-def can_change(job: Job, facts: Facts, memory: Memory) -> bool:
-    """Whether members can change while others train: all speak the protocol, and somebody is there to carry on. Where
-    members cannot go on without one that ends, all that train have to be there, and the first has to be wanted.
-    """
-    if memory.protocol < MEMBERS_CHANGE or not any(_has_state(each, memory) for each in stayers(facts)):
-        return False
-    if memory.protocol >= MEMBERS_MAY_END:
-        return True
-    assert facts.plan is not None
-    coming = entrants(facts, memory)
-    there = all(
-        worker is not None and not ended(worker) and not worker.node_lost and worker.deleting_since is None
-        for member, worker in zip(facts.plan.members, facts.members, strict=True)
-        if member.name not in coming
-    )
-    if why_stuck(facts, memory):
-        return False
-    return there and any(group.name == facts.plan.members[0].group and group.replicas for group in job.groups)
+def can_change(facts: Facts, memory: Memory) -> bool:
+    """Whether members can change while others train: all speak the protocol, and somebody is there to carry on."""
+    return memory.protocol >= MEMBERS_MAY_END and any(_has_state(each, memory) for each in stayers(facts))
 
 
 def has_lost_state(facts: Facts) -> bool:
@@ -123,11 +107,11 @@ def has_finished(facts: Facts, memory: Memory) -> bool:
 
 
 def first_has_finished(facts: Facts, memory: Memory) -> bool:
-    """Whether, where members go on without one that ends, the first that was left has finished: it has committed the
-    last step with all that were left, and those that have yet to finish repeat nothing that is not done.
+    """Whether the first member that was left has finished: it has committed the last step with all that were left, and
+    those that have yet to finish repeat nothing that is not done.
     """
-    if memory.following.ending or memory.protocol < MEMBERS_MAY_END:
-        return memory.following.ending
+    if memory.following.ending:
+        return True
     names, coming = {worker.name for worker in facts.finished}, outsiders(facts, memory)
     there = (worker for worker in facts.members if worker is None or not (worker.name in coming or has_left(worker)))
     first = next(there, None)
@@ -168,25 +152,23 @@ def joiners(facts: Facts, memory: Memory) -> list[WorkerSeen]:
     one which nobody reaches keeps no other out.
     """
     warm = (worker for worker in newcomers(facts, memory) if facts.states[worker.name] is WorkerState.WARM)
-    able = [worker for worker in warm if worker.metrics is not None and worker.metrics.protocol >= MEMBERS_CHANGE]
+    able = [worker for worker in warm if worker.metrics is not None and worker.metrics.protocol >= MEMBERS_MAY_END]
     doubtful = {place.identity for place in memory.pending if place.why.endswith(NOT_FOLLOWED)}
     return [worker for worker in able if (worker.group, worker.index) not in doubtful] or able[:1]
 
 
 def taken(job: Job, facts: Facts, memory: Memory, leaving: Collection[str] = ()) -> list[WorkerSeen]:
     """Members beyond their group's replicas, of those that are not `leaving` in any case: stragglers first, then the
-    greatest indices; not the first member where it has to stay.
+    greatest indices.
     """
     named = {known.key for known in memory.workers if known.evidence.named}
     replicas = {group.name: group.replicas for group in job.groups}
     there = [worker for worker in stayers(facts) if worker.name not in leaving]
     over = Counter(worker.group for worker in there)
     over.subtract(replicas)
-    assert facts.plan is not None
-    fixed = facts.plan.leader if memory.protocol < MEMBERS_MAY_END else ""
     found = []
     for worker in sorted(there, key=lambda each: (key_of(each.uid) in named, each.index), reverse=True):
-        if over[worker.group] > 0 and worker.name != fixed:
+        if over[worker.group] > 0:
             over[worker.group] -= 1
             found.append(worker)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Promise
@@ -186,7 +186,7 @@ def started_plan(
         progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
         outcome=Outcome(),
         protocol=protocol,
-        following=Following(changing=True, changed_at=now if protocol > 1 else None),
+        following=Following(changing=True, changed_at=now if protocol >= MEMBERS_MAY_END else None),
         passages=replace(memory.passages, arrivals=()),
         pending=(),
         workers=tuple(knowledge),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from heterotrain.contract import MEMBERS_CHANGE
+from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.facts import Facts, ended, failed, worker_name
 from heterotrain_operator.core.lifecycle.ends import described_end, has_left, is_external, signal_name
 from heterotrain_operator.core.lifecycle.following import NOT_FOLLOWED, outsiders, stayers
@@ -121,7 +121,7 @@ def newcomers_that_ended(facts: Facts, memory: Memory, overdue: Mapping[str, str
 def _speaks_older(facts: Facts, worker: WorkerSeen) -> bool:
     metrics = worker.metrics
     is_warm = facts.states[worker.name] is WorkerState.WARM
-    return is_warm and metrics is not None and metrics.protocol < MEMBERS_CHANGE
+    return is_warm and metrics is not None and metrics.protocol < MEMBERS_MAY_END
 
 
 def _left_in_order(worker: WorkerSeen) -> bool:
