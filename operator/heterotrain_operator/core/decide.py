@@ -44,7 +44,7 @@ from heterotrain_operator.core.lifecycle.responses import (
 from heterotrain_operator.core.lifecycle.restarts import still_draining
 from heterotrain_operator.core.lifecycle.returning import returning
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.split.passes import with_passes

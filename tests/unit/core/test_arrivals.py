@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import MEMBERS_MAY_END, PHASE_PREPARING
-from heterotrain_operator.core.memory.pending import MOST_PENDING
+from heterotrain_operator.core.memory.members import MOST_PENDING
 from heterotrain_operator.core.model import Condition, Decision, Group, Job
 from heterotrain_operator.core.state import Memory
 from unit.core.members import A, B, C, D, E, elastic_world, names, resize, settled

@@ -22,7 +22,7 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.facts import SETTLE_SECONDS, bounds_of, group_of
-from heterotrain_operator.core.memory.pending import MOST_PENDING
+from heterotrain_operator.core.memory.members import MOST_PENDING
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World

@@ -14,11 +14,8 @@ from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of, cut, cut_all
-from heterotrain_operator.core.memory.budget import RestartBudget
-from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.memory.progress import Progress
-from heterotrain_operator.core.memory.promises import Promises
-from heterotrain_operator.core.memory.start import Start
+from heterotrain_operator.core.memory.batching import Promises
+from heterotrain_operator.core.memory.job import Outcome, Progress, RestartBudget, Start
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.relapses import Relapses

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from heterotrain_operator.core.facts import NAMED
-from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages, from_rows, rows_of
-from heterotrain_operator.core.memory.transitions import Transitions
+from heterotrain_operator.core.memory.members import MOST_PASSAGES, PASSAGES, Passage, Passages, Transitions
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
 from unit.core.members import A, B, C, D, elastic_world, nobody_reaches, resize, settled
@@ -126,8 +125,8 @@ def test_standstill_of_all_changes_is_counted() -> None:
 
 def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered() -> None:
     each = Passage("job-a-3", 12, 5.0, "more workers are wanted")
-    assert from_rows(rows_of([each])) == (each,)
-    assert len(from_rows(rows_of([each] * 40))) == MOST_PASSAGES
+    assert PASSAGES.read(PASSAGES.write([each])) == (each,)
+    assert len(PASSAGES.read(PASSAGES.write([each] * 40))) == MOST_PASSAGES
     passages = Passages(arrivals=(each,), departures=(each, each))
     memory = Memory(passages=passages, transitions=Transitions(idle_seconds=1.25))
     assert Memory.from_json(memory.to_json()) == memory
@@ -136,4 +135,4 @@ def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered
 
 @pytest.mark.parametrize("rows", [None, 5, [5], [["a"]], [["a", -1, 0, "", ""]], [["a", 1, "soon", "", ""]]])
 def test_malformed_passages_are_none(rows: object) -> None:
-    assert from_rows(rows) == ()
+    assert PASSAGES.read(rows) == ()

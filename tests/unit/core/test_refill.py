@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.memory.pending import MOST_PENDING, Pending, from_rows
+from heterotrain_operator.core.memory.members import MOST_PENDING, PENDING, Pending
 from heterotrain_operator.core.model import Decision, Group, Job, WorkerState
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -318,12 +318,12 @@ BLANK = ["", "", 0, 0, 0, 0, []]
     ],
 )
 def test_place_of_which_nonsense_is_told_is_none(rows: object) -> None:
-    assert from_rows(rows) == ()
+    assert PENDING.read(rows) == ()
     assert Memory.from_json(json.dumps({"schema": 1, "pending": rows})) == Memory()
 
 
 def test_no_more_places_are_read_than_are_ever_written() -> None:
-    assert len(from_rows([Pending("a", 1).row()] * 1000)) == MOST_PENDING
+    assert len(PENDING.read([Pending("a", 1).row()] * 1000)) == MOST_PENDING
 
 
 def test_clock_that_leaps_moves_the_moments_of_places() -> None:

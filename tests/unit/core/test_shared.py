@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from heterotrain_operator.core.batching.measuring import _shared
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.prediction.jumps import GREATEST_SPEED_UP
 from heterotrain_operator.core.prediction.roughness import FIRST
 from heterotrain_operator.core.prediction.shared import (

@@ -14,8 +14,7 @@ from heterotrain_operator.core.batching.caution import BELIEF_KEPT, LONGEST_WAIT
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.rollback import promised
-from heterotrain_operator.core.memory.batching import Batching
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Batching, Promises
 from heterotrain_operator.core.model import Group, WorkerMetrics
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.prediction.whole_steps import LEAST_WINDOWS, LONGEST_HISTORY, WholeSteps, observed

@@ -6,7 +6,7 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory

@@ -9,7 +9,7 @@ import pytest
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory

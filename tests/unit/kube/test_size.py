@@ -19,7 +19,7 @@ from heterotrain_operator.clusters.kube.objects.plan_map import PLAIN_BYTES, bui
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.lifecycle.prior import PLACES
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.relapses import Relapses

@@ -11,8 +11,8 @@ from heterotrain.contract import Evaluated
 from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
-from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages
-from heterotrain_operator.core.memory.resumed import Resumed
+from heterotrain_operator.core.memory.job import Resumed
+from heterotrain_operator.core.memory.members import MOST_PASSAGES, Passage, Passages
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
 from unit.kube.documents import Document, groups
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, plan, status, training

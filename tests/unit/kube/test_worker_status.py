@@ -8,7 +8,7 @@ import pytest
 
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.worth import worth_writing
-from heterotrain_operator.core.memory.passages import Passage, Passages
+from heterotrain_operator.core.memory.members import Passage, Passages
 from heterotrain_operator.core.model import Condition, Seen, WorkerState
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job

@@ -13,7 +13,7 @@ from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import groups_on_cpu
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.elasticity import feed_forward

@@ -14,7 +14,7 @@ from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, worke
 from heterotrain_operator.core.lifecycle.membership import newcomers
 from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, placed
 from heterotrain_operator.core.lifecycle.readiness import blind, unready, why_unready
-from heterotrain_operator.core.memory.pending import MOST_PENDING, Pending
+from heterotrain_operator.core.memory.members import MOST_PENDING, Pending
 from heterotrain_operator.core.model import Job, WorkerSeen, WorkerState
 from heterotrain_operator.core.state import Memory
 

@@ -14,7 +14,7 @@ from heterotrain_operator.core.lifecycle.arrivals import is_given_up
 from heterotrain_operator.core.lifecycle.ends import described_end, is_external
 from heterotrain_operator.core.lifecycle.following import CUT_OFF
 from heterotrain_operator.core.lifecycle.responses import EVIDENCE_SECONDS, Incident
-from heterotrain_operator.core.memory.pending import MOST_FAILURES, Pending
+from heterotrain_operator.core.memory.members import MOST_FAILURES, Pending
 from heterotrain_operator.core.model import Event, Job, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE
 from heterotrain_operator.core.state import Memory, members_memory

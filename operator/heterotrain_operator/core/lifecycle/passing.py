@@ -10,8 +10,7 @@ from heterotrain_operator.core.facts import NAMED, Facts, ended, listed, worker_
 from heterotrain_operator.core.lifecycle.ends import described_departure, described_end, has_left
 from heterotrain_operator.core.lifecycle.following import keys_in, outsiders
 from heterotrain_operator.core.lifecycle.membership import Change
-from heterotrain_operator.core.memory.passages import LONGEST_WHY, Passage, Passages, with_newest
-from heterotrain_operator.core.memory.pending import Pending
+from heterotrain_operator.core.memory.members import LONGEST_WHY, Passage, Passages, Pending, with_newest
 from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Event, Job
 from heterotrain_operator.core.state import Memory

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.chance import fraction
-from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.memory.placing import Placing
+from heterotrain_operator.core.memory.job import Outcome, Placing
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision
 from heterotrain_operator.core.state import Memory

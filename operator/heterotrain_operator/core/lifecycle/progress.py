@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.memory.progress import Progress
-from heterotrain_operator.core.memory.resumed import Resumed
+from heterotrain_operator.core.memory.job import Progress, Resumed
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
 from heterotrain_operator.core.state import Memory

@@ -12,11 +12,9 @@ from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
-from heterotrain_operator.core.memory.following import Following
-from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.memory.placing import Placing
-from heterotrain_operator.core.memory.progress import Progress
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
+from heterotrain_operator.core.memory.job import Outcome, Placing, Progress
+from heterotrain_operator.core.memory.members import Following
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.jumps import expected_at

@@ -23,7 +23,7 @@ from heterotrain_operator.core.lifecycle.restarts import delay_seconds
 from heterotrain_operator.core.lifecycle.returning import Returning
 from heterotrain_operator.core.lifecycle.vacancies import free_index
 from heterotrain_operator.core.lifecycle.vacated import End, members_that_ended, newcomers_that_ended
-from heterotrain_operator.core.memory.pending import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
+from heterotrain_operator.core.memory.members import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
 from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, ending
 from heterotrain_operator.core.prediction.resource_use import ResourceUse

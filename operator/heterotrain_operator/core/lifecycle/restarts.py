@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heterotrain_operator.core.facts import Facts, listed
-from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
 from heterotrain_operator.core.state import Memory

@@ -13,7 +13,7 @@ from dataclasses import replace
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.lifecycle.membership import Change
-from heterotrain_operator.core.memory.transitions import Transitions
+from heterotrain_operator.core.memory.members import Transitions
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.state import Memory
 

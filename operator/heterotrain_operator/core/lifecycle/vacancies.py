@@ -12,7 +12,7 @@ from heterotrain_operator.core.lifecycle.arrivals import is_given_up
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.lifecycle.membership import newcomers
 from heterotrain_operator.core.lifecycle.returning import Returning
-from heterotrain_operator.core.memory.pending import MOST_PENDING, Pending
+from heterotrain_operator.core.memory.members import MOST_PENDING, Pending
 from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Event, Job, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory

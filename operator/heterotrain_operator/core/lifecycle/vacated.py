@@ -15,7 +15,7 @@ from heterotrain_operator.core.lifecycle.ends import described_end, has_left, is
 from heterotrain_operator.core.lifecycle.following import NOT_FOLLOWED, outsiders, stayers
 from heterotrain_operator.core.lifecycle.membership import newcomers
 from heterotrain_operator.core.lifecycle.responses import Incident
-from heterotrain_operator.core.memory.pending import Pending
+from heterotrain_operator.core.memory.members import Pending
 from heterotrain_operator.core.model import Job, WorkerSeen, WorkerState
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.worker_memory import key_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heterotrain_operator.clusters.kube.moments import unix_seconds
-from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import FINAL_PHASES
 from heterotrain_operator.core.state import Memory
 
