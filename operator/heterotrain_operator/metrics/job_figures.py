@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_HOLDING, PHASE_PAUSED, PHASE_TRAINING
 from heterotrain.reporting.families import Family, Figures, families
-from heterotrain_operator.core.facts import ended
-from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
+from heterotrain_operator.core.facts import ended, newest_evaluation
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import table

@@ -10,8 +10,8 @@ from heterotrain.contract import MAX_EVICTED, Plan, parse_plan
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import Facts, survey
-from heterotrain_operator.core.lifecycle.evicting import evicted
 from heterotrain_operator.core.lifecycle.following import noticed
+from heterotrain_operator.core.lifecycle.membership import evicted
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from unit.core.members import A, B, C, elastic_world, names

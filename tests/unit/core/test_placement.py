@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.lifecycle.chance import fraction
-from heterotrain_operator.core.lifecycle.placement import LET_GO, patience_seconds
+from heterotrain_operator.core.lifecycle.placement import LET_GO, fraction, patience_seconds
 from heterotrain_operator.core.model import Decision, Group, Job
 from unit.core.traces import World
 

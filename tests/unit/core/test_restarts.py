@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.lifecycle.restarts import delay_seconds
+from heterotrain_operator.core.lifecycle.responses import delay_seconds
 from unit.core.restarts import events, restart_fully
 from unit.core.traces import World, hetero_world
 

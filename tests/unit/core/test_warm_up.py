@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.lifecycle.warm_up import MOST, slowness
+from heterotrain_operator.core.lifecycle.prior import MOST_SLOWNESS, slowness
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -54,6 +54,6 @@ def test_an_absurd_warm_up_is_believed_in_part() -> None:
     cost = BatchCost(1.0, 10.0, 640.0, 50000.0, 64.0, 4500.0)
     metrics = WorkerMetrics(0, warm_up=((64, 1e9),))
     predictor = predictor_of(Job("job", (Group("a", 1),), global_batch=64))
-    assert slowness(cost, metrics, predictor) == MOST
+    assert slowness(cost, metrics, predictor) == MOST_SLOWNESS
     assert slowness(cost, replace(metrics, plan_version=3), predictor) == 1.0, "it is measured now"
     assert slowness(BatchCost(), metrics, predictor) == 1.0, "nothing is expected of it"

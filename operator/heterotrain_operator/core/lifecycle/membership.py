@@ -4,6 +4,10 @@ A change is one plan: who trains and stays, in the order that they have, and aft
 by themselves, and go on without those that end before the operator knows. So nothing here waits for all workers that
 the job wants. At most one change is under way: until all members report its generation, or for a bounded time, after
 which newcomers that did not follow are left out.
+
+A straggler may be left out without effect: its newcomer failed before anybody went over to the plan. Until then all
+train as before, the straggler too. So it returns: it is a member of the next plan, with what was known of it, and
+another newcomer may be tried.
 """
 
 from __future__ import annotations
@@ -12,23 +16,67 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from heterotrain.contract import MEMBERS_MAY_END
-from heterotrain_operator.core.facts import Facts, ended
-from heterotrain_operator.core.lifecycle.ends import has_left
+from heterotrain.contract import MAX_EVICTED, MEMBERS_MAY_END
+from heterotrain_operator.core.facts import Facts, ended, worker_name
+from heterotrain_operator.core.lifecycle.ends import described_end, has_left
 from heterotrain_operator.core.lifecycle.following import (
     NOT_FOLLOWED,
     entrants,
     has_trained,
+    is_carried_out,
     keys_in,
     leaving_keys,
+    left_behind,
     outsiders,
     stayers,
     was_carried_out,
 )
-from heterotrain_operator.core.lifecycle.returning import Returning
+from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Job, WorkerSeen, WorkerState
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import key_of
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """A straggler that stays after all, the replacement that has failed, and what became of its newcomer."""
+
+    worker: WorkerSeen
+    entry: Replacement
+    newcomer: str
+    why: str
+
+
+def returning(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Returning, ...]:
+    """The stragglers that are to be members again, as far as is known."""
+    plan = facts.plan
+    if not memory.remedies.replacing or plan is None or not any(facts.members) or is_carried_out(facts):
+        return ()
+    planned = {member.name: worker for member, worker in zip(plan.members, facts.members, strict=True)}
+    behind = {worker.name for worker in left_behind(job, facts, memory, now)}
+    training = {
+        key_of(worker.uid): worker
+        for worker in facts.live
+        if worker.name not in planned and worker.deleting_since is None and not worker.node_lost
+    }
+    found = []
+    for entry in memory.remedies.replacing:
+        name, worker = worker_name(job.name, entry.group, entry.index), training.get(entry.key)
+        if name not in planned or worker is None or not (worker.metrics is None or has_trained(worker)):
+            continue
+        why = f"{name} {NOT_FOLLOWED}" if name in behind else _lost(name, planned[name])
+        if why:
+            found.append(Returning(worker, entry, name, why))
+    return tuple(found)
+
+
+def _lost(name: str, newcomer: WorkerSeen | None) -> str:
+    """What became of a newcomer that the plan names, in words; empty if it lives and may stay."""
+    if newcomer is None:
+        return f"{name} vanished"
+    if ended(newcomer):
+        return described_end(newcomer)
+    return f"{name} is being taken away" if newcomer.deleting_since is not None or newcomer.node_lost else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +270,39 @@ def _has_state(worker: WorkerSeen, memory: Memory) -> bool:
     have trained at all.
     """
     return memory.progress.stepped if worker.metrics is None else worker.metrics.generation >= 1
+
+
+def evicted(facts: Facts, memory: Memory, staying: Collection[str]) -> tuple[str, ...]:
+    """UIDs of the workers without which those that are `staying`, by UID, go on by the next plan's word, without a
+    quorum; none if that would not be safe.
+
+    Those that are left go on by themselves where they are a majority, or can prove that the others have ended. A worker
+    that ends after it was silent for long proves nothing to the others: it may have gone on without them before. Then
+    they wait for the operator's word, which would split the job if it were wrong. So it is given only
+
+    * of workers whose exit code was seen, which their own machine reports. Nobody on a node that does not answer is
+      seen to end, and a pod that was deleted by force, or that is only not there any more, may still run.
+    * if nobody else could train beside the members of the next plan: everybody whom the active plan names is one of
+      them, or was seen to end. The active plan speaks for all before it if a member has gone over to it, since every
+      later attempt needs a majority of that one; or if it gives the word itself, so that this was so by then.
+
+    Of this only that is remembered, beside the plan itself: that a member was seen to have gone over to it. Nobody goes
+    back, and in the look that shows who has ended those that are left may not be read. Where the operator has missed
+    something, it says nothing, and the workers start again from their checkpoint once they have waited for long enough.
+    """
+    plan = facts.plan
+    if plan is None or len(facts.members) != len(plan.members):
+        return ()
+    is_followed = was_carried_out(facts, memory)
+    before = () if is_followed else plan.evicted
+    if not before and not is_followed:
+        return ()
+    missing = [
+        (member, worker if worker is not None else facts.departed.get(member.name))
+        for member, worker in zip(plan.members, facts.members, strict=True)
+        if member.uid not in staying
+    ]
+    if any(seen is None or seen.uid != member.uid or seen.exit_code is None for member, seen in missing):
+        return ()
+    uids = (*before, *(member.uid for member, _ in missing))
+    return uids if len(uids) <= MAX_EVICTED and not set(uids) & set(staying) else ()

@@ -15,7 +15,7 @@ from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING, PHASE_TRAINING,
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.repair import repaired
 from heterotrain_operator.core.facts import Facts, listed
-from heterotrain_operator.core.lifecycle.least_members import too_few
+from heterotrain_operator.core.lifecycle.holding import too_few
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen

@@ -14,11 +14,11 @@ from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, worker_name
 from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.lifecycle.following import is_carried_out, stayers
+from heterotrain_operator.core.lifecycle.membership import Returning, returning
 from heterotrain_operator.core.lifecycle.newcomer_speed import Forecast, forecast
-from heterotrain_operator.core.lifecycle.passing import step_of
 from heterotrain_operator.core.lifecycle.publishing import carried_on
-from heterotrain_operator.core.lifecycle.restarts import delay_seconds
-from heterotrain_operator.core.lifecycle.returning import Returning, returning
+from heterotrain_operator.core.lifecycle.responses import delay_seconds
+from heterotrain_operator.core.lifecycle.transitions import step_of
 from heterotrain_operator.core.lifecycle.vacancies import new_index
 from heterotrain_operator.core.memory.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState

@@ -149,9 +149,9 @@ class Pending:
     `replaces` is the name of the worker that had it last, and `key` that one's (`key_of` its UID); `why` says how it
     ended. `failures` are the ends of this place's workers that count, and `tries` those since it had a member that do
     not. No worker is created before `due_at`; once one is, that is until when it need not be seen yet. Since
-    `asked_at` (0: no) it has not shown whether the end of the one before was its fault (`late_evidence.py`). `known` is
-    what is remembered of the place. `trained`: the one before was a member. `unplaced`: the one that is there has found
-    no node yet.
+    `asked_at` (0: no) it has not shown whether the end of the one before was its fault (`lifecycle/refill.py`). `known`
+    is what is remembered of the place. `trained`: the one before was a member. `unplaced`: the one that is there has
+    found no node yet.
     """
 
     group: str

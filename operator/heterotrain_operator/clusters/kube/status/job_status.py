@@ -15,7 +15,7 @@ from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status import conditions
 from heterotrain_operator.clusters.kube.status.durability import checkpoint_condition
 from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
-from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
+from heterotrain_operator.core.facts import newest_evaluation
 from heterotrain_operator.core.memory.members import Passage
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen, WorkerState
 from heterotrain_operator.core.state import Memory
