@@ -194,8 +194,6 @@ class Watched(World):
             return
         assert not plan.holds or self.lacks(plan)
         assert plan.continues <= before.generation
-        if self.protocol < MEMBERS_MAY_END:
-            assert plan.members[0].uid == before.members[0].uid, "the first member cannot be replaced"
         trained = [alive[member.uid] for member in plan.members]
         assert any(each.metrics is None or each.metrics.generation >= 1 for each in trained)
         members = [alive.get(member.uid) for member in before.members]

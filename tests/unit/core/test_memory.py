@@ -158,7 +158,6 @@ def test_worker_of_whom_nonsense_is_told_is_one_of_whom_nothing_is_known(row: ob
     )
 
 
-@settings(max_examples=200)
 @given(spoilt_text(json.loads(replace(SOUND, workers=(WorkerMemory(StepTime(1, 2)),)).to_json())))
 def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
     try:
@@ -207,7 +206,6 @@ def test_cost_of_which_only_the_speed_moved_is_rounded_as_any_other(known: Batch
     assert moved.rounded(known) == moved.rounded(BatchCost())
 
 
-@settings(max_examples=200)
 @given(st.lists(FINITE | st.integers(-(10**9), 10**9).map(float)), st.integers(1, 17))
 def test_numbers_are_cut_together_as_one_by_one(values: list[float], digits: int) -> None:
     assert cut_all(values, digits) == [cut(value, digits) for value in values]

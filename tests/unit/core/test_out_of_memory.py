@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unit.core.restarts import restart_fully
+from unit.core.jobs import restart_fully
 from unit.core.traces import World, hetero_world
 
 

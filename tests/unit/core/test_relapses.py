@@ -29,7 +29,7 @@ from heterotrain_operator.core.prediction.relapses import REMEMBERED_INTERVALS, 
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
-from unit.core.members import elastic_world, resize
+from unit.core.jobs import elastic_world, resize
 from unit.core.traces import World, hetero_world
 
 INTERVAL = 10

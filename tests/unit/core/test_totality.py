@@ -187,7 +187,7 @@ DEFAULTS = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from(["Proportional", "Optimal", "Profile"]),
     st.lists(
