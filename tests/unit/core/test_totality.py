@@ -134,7 +134,7 @@ def check(job: Job, seen: Seen, decision: Decision) -> None:
             assert decision.plan.global_batch_size == job.global_batch
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JOBS, st.lists(observations(), min_size=1, max_size=4), st.floats(0, 1000))
 def test_any_observation_has_an_answer(job: Job, series: list[Seen], seconds: float) -> None:
     memory = Memory.initial()
@@ -149,7 +149,7 @@ def test_any_observation_has_an_answer(job: Job, series: list[Seen], seconds: fl
         now += seconds
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(["Uniform", "Static", "Proportional", "Optimal", "Profile"]),
     st.lists(st.lists(METRICS, min_size=3, max_size=3), min_size=1, max_size=5),
