@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
-from heterotrain_operator.core.columns import columns_of, cut, cut_all
+from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.memory.job import Outcome, Progress, RestartBudget, Start
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -175,40 +175,12 @@ def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
     assert memory.workers[0].least_batch == 1
 
 
-def test_memory_of_an_operator_that_knew_less_is_read() -> None:
-    memory = Memory(budget=RestartBudget(restarts=2, script_error_step=7), progress=Progress(stepped=True))
-    known = json.loads(memory.to_json())
-    del known["script_error_step"], known["stepped"]
-    assert Memory.from_json(json.dumps(known)) == Memory(budget=RestartBudget(restarts=2))
-
-
-def test_worker_of_an_operator_that_did_not_know_least_batches_is_read() -> None:
-    text = Memory(workers=(FAST,)).to_json()
-    row = json.loads(text)["workers"][0]
-    [least_batch] = [number for number, name, _ in columns_of(WorkerMemory) if name == "least_batch"]
-    assert len(row) == least_batch, "what it knows nothing of is left out"
-    assert Memory.from_json(text).workers == (FAST,)
-
-
 @settings(max_examples=30)
 @given(WORKER, WORKER)
 def test_what_a_window_and_a_verdict_say_nothing_of_is_kept(known: WorkerMemory, other: WorkerMemory) -> None:
     measured = {part: getattr(other, part) for part in WorkerMemory.measured.__annotations__ if part != "return"}
     assert known.measured(**measured) == known._replace(**measured)
     assert known.with_evidence(other.evidence) == known._replace(evidence=other.evidence)
-
-
-@settings(max_examples=100)
-@given(any_of(BatchCost, **SUMS), POSITIVE | FINITE)
-def test_cost_of_which_only_the_speed_moved_is_rounded_as_any_other(known: BatchCost, speed: float) -> None:
-    known = known.rounded(BatchCost())
-    moved = known._replace(speed=speed)
-    assert moved.rounded(known) == moved.rounded(BatchCost())
-
-
-@given(st.lists(FINITE | st.integers(-(10**9), 10**9).map(float)), st.integers(1, 17))
-def test_numbers_are_cut_together_as_one_by_one(values: list[float], digits: int) -> None:
-    assert cut_all(values, digits) == [cut(value, digits) for value in values]
 
 
 @settings(max_examples=30)
@@ -240,10 +212,6 @@ def test_worker_that_reports_huge_counters_takes_no_more_bytes() -> None:
     worker = WorkerMemory(StepTime(1e30, 1e30, 1e30), BatchCost(1e29, *[1.23456e29] * 5))
     assert len(json.dumps(worker.row(), separators=(",", ":"))) <= BYTES_PER_WORKER
     assert WorkerMemory.from_row(worker.row()) == worker
-
-
-def test_initial_memory_is_empty() -> None:
-    assert json.loads(Memory.initial().to_json()) == {"schema": 1, "workers": []}
 
 
 @pytest.mark.parametrize("policy", ["Proportional", "Optimal", "Profile"])
@@ -390,6 +358,7 @@ def test_keys_that_are_not_as_many_as_workers_are_none(keys: object) -> None:
     assert Memory.from_json(text).workers == (WorkerMemory(StepTime(counted_steps=5.0)),)
 
 
-def test_job_whose_members_do_not_change_stores_nothing_about_that() -> None:
+def test_what_has_not_happened_is_not_stored() -> None:
+    assert json.loads(Memory.initial().to_json()) == {"schema": 1, "workers": []}
     stored = json.loads(hetero_world().memory.to_json())
     assert not {"protocol", "changed_at", "pending"} & stored.keys()
