@@ -25,7 +25,6 @@ from unit.core.jobs import (
     ends,
     names,
     nobody_reaches,
-    reasons,
     resize,
     settled,
 )
@@ -162,22 +161,6 @@ def test_delays_grow_from_try_to_try() -> None:
         world.tick(0.5)
     assert delays[:8] == [0, 1, 2, 4, 8, 16, 32, 60]
     assert world.created == 3 + 9
-
-
-def test_newcomers_that_nobody_reaches_are_tried_later_each_time() -> None:
-    world = elastic_world(backoff_limit=6)
-    nobody_reaches(world, A, B, C)
-    resize(world, 4)
-    waited, left_at = [], None
-    for _ in range(900):
-        world.train(1)
-        decision = world.tick(1)
-        if "PlanNotFollowed" in reasons(decision):
-            left_at = world.now
-        if left_at is not None and decision.create:
-            waited.append(world.now - left_at)
-            left_at = None
-    assert waited == [0, 1, 2, 4, 8, 16]
 
 
 def test_newcomer_that_nobody_reaches_keeps_no_other_out() -> None:

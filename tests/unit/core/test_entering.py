@@ -86,12 +86,6 @@ def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(how: str)
     assert (world.memory.budget.restarts, world.created) == (0, 6)
 
 
-def test_newcomers_of_which_every_one_raises_at_its_start_fail_no_job() -> None:
-    world = stuck_world()
-    assert {decision.phase for decision in failing(world, 3, 5, "script")} == {"Running"}
-    assert world.memory.budget.restarts == 0
-
-
 @pytest.mark.parametrize("replicas", [4, 2])
 def test_volumes_that_are_late_take_nobody_in_or_out(replicas: int) -> None:
     world = elastic_world()

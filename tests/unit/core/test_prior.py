@@ -73,18 +73,44 @@ def test_worker_that_goes_leaves_the_others_batches_that_fit_their_speeds() -> N
     assert worst(world) < 1.1
 
 
-def test_workers_that_changed_places_begin_with_what_is_known_of_these() -> None:
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_workers_that_changed_places_begin_with_what_is_known_of_these_as_a_prediction(forgetful: bool) -> None:
     world = two_nodes()
+    world.forgetful = forgetful
     assert world.plan is not None
-    fast, slow = world.plan.batch_sizes
+    (fast, slow), ended = world.plan.batch_sizes, [worker.batch_cost.speed for worker in world.memory.workers]
     assert fast > 2 * slow
     world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
     assert restarted(world) == pytest.approx((slow, fast), abs=4)
     assert f"{FAST} as {SLOW} was" in world.decisions[-1].reason
+    known = world.memory.workers
+    assert [each.batch_cost.speed for each in known] == pytest.approx(ended[::-1], rel=0.05)
+    assert [each.batch_cost.predicted for each in known] == [1, 1]
     before = world.memory.batching.adjustments
     learned(world)
     assert world.memory.batching.adjustments <= before + 1
     assert worst(world) < 1.1
+
+
+def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None:
+    world = two_nodes()
+    first, second = world.memory.workers
+    small = MemoryUse(guessed_batch=40, failed_batch=80)
+    world.memory = replace(world.memory, workers=(first._replace(memory_use=small), second))
+    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
+    restarted(world)
+    assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
+
+
+def test_workers_at_their_old_places_begin_with_exactly_their_batches_and_their_measured_speeds() -> None:
+    world = two_nodes()
+    assert world.plan is not None
+    before, ended = world.plan.batch_sizes, [worker.batch_cost.speed for worker in world.memory.workers]
+    assert restarted(world) == before
+    assert "the batches of plan" in world.decisions[-1].reason
+    known = [worker.batch_cost for worker in world.memory.workers]
+    assert [cost.speed for cost in known] == pytest.approx(ended, rel=0.05)
+    assert [cost.predicted for cost in known] == [0, 0]
 
 
 def test_worker_on_an_unknown_node_begins_with_its_own_share() -> None:
@@ -95,14 +121,6 @@ def test_worker_on_an_unknown_node_begins_with_its_own_share() -> None:
     assert restarted(world) == pytest.approx(before, abs=2)
     learned(world)
     assert worst(world) < 1.1
-
-
-def test_workers_at_their_old_places_begin_with_exactly_their_batches() -> None:
-    world = two_nodes()
-    assert world.plan is not None
-    before = world.plan.batch_sizes
-    assert restarted(world) == before
-    assert "the batches of plan" in world.decisions[-1].reason
 
 
 def test_limit_of_a_new_worker_is_taken_into_account() -> None:
@@ -124,45 +142,6 @@ def test_job_that_does_not_follow_speeds_begins_as_ever(changes: dict[str, objec
     world = two_nodes(**changes)
     world.scales["job-a-2"] = 1.0
     assert set(resized(world, Group("a", 3))) == {64}
-
-
-def test_what_is_known_of_places_survives_the_operator() -> None:
-    ends = []
-    for forgetful in (False, True):
-        world = two_nodes()
-        world.forgetful = forgetful
-        world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
-        ends.append(restarted(world))
-    assert ends[0] == ends[1]
-
-
-def test_re_created_worker_inherits_what_is_known_of_its_place_as_a_prediction_and_not_its_predecessors_speed() -> None:
-    world = two_nodes()
-    ended = [worker.batch_cost for worker in world.memory.workers]
-    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
-    restarted(world)
-    there = [worker.batch_cost for worker in world.memory.workers]
-    assert [cost.speed for cost in there] == pytest.approx([cost.speed for cost in reversed(ended)], rel=0.05)
-    assert [cost.predicted for cost in there] == [1, 1]
-
-
-def test_re_created_worker_at_its_predecessors_place_inherits_its_measured_speed() -> None:
-    world = two_nodes()
-    ended = [worker.batch_cost for worker in world.memory.workers]
-    restarted(world)
-    there = [worker.batch_cost for worker in world.memory.workers]
-    assert [cost.speed for cost in there] == pytest.approx([cost.speed for cost in ended], rel=0.05)
-    assert [cost.predicted for cost in there] == [0, 0]
-
-
-def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None:
-    world = two_nodes()
-    small = MemoryUse(guessed_batch=40, failed_batch=80)
-    first, second = world.memory.workers
-    world.memory = replace(world.memory, workers=(first._replace(memory_use=small), second))
-    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
-    restarted(world)
-    assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
 
 
 def test_caution_that_whole_steps_did_not_bear_out_is_not_believed_by_the_next_generation() -> None:

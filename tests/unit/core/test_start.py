@@ -153,17 +153,6 @@ def test_worker_turned_away_by_its_node_is_created_again_and_the_others_wait_for
     assert world.memory.budget.restarts == 0
 
 
-def test_nodes_that_turn_a_new_job_away_for_good_let_it_fail() -> None:
-    world = waiting_world()
-    while world.decisions[-1].phase == "Created":
-        for worker in world.workers.values():
-            worker.phase, worker.disrupted, worker.message = "Failed", True, "NodeAffinity: no such label"
-        world.tick(10)
-    assert world.decisions[-1].phase == "Failed"
-    assert "did not start within 600 s" in world.decisions[-1].reason
-    assert len(world.decisions) > 20
-
-
 # --- the first plan ----------------------------------------------------------------------------------------------
 
 

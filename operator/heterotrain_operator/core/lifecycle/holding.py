@@ -33,7 +33,7 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
     few = too_few(job, facts, memory, (member.group for member in plan.members))
     if not few and not plan.holds:
         return None
-    if few and plan.holds and any(_can_be(job, memory, group) < least_of(group) for group in job.groups):
+    if few and plan.holds and any(_can_be(job, memory, group) < _least_of(group) for group in job.groups):
         message = f"{few}, and no other worker is created: in each place as many have ended as backoffLimit allows"
         return ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=message)
     members = [worker for worker in facts.members if worker is not None]
@@ -71,7 +71,7 @@ def _can_be(job: Job, memory: Memory, group: Group) -> int:
     return group.replicas - sum(place.group == group.name and is_given_up(job, place) for place in memory.pending)
 
 
-def least_of(group: Group) -> int:
+def _least_of(group: Group) -> int:
     """Of a group that says nothing of it, any number may train."""
     return group.min_replicas or 0
 
@@ -88,5 +88,5 @@ def too_few(job: Job, facts: Facts, memory: Memory, groups: Iterable[str]) -> st
     return ", ".join(
         f"group {group.name} has {counts[group.name]} of at least {group.min_replicas} workers"
         for group in bounded
-        if counts[group.name] < least_of(group)
+        if counts[group.name] < _least_of(group)
     )

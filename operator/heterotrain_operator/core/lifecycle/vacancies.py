@@ -8,7 +8,7 @@ for a while.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -51,12 +51,12 @@ def vacancies(
     for group in job.groups:
         mine = sorted((each for each in coming if each.group == group.name), key=lambda each: each.index)
         places = [place for place in waiting if place.group == group.name]
-        lacking = group.replicas - staying[group.name] - len(mine) - len(places)
-        over = max(-lacking, 0)
+        short = group.replicas - staying[group.name] - len(mine) - len(places)
+        over = max(-short, 0)
         dropped += places[max(len(places) - over, 0) :]
         surplus += mine[max(len(mine) - max(over - len(places), 0), 0) :]
-        if lacking > 0 and grows:
-            grown += islice(_free(job, facts, memory, group.name), lacking)
+        if short > 0 and grows:
+            grown += islice(_free(job, facts, memory, group.name), short)
     due = [place for place in waiting if place not in dropped and now >= place.due_at and not is_given_up(job, place)]
     again = {id(place) for place in due}
     pending = [
@@ -66,7 +66,7 @@ def vacancies(
     ]
     start = replace(memory.start, pods_created_at=now) if grown else memory.start
     memory = replace(memory, pending=tuple(pending), start=start)
-    keys = [WorkerKey(each.group, each.index, worker_name(job.name, each.group, each.index)) for each in due]
+    keys = [_key(job, *each.identity) for each in due]
     return Vacancies((*keys, *grown), tuple(surplus), _announced(job, facts, due, grown)), memory
 
 
@@ -80,9 +80,7 @@ def _waiting(facts: Facts, memory: Memory) -> list[Pending]:
 
 def awaited_keys(job: Job, memory: Memory) -> tuple[WorkerKey, ...]:
     """The workers for which a place waits, and those that are to replace stragglers."""
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
-    each = ((place.group, place.index) for place in waiting)
-    return tuple(WorkerKey(group, index, worker_name(job.name, group, index)) for group, index in each)
+    return tuple(_key(job, each.group, each.index) for each in _to_come(memory))
 
 
 def names_in_use(job: Job, facts: Facts, memory: Memory) -> set[str]:
@@ -90,9 +88,7 @@ def names_in_use(job: Job, facts: Facts, memory: Memory) -> set[str]:
     replace a straggler.
     """
     members = facts.plan.members if facts.plan is not None else ()
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
-    places = (worker_name(job.name, place.group, place.index) for place in waiting)
-    return {*facts.names, *(member.name for member in members), *places}
+    return {*facts.names, *(each.name for each in members), *(key.name for key in awaited_keys(job, memory))}
 
 
 def free_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
@@ -102,20 +98,27 @@ def free_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
 
 def new_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
     """An index of the group beyond all that are there, so that a newcomer is told from those before it by its name."""
-    waiting: Iterable[Pending | Replacement] = (*memory.pending, *memory.remedies.replacing)
-    last = max((each.index for each in (*facts.workers, *waiting) if each.group == group), default=-1)
+    last = max((each.index for each in (*facts.workers, *_to_come(memory)) if each.group == group), default=-1)
     return next(_free(job, facts, memory, group, first=last + 1)).index
 
 
 def _free(job: Job, facts: Facts, memory: Memory, group: str, *, first: int = 0) -> Iterator[WorkerKey]:
     """Workers of the group that can be created, by index."""
     used = names_in_use(job, facts, memory)
-    keys = (WorkerKey(group, index, worker_name(job.name, group, index)) for index in count(first))
-    return (key for key in keys if key.name not in used)
+    return (key for key in (_key(job, group, index) for index in count(first)) if key.name not in used)
+
+
+def _to_come(memory: Memory) -> tuple[Pending | Replacement, ...]:
+    """The places that wait for a worker, and the replacements of stragglers that are under way."""
+    return (*memory.pending, *memory.remedies.replacing)
+
+
+def _key(job: Job, group: str, index: int) -> WorkerKey:
+    return WorkerKey(group, index, worker_name(job.name, group, index))
 
 
 def _announced(job: Job, facts: Facts, due: Sequence[Pending], grown: Sequence[WorkerKey]) -> tuple[Event, ...]:
-    instead = {worker_name(job.name, place.group, place.index): place.replaces for place in due}
+    instead = {_name(job, place): place.replaces for place in due}
     names = [*instead, *(key.name for key in grown)]
     fresh = [
         f"{name} in place of {instead[name]}" if instead.get(name) else name
