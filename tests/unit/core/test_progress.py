@@ -171,7 +171,6 @@ def test_plan_stays_while_no_metrics_can_be_read_at_all(how: str) -> None:
     world = trained()
     seen = changed(world.seen(), metrics=None)
     seen = replace(seen, metrics_problem="http://prometheus:9090 does not answer" if how == "source" else "")
-    memory = world.memory
     for _ in range(100):
         world.now += 10
         decision, world.memory = decided(world, seen)
@@ -179,7 +178,6 @@ def test_plan_stays_while_no_metrics_can_be_read_at_all(how: str) -> None:
     degraded = condition(decision)
     assert (degraded.status, degraded.reason) == (True, "MetricsUnavailable")
     assert decided(world, world.seen(), 1)[0].phase == "Running", "steering resumes by itself"
-    world.memory = memory
 
 
 def test_workers_that_fall_silent_together_for_a_moment_impair_nothing() -> None:
