@@ -313,21 +313,21 @@ def known(*uids: str) -> Memory:
     return Memory(plan_version=1, generation=1, workers=workers)
 
 
-def test_memory_follows_a_workers_uid_whatever_its_rank_and_however_many_there_are() -> None:
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (of("z", "x"), [3, 1]),
+        (of("z", "new", "x", "y", generation=2), [3, 0, 1, 2]),
+        (of("y", "x", "z", version=1), [2, 1, 3]),
+        (of("x", "other"), [1, 0]),
+    ],
+    ids=["fewer", "more", "swapped under the same version", "another one of the same name"],
+)
+def test_memory_follows_a_workers_uid_whatever_its_rank_and_name(plan: Plan, expected: list[float]) -> None:
     memory = known("x", "y", "z")
-    assert speeds(memory, of("z", "x")) == [3, 1]
-    assert speeds(memory, of("z", "new", "x", "y", generation=2)) == [3, 0, 1, 2]
-
-
-def test_memory_of_swapped_members_follows_them_though_the_plans_version_is_the_same() -> None:
-    memory, swapped = known("x", "y"), of("y", "x", version=1)
-    assert speeds(memory, swapped) == [2, 1]
-    assert [worker.batch_cost.speed for worker in aligned(memory, swapped, 0.0).workers] == [2, 1]
-    assert aligned(memory, of("x", "y", version=1), 0.0) is memory
-
-
-def test_worker_of_the_same_name_and_another_uid_is_one_of_whom_nothing_is_known() -> None:
-    assert speeds(known("x", "y"), of("x", "other")) == [1, 0]
+    assert speeds(memory, plan) == expected
+    assert [worker.batch_cost.speed for worker in aligned(memory, plan, 0.0).workers] == expected
+    assert aligned(memory, of("x", "y", "z", version=1), 0.0) is memory
 
 
 def test_memory_without_keys_is_that_of_the_members_by_rank_and_gets_their_keys() -> None:
