@@ -88,7 +88,7 @@ class Passage:
         return replace(self, at=max(self.at + seconds, 0.0))
 
 
-_PASSAGE_COLUMNS = len(fields(Passage))
+_PASSAGE_NAMES = tuple(each.name for each in fields(Passage))
 
 
 def with_newest(before: Sequence[Passage], new: Sequence[Passage]) -> tuple[Passage, ...]:
@@ -96,30 +96,21 @@ def with_newest(before: Sequence[Passage], new: Sequence[Passage]) -> tuple[Pass
     return (*before, *new)[-MOST_PASSAGES:]
 
 
-def _passage_rows(passages: Sequence[Passage]) -> list[list[Any]]:
-    """All passages, as they are stored."""
-    return [[each.name, each.step, each.at, each.why, each.other] for each in passages]
+def _row_of(passage: Passage) -> list[Any]:
+    return [getattr(passage, name) for name in _PASSAGE_NAMES]
 
 
-def _passages_from(rows: Any) -> tuple[Passage, ...]:
-    """What `_passage_rows` has written, as far as it is well-formed; any version of the operator may have stored it."""
-    if not isinstance(rows, list):
-        return ()
-    found = (_passage_from(row) for row in rows[-MOST_PASSAGES:])
-    return tuple(each for each in found if each is not None)
-
-
-def _passage_from(row: Any) -> Passage | None:
-    if not isinstance(row, list) or len(row) < _PASSAGE_COLUMNS:
+def _passage_from(row: list[Any]) -> Passage | None:
+    if len(row) < len(_PASSAGE_NAMES):
         return None
-    name, step, at, why, other = row[:_PASSAGE_COLUMNS]
+    name, step, at, why, other = row[: len(_PASSAGE_NAMES)]
     texts = all(is_text(text, MAX_NAME_LENGTH) for text in (name, other)) and is_text(why, LONGEST_WHY)
     if not (texts and is_whole(step, high=MAX_WHOLE) and is_number(at) and at >= 0):
         return None
     return Passage(name, step, float(at), why, other)
 
 
-PASSAGES = Rows(_passage_rows, _passages_from, Passage.moved, measured=True)
+PASSAGES = Rows(_row_of, _passage_from, MOST_PASSAGES, Passage.moved, measured=True, newest=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +184,8 @@ _PLACE_COLUMNS = len(_PLACE_NAMES) + 1
 """Of a row, at least; flags that an older version did not know may follow, and what a newer one knows."""
 
 
-def _pending_rows(pending: Sequence[Pending]) -> list[list[Any]]:
-    """All places, as they are stored."""
-    return [each.row() for each in pending]
-
-
-def _pending_from(rows: Any) -> tuple[Pending, ...]:
-    """What `_pending_rows` has written, as far as it is well-formed; any version of the operator may have stored it."""
-    if not isinstance(rows, list):
-        return ()
-    found = (_place_from(row) for row in rows[:MOST_PENDING])
-    return tuple(each for each in found if each is not None)
-
-
-def _place_from(row: Any) -> Pending | None:
-    if not isinstance(row, list) or len(row) < _PLACE_COLUMNS:
+def _place_from(row: list[Any]) -> Pending | None:
+    if len(row) < _PLACE_COLUMNS:
         return None
     group, index, why, replaces, key, failures, tries, due_at, asked_at, known = row[:_PLACE_COLUMNS]
     trained, unplaced = (flag == 1 for flag in (*row[_PLACE_COLUMNS:], 0, 0)[:2])
@@ -221,4 +199,4 @@ def _place_from(row: Any) -> Pending | None:
     return Pending(group, index, why, replaces, key, failures, tries, *moments_at, known, trained, unplaced)
 
 
-PENDING = Rows(_pending_rows, _pending_from, Pending.moved, Pending.rounded)
+PENDING = Rows(Pending.row, _place_from, MOST_PENDING, Pending.moved, Pending.rounded)
