@@ -55,7 +55,7 @@ FIRST, APART = 50, 30
 TIMING = kinds.Timing(pod_seconds=5.0, prepare_seconds=10.0, transition_seconds=0.3)
 """A newcomer is warm after 15 s; changes of members stand still for what `hack/bench/transition.py` measured."""
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 @dataclass(frozen=True, slots=True)

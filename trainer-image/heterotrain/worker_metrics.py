@@ -85,8 +85,8 @@ PROTOCOL = WORKERS.row(
     "protocol",
     "Version of how workers meet that it speaks.",
     field="protocol",
-    details="1: members stay the same until all of them start again; 2: some can join and leave while all live; 3: "
-    "they go on without any that ends.",
+    details="1: members stay the same until all of them start again; 3: some can join and leave while others train, "
+    "and these go on without any that ends.",
 )
 EPOCH = WORKERS.row(GAUGE, "epoch", "Epoch, from 0.", field="epoch", details="An epoch is a pass over the data.")
 IN_COLLECTIVE = WORKERS.row(GAUGE, "in_collective", "1 while only waiting for others.", field="in_collective")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.quorum import unusable
@@ -16,7 +16,7 @@ from heterotrain_operator.core.batching.rebalance import Adjustment
 from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.by_worker import by_worker
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, resized, survey
-from heterotrain_operator.core.lifecycle import elastic, passing, progress, removing, replacing, transitions
+from heterotrain_operator.core.lifecycle import elastic, progress, removing, replacing, transitions
 from heterotrain_operator.core.lifecycle.failures import (
     after_departures,
     after_failures,
@@ -24,13 +24,13 @@ from heterotrain_operator.core.lifecycle.failures import (
     are_replaced,
     of_members,
 )
-from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed, why_stuck
-from heterotrain_operator.core.lifecycle.hanging import after_hang
+from heterotrain_operator.core.lifecycle.following import awaited, leavers, noticed
 from heterotrain_operator.core.lifecycle.holding import held
 from heterotrain_operator.core.lifecycle.membership import (
     can_change,
     has_finished,
     has_lost_state,
+    returning,
     with_protocol,
 )
 from heterotrain_operator.core.lifecycle.publishing import adjusted, next_version, rebalanced_plan
@@ -40,11 +40,10 @@ from heterotrain_operator.core.lifecycle.responses import (
     is_elastic,
     removes_surplus,
     respond_to_lasting,
+    still_draining,
 )
-from heterotrain_operator.core.lifecycle.restarts import still_draining
-from heterotrain_operator.core.lifecycle.returning import returning
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.split.passes import with_passes
@@ -64,10 +63,10 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
         memory = replace(memory, start=replace(memory.start, created_at=now))
     memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
     memory = noticed(facts, with_protocol(facts, memory), now)
-    memory, arrived = passing.joined(job, facts, stored, memory, now)
+    memory, arrived = transitions.joined(job, facts, stored, memory, now)
     memory = removing.still_removed(job, memory)
     job = removing.without_removed(job, memory)
-    if job.failure_policy == "RestartAll" and can_change(job, facts, memory):
+    if job.failure_policy == "RestartAll" and can_change(facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
     remedied = memory.remedies.replacing or memory.remedies.removed
@@ -134,8 +133,6 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
     if has_lost_state(facts):
         why = f"no member has the state that plan {facts.plan.version} carries on"
         return respond_to_lasting(job, facts, memory, now, incident=Incident.STATE_LOST, message=why)
-    if stuck_for := why_stuck(facts, memory):
-        return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=stuck_for)
     finishing = facts.gone_of(members)
     change = resized(job, facts)
     if change is not None and not finishing:
@@ -148,7 +145,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
 
 def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
     """The same of a job whose members change while they train, and beside that what is done about the members."""
-    everybody, memory = facts, transitions.ended(facts, memory, now)
+    everybody, memory = facts, transitions.carried_out(facts, memory, now)
     if 0 <= memory.budget.script_error_step < memory.progress.progress_step:
         # The others have got past it, and need no restart for that.
         memory = replace(memory, budget=memory.budget.raised_at(-1))
@@ -241,7 +238,7 @@ def _running(
         reason = f"plan {plan.version} stays: {blind}"
         return decision(job, "Running", "MetricsUnavailable", reason, health=health), memory
     memory = progress.observed(members, facts.states, memory, now)
-    response = after_hang(job, facts, members, memory, now)
+    response = progress.after_hang(job, facts, members, memory, now)
     if response is not None:
         return response
     silent = progress.silent(job, members, memory, now)
@@ -299,7 +296,7 @@ def _all_finished(job: Job, facts: Facts, memory: Memory) -> bool:
     """Every member of the active plan ended well; where none of them is there, every worker that is wanted."""
     members = [worker for worker in facts.members if worker is not None]
     carries_on = facts.plan is not None and facts.plan.continues > 0  # also if the memory is lost
-    if facts.plan is not None and (carries_on or memory.protocol >= MEMBERS_CHANGE) and has_finished(facts, memory):
+    if facts.plan is not None and (carries_on or memory.protocol >= MEMBERS_MAY_END) and has_finished(facts, memory):
         return True  # others were to join, and are too late
     if facts.failed or facts.live or not facts.finished:
         return False

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, PHASE_WARMING, Plan
+from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, PHASE_WARMING, Evaluated, Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.split.multiples import Bounds, last_multiple, next_multiple
@@ -255,3 +255,14 @@ def listed(names: Sequence[str]) -> str:
     if len(names) <= NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+
+
+def newest_evaluation(workers: Iterable[WorkerSeen]) -> Evaluated | None:
+    """The evaluation of the most steps, from metrics or last words; None before the first.
+
+    Workers that live count before those that ended: after a restart training is where they are.
+    """
+    seen = list(workers)
+    living = [worker.metrics.evaluated for worker in seen if worker.metrics is not None]
+    ended = [worker.evaluated for worker in seen if worker.finished or not any(living)]
+    return max(filter(None, (*living, *ended)), key=lambda each: each.step, default=None)

@@ -7,7 +7,7 @@ one value to another, and an operator one version older or newer reads what it k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
@@ -55,15 +55,30 @@ MEASURED = Kept(measured=True)
 class Rows:
     """Annotates a field that holds a tuple of values, each of which is stored as a row.
 
-    `write` makes the rows of the values and `read` the values of what may be rows; `moved` is a value after the clock
-    has leapt by so many seconds, and `rounded` the value as it reads back. `measured` is as of other fields.
+    `row` is that of a value and `value` what a row holds, None if it is malformed, for any version of the operator may
+    have stored it; so many (`most`) are read, the last of them if these are the `newest`. `moved` is a value after the
+    clock has leapt by so many seconds, and `rounded` the value as it reads back. `measured` is as of other fields.
     """
 
-    write: Callable[[Any], list[list[Any]]]
-    read: Callable[[Any], tuple[Any, ...]]
+    row: Callable[[Any], list[Any]]
+    value: Callable[[list[Any]], Any | None]
+    most: int
     moved: Callable[[Any, float], Any] | None = None
     rounded: Callable[[Any], Any] | None = None
     measured: bool = False
+    newest: bool = False
+
+    def write(self, values: Iterable[Any]) -> list[list[Any]]:
+        """All values, as they are stored."""
+        return [self.row(each) for each in values]
+
+    def read(self, rows: Any) -> tuple[Any, ...]:
+        """What `write` has written, as far as it is well-formed."""
+        if not isinstance(rows, list):
+            return ()
+        read = rows[-self.most :] if self.newest else rows[: self.most]
+        found = (self.value(row) for row in read if isinstance(row, list))
+        return tuple(each for each in found if each is not None)
 
 
 class Layout(NamedTuple):

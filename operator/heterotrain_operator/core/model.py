@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from heterotrain.contract import Evaluated, Plan
 from heterotrain_operator.core.stragglers.verdict import Verdict
-from heterotrain_operator.core.values import often_made
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as often_made
+else:
+
+    def often_made(*, frozen, slots):
+        """A dataclass of values that are made by the ten thousand in every round; the type checker alone sees to it
+        that they are frozen.
+
+        A frozen one of many fields takes ten times as long to be made as one that is not, since each field is set by a
+        call; observations of ten thousand workers are made of nothing else. It is compared and hashed as a frozen one.
+        """
+        return dataclass(slots=slots, unsafe_hash=frozen)
+
 
 JobPhase = Literal["Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
@@ -143,7 +156,7 @@ class WorkerMetrics:
     memory_limit_bytes: float | None = None
     memory_batch_size: int = 0
     least_batch_size: int = 1  # with fewer samples its model trains badly
-    protocol: int = 1  # 2: its group's members can change while they train
+    protocol: int = 1  # 3: its group's members can change while they train
     rank: int | None = None  # in the plan that it follows
     members: int = 0  # workers with which it trains, itself among them; 0 if it does not say
     smaller_steps: tuple[tuple[int, float], ...] = ()  # samples and own seconds of steps that epochs' ends did not fill

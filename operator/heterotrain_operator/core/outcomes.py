@@ -10,7 +10,7 @@ from typing import Literal
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.facts import Facts, ended
-from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Condition, Decision, Event, Job, JobPhase, WorkerKey
 from heterotrain_operator.core.state import Memory
 

@@ -133,7 +133,9 @@ def _starts_or_restarts(seen: Seen, decision: Decision) -> bool:
 def _reading_seconds(seen: Seen) -> float:
     """Where others train while workers start or end, these are looked for no oftener than reading the others allows."""
     reading = [worker.metrics for worker in seen.workers if worker.metrics is not None]
-    return READING_SECONDS * sum(each.protocol > 1 and each.phase == contract.PHASE_TRAINING for each in reading)
+    return READING_SECONDS * sum(
+        each.protocol >= contract.MEMBERS_MAY_END and each.phase == contract.PHASE_TRAINING for each in reading
+    )
 
 
 def first_steps_seconds(seen: Seen) -> float:

@@ -14,19 +14,10 @@ from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.fields import Kept
-from heterotrain_operator.core.memory.batching import Batching
-from heterotrain_operator.core.memory.budget import RestartBudget
-from heterotrain_operator.core.memory.following import Following
-from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.memory.passages import Passages
-from heterotrain_operator.core.memory.pending import PENDING, Pending
-from heterotrain_operator.core.memory.placing import Placing
-from heterotrain_operator.core.memory.progress import Progress
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Batching, Promises
+from heterotrain_operator.core.memory.job import Outcome, Placing, Progress, RestartBudget, Resumed, Start
+from heterotrain_operator.core.memory.members import PENDING, Following, Passages, Pending, Transitions
 from heterotrain_operator.core.memory.replacements import Remedies
-from heterotrain_operator.core.memory.resumed import Resumed
-from heterotrain_operator.core.memory.start import Start
-from heterotrain_operator.core.memory.transitions import Transitions
 from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps
 from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers

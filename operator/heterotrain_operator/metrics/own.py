@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.registry import Collector
 
-from heterotrain.contract import PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_HOLDING, PHASE_PAUSED, PHASE_TRAINING
+from heterotrain.contract import (
+    PHASE_CHECKPOINTING,
+    PHASE_EVALUATING,
+    PHASE_HOLDING,
+    PHASE_PAUSED,
+    PHASE_TRAINING,
+)
 from heterotrain.metric import Metric
 from heterotrain.reporting.families import Family, Figures, families
 from heterotrain.reporting.serving import MetricsServer
-from heterotrain_operator.core.facts import ended
-from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
+from heterotrain_operator.core.facts import ended, newest_evaluation
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.metrics import table

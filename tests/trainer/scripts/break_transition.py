@@ -19,13 +19,13 @@ import torch
 from heterotrain.groups import control
 from heterotrain.groups.control import Signals, packs
 from heterotrain.groups.generation import Collective, CollectiveError, Generation
-from heterotrain.training import agreeing
+from heterotrain.training import agreeing, membership
 from heterotrain.training.group import Group
-from heterotrain.training.membership import GoingOver, going_over
+from heterotrain.training.membership import GoingOver
 
 worker, kind = sys.argv[1], sys.argv[2]
 hand_over, broadcast = agreeing.hand_over, Generation.broadcast
-make_groups, sum_over_ranks, part = Generation.make_groups, going_over.sum_over_ranks, GoingOver.part
+make_groups, sum_over_ranks, part = Generation.make_groups, membership.sum_over_ranks, GoingOver.part
 begin_exchange, receive = Group.begin_exchange, Group.receive
 happened = []
 
@@ -62,11 +62,11 @@ def missing_part(own: GoingOver) -> bool:
             happened.append(kind)
             raise CollectiveError(f"injected: {kind}")
 
-    going_over.sum_over_ranks = missing_sum
+    membership.sum_over_ranks = missing_sum
     try:
         return part(own)
     finally:
-        going_over.sum_over_ranks = sum_over_ranks
+        membership.sum_over_ranks = sum_over_ranks
 
 
 def dying_hand_over(*arguments: Any, **more: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
-from heterotrain_operator.core.memory.passages import Passage, Passages
+from heterotrain_operator.core.memory.members import Passage, Passages
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory

@@ -9,7 +9,7 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import Decision, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from unit.clusters.backends import BACKENDS, Harness

@@ -11,7 +11,7 @@ import pytest
 from heterotrain_operator.clusters.simulated.laws import Power, TimeLaw
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.rollback import reviewed
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line, split_min_max, waterfill

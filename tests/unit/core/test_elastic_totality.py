@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heterotrain.contract import (
-    MEMBERS_CHANGE,
     MEMBERS_MAY_END,
     PHASE_EVALUATING,
     PHASE_PREPARING,
@@ -23,9 +22,10 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.facts import SETTLE_SECONDS, bounds_of, group_of
-from heterotrain_operator.core.memory.pending import MOST_PENDING
+from heterotrain_operator.core.memory.members import MOST_PENDING
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
 from heterotrain_operator.core.state import Memory
+from unit.core.jobs import ends, late
 from unit.core.traces import World
 
 WHICH = st.integers(0, 7)
@@ -35,7 +35,7 @@ HAPPENINGS = st.one_of(
     st.tuples(
         st.sampled_from(
             [
-                *["kill", "preempt", "vanish", "delete", "ask", "raise", "finish", "pause"],
+                *["kill", "preempt", "vanish", "delete", "asked", "script", "finish", "pause"],
                 *["stay behind", "never starts", "finds no node", "fails at its start", "is on its way in"],
             ]
         ),
@@ -70,7 +70,7 @@ class Watched(World):
             groups = (replace(a, replicas=first, min_replicas=least), replace(b, replicas=second))
             self.job = replace(self.job, groups=groups)
         elif what == "volumes are late":
-            vars(self.cluster.training)["publish"] = lambda _: None
+            late(self)
         elif what == "volumes are on time":
             self.deliver()
         elif what == "silence all":
@@ -84,18 +84,10 @@ class Watched(World):
             pod.answers = what == "answer"
         elif pod is not None and pod.exit_code is None:
             self.ends += 1
-            if what == "kill":
-                pod.end(137)
-            elif what == "preempt":
-                pod.end(143, disrupted=True)
-            elif what == "vanish":
-                del self.workers[pod.name]
+            if what in ("kill", "preempt", "vanish", "asked", "script"):
+                ends(self, pod.name, what)
             elif what == "delete":
                 self.cluster.act(replace(Decision("Running", ""), delete=(pod.name,)), self.memory)
-            elif what == "ask":
-                pod.end_asked()
-            elif what == "raise":
-                pod.end_by_script(self.cluster.training.step)
             elif what == "finish" and pod.metrics.generation:
                 pod.end(0, finished=True)
             elif what == "stay behind" and pod.metrics.generation == 0:
@@ -195,8 +187,6 @@ class Watched(World):
             return
         assert not plan.holds or self.lacks(plan)
         assert plan.continues <= before.generation
-        if self.protocol < MEMBERS_MAY_END:
-            assert plan.members[0].uid == before.members[0].uid, "the first member cannot be replaced"
         trained = [alive[member.uid] for member in plan.members]
         assert any(each.metrics is None or each.metrics.generation >= 1 for each in trained)
         members = [alive.get(member.uid) for member in before.members]
@@ -227,26 +217,8 @@ def in_peace(world: Watched) -> None:
             return
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(HAPPENINGS, max_size=25),
-    st.sampled_from(["Optimal", "Proportional", "Uniform", "Profile"]),
-    st.booleans(),
-    st.integers(0, 3),
-    st.sampled_from([(MEMBERS_CHANGE, None), *((MEMBERS_MAY_END, least) for least in (None, 1, 2, 3))]),
-)
-def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_are_wanted(
-    series: Sequence[tuple[str, object]],
-    policy: str,
-    forgetful: bool,
-    backoff_limit: int,
-    meeting: tuple[int, int | None],
-) -> None:
-    protocol, least = meeting
-    groups = (Group("a", 3, min_replicas=least), Group("b", 1))
-    job = Job("job", groups, 96, policy=policy, backoff_limit=backoff_limit)
-    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=protocol)
-    world.start()
+def played(world: Watched, series: Sequence[tuple[str, object]]) -> dict[str, int] | None:
+    """Let all of that happen, and then nothing any more: the replicas that are wanted; None if the job is over."""
     for what, number in series:
         world.happen(what, number)
         world.look(1.0)
@@ -255,51 +227,63 @@ def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_a
     last = world.decisions[-1]
     if last.phase != "Running":
         assert last.phase in ("Failed", "Succeeded") or not any(wanted.values())
-        return
+        return None
+    return wanted
+
+
+def places(world: Watched) -> list[str]:
+    """The groups of the members, and of the places that are given up."""
     assert world.plan is not None
-    there = [member.group for member in world.plan.members]
     assert not world.plan.holds
     assert not world.lacks(world.plan)
-    there += [place.group for place in world.memory.pending if place.failures > backoff_limit]  # given up
-    assert {name: there.count(name) for name in wanted} == wanted
+    given_up = [place.group for place in world.memory.pending if place.failures > world.job.backoff_limit]
+    return [member.group for member in world.plan.members] + given_up
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(HAPPENINGS, max_size=25),
+    st.sampled_from(["Optimal", "Proportional", "Uniform", "Profile"]),
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from([None, 1, 2, 3]),
+)
+def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_are_wanted(
+    series: Sequence[tuple[str, object]], policy: str, forgetful: bool, backoff_limit: int, least: int | None
+) -> None:
+    groups = (Group("a", 3, min_replicas=least), Group("b", 1))
+    job = Job("job", groups, 96, policy=policy, backoff_limit=backoff_limit)
+    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=MEMBERS_MAY_END)
+    world.start()
+    wanted = played(world, series)
+    if wanted is None:
+        return
+    assert world.plan is not None
+    assert {name: places(world).count(name) for name in wanted} == wanted
     assert {member.uid for member in world.plan.members} == {pod.uid for pod in world.workers.values()}
     assert {pod.metrics.plan_version for pod in world.workers.values()} == {world.plan.version}
     assert world.created <= 4 + 8 * (1 + world.ends)
     assert len(world.plan.members) == len(world.memory.workers)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(NAMED, max_size=25),
-    st.sampled_from(["Replace", "Remove"]),
-    st.booleans(),
-    st.integers(0, 2),
-    st.sampled_from([MEMBERS_CHANGE, MEMBERS_MAY_END]),
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(NAMED, max_size=25), st.sampled_from(["Replace", "Remove"]), st.booleans(), st.integers(0, 2))
 def test_stragglers_that_are_acted_upon_meanwhile_leave_a_job_that_has_its_workers(
-    series: Sequence[tuple[str, object]], action: str, forgetful: bool, backoff_limit: int, protocol: int
+    series: Sequence[tuple[str, object]], action: str, forgetful: bool, backoff_limit: int
 ) -> None:
     acting = Stragglers(action=action, cooldown_seconds=2, max_replacements=4)
     least = 16 if action == "Remove" else 1  # whoever is slow at its least batch holds the others up
     groups = (Group("a", 3, batch_min=least), Group("b", 1))
     job = Job("job", groups, 96, stragglers=acting, backoff_limit=backoff_limit)
-    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=protocol)
+    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=MEMBERS_MAY_END)
     world.start().run(2)
-    for what, number in series:
-        world.happen(what, number)
-        world.look(1.0)
-    in_peace(world)
-    wanted = {group.name: group.replicas for group in world.job.groups}
-    last = world.decisions[-1]
-    if last.phase != "Running":
-        assert last.phase in ("Failed", "Succeeded") or not any(wanted.values())
+    wanted = played(world, series)
+    if wanted is None:
         return
     assert world.plan is not None
     removed = {each.group: each.count for each in world.memory.remedies.removed}
-    members = [member.group for member in world.plan.members]
-    members += [place.group for place in world.memory.pending if place.failures > backoff_limit]  # given up
-    assert {name: members.count(name) + removed.get(name, 0) for name in wanted} == wanted
-    coming = {newcomer for _, newcomer in last.replacing}
+    assert {name: places(world).count(name) + removed.get(name, 0) for name in wanted} == wanted
+    coming = {newcomer for _, newcomer in world.decisions[-1].replacing}
     assert {member.name for member in world.plan.members} == set(world.workers) - coming
     assert world.memory.remedies.replacements <= acting.max_replacements
     assert world.created <= 4 + 8 * (1 + world.ends) + 5 * (backoff_limit + 1)

@@ -1,18 +1,171 @@
-"""Newcomers that take over the state of the others, which have gone over already: no members before they say so."""
+"""From the plan that names newcomers, or names members no more, until all have gone over to it and they train."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from heterotrain.contract import PHASE_STARTING
-from heterotrain_operator.core.model import Decision
+from heterotrain.contract import (
+    MEMBERS_MAY_END,
+    PHASE_EVALUATING,
+    PHASE_PREPARING,
+    PHASE_REFORMING,
+    PHASE_STARTING,
+    PHASE_WAITING,
+)
+from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
+from heterotrain_operator.core.model import Decision, Group, Job
 from heterotrain_operator.core.state import Memory
-from unit.core.members import A, B, C, elastic_world, names, reasons, resize, settled
+from unit.core.jobs import (
+    A,
+    B,
+    C,
+    D,
+    E,
+    created,
+    elastic_world,
+    ends,
+    late,
+    named,
+    names,
+    on_time,
+    reasons,
+    resize,
+    settled,
+)
 from unit.core.traces import World
 
-D, E = "job-a-3", "job-a-4"
+
+def stuck_world(replicas: int = 4, **changes: Any) -> World:
+    """Three workers train, and others are wanted, whose pods `hold` keeps from starting."""
+    world = elastic_world(**changes)
+    resize(world, replicas)
+    return world
+
+
+def newcomers(world: World) -> list[str]:
+    return [pod.name for pod in world.workers.values() if pod.metrics.generation == 0 and pod.exit_code is None]
+
+
+def looks(world: World, number: int, seconds: float, message: str, node: str = "node-1") -> list[Decision]:
+    """So many looks, in which all newcomers' pods wait for that reason."""
+    found = []
+    for _ in range(number):
+        for name in newcomers(world):
+            pod = world.workers[name]
+            pod.phase, pod.message, pod.node, pod.answers = "Pending", message, node, False
+        world.train(1)
+        found.append(world.tick(seconds))
+    return found
+
+
+def failing(world: World, number: int, seconds: float, how: str = "exit") -> list[Decision]:
+    """The same, in which all newcomers end."""
+    found = []
+    for _ in range(number):
+        for name in newcomers(world):
+            ends(world, name, how)
+        world.train(1)
+        found.append(world.tick(seconds))
+    return found
+
+
+# --- between the plan that names a newcomer and the step at which all go over ------------------------------------
+
+
+@pytest.mark.parametrize("how", ["kill", "preempt", "vanish", "delete", "fatal", "script"])
+def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(how: str) -> None:
+    world = named(elastic_world(), 5)
+    ends(world, D, how)
+    decision = world.tick()
+    assert (decision.phase, names(decision.plan)) == ("Running", [A, B, C, E])
+    settled(world, 12)
+    assert names(world.plan) == [A, B, C, E, "job-a-5"]
+    assert (world.memory.budget.restarts, world.created) == (0, 6)
+
+
+@pytest.mark.parametrize("replicas", [4, 2])
+def test_volumes_that_are_late_take_nobody_in_or_out(replicas: int) -> None:
+    world = elastic_world()
+    late(world)
+    resize(world, replicas)
+    for look in range(60 if replicas == 2 else 16):
+        if look > 30:
+            world.workers[C].answers = look % 3 > 0
+        world.train(2)
+        assert not {C, D} & set(world.tick(5).delete)
+    on_time(world)
+    settled(world, 4)
+    assert list(world.workers) == names(world.plan) == [A, B, C, D][:replicas]
+    assert world.created == max(replicas, 3)
+
+
+@pytest.mark.parametrize("phase", [PHASE_STARTING, PHASE_REFORMING])
+def test_nobody_hangs_while_all_wait_until_a_newcomer_has_their_state(phase: str) -> None:
+    world = named(elastic_world())
+    for pod in world.workers.values():
+        pod.metrics = replace(pod.metrics, phase=phase)
+    for _ in range(50):
+        decision = world.tick(10)
+        assert (decision.phase, decision.plan, decision.delete) == ("Running", None, ())
+
+
+def test_pause_of_those_that_stay_is_written_once_in_a_while_at_most() -> None:
+    world = named(elastic_world())
+    for pod in world.workers.values():
+        pod.metrics = replace(pod.metrics, phase=PHASE_EVALUATING if pod.metrics.generation else PHASE_WAITING)
+    world.tick(1)
+    writes = 0
+    for _ in range(30):
+        before = world.memory
+        world.tick(1)
+        assert world.memory.following.changed_at == world.now
+        writes += not world.memory.same_but_measurements(before)
+    assert writes <= 6
+
+
+def test_newcomer_that_does_not_follow_is_left_out_and_counts_for_its_place() -> None:
+    world = elastic_world()
+    ends(world, B)
+    world.tick()
+    world.train(2)
+    assert names(world.tick().plan) == [A, C, D]
+    # The others train on under the plan before, and the newcomer never meets them.
+    world.workers[D].ready_at = world.now + 1e6
+    published = world.now
+    for _ in range(60):
+        world.train(2)
+        decision = world.tick(2)
+        if decision.plan is not None:
+            break
+    assert names(decision.plan) == [A, C]
+    assert world.now - published >= DELIVERY_SECONDS, "its volume may show the plan so late"
+    assert f"{D} did not follow" in decision.events[0].message
+    assert [place.failures for place in world.memory.pending] == [2]
+    settled(world)
+    assert len(names(world.plan)) == 3
+    assert D not in world.workers
+    assert [row.failures for row in world.memory.workers] == [0, 0, 2]
+
+
+def test_long_evaluation_does_not_count_against_a_newcomer() -> None:
+    world = elastic_world()
+    ends(world, B)
+    world.tick()
+    world.train(2)
+    world.tick()
+    for pod in world.workers.values():
+        if pod.metrics.generation:
+            pod.metrics = replace(pod.metrics, phase=PHASE_EVALUATING)
+    assert [world.tick(10).plan for _ in range(20)] == [None] * 20
+    settled(world)
+    assert names(world.plan) == [A, C, D]
+    assert [row.failures for row in world.memory.workers] == [0, 0, 1]
+
+
+# --- newcomers that take over the state of the others, which have gone over already ------------------------------
 
 
 def enters(world: World, name: str) -> None:
@@ -21,7 +174,7 @@ def enters(world: World, name: str) -> None:
     pod.metrics = replace(pod.metrics, generation=0, plan_version=0, phase=PHASE_STARTING)
 
 
-def entering(world: World, replicas: int) -> str:
+def entering(world: World, replicas: int = 4) -> str:
     """The next newcomer, once the others are seen to have gone over to the plan that names it."""
     resize(world, replicas)
     for _ in range(40):
@@ -37,17 +190,22 @@ def entering(world: World, replicas: int) -> str:
     return newcomer
 
 
-def ended(world: World, name: str, how: str) -> Decision:
-    pod = world.workers[name]
-    if how == "script":
-        pod.end_by_script(0, message="RuntimeError: cannot take over the state")
-    elif how == "fatal":
-        pod.end_for_good("another model")
-    elif how == "asked":
-        pod.end_asked()
-    else:
-        pod.end(1, message="connection refused")
-    return world.tick()
+@pytest.mark.parametrize(("deadline", "left_out"), [(600.0, False), (100.0, True)])
+def test_large_state_takes_as_long_as_a_start_may_take(deadline: float, left_out: bool) -> None:
+    world = elastic_world(startup_deadline_seconds=deadline)
+    newcomer, plans = entering(world), []
+    for _ in range(50):
+        if newcomer in world.workers:
+            enters(world, newcomer)
+        world.train(1)
+        if newcomer in world.workers:
+            enters(world, newcomer)
+        plans.append(world.tick(10).plan)
+        assert world.decisions[-1].phase == "Running"
+    assert ([A, B, C] in [names(plan) for plan in plans if plan is not None]) is left_out
+    settled(world, 3)
+    assert names(world.plan)[:3] == [A, B, C]
+    assert (names(world.plan)[3:] == [newcomer]) is not left_out
 
 
 @pytest.mark.parametrize("how", ["exit", "script", "fatal"])
@@ -55,7 +213,8 @@ def test_newcomers_of_which_every_one_ends_while_it_enters_are_given_up_and_the_
     world = elastic_world(backoff_limit=2)
     said = []
     for _ in range(3):
-        decision = ended(world, entering(world, 4), how)
+        ends(world, entering(world), how)
+        decision = world.tick()
         assert (decision.phase, names(decision.plan)) == ("Running", [A, B, C])
         said += reasons(decision)
     assert said.count("WorkerGivenUp") == 1
@@ -66,95 +225,150 @@ def test_newcomers_of_which_every_one_ends_while_it_enters_are_given_up_and_the_
 
 def test_newcomer_that_raises_while_it_enters_fails_no_job_in_which_a_member_raised() -> None:
     world = elastic_world()
-    world.workers[C].end_by_script(world.cluster.training.step)
+    ends(world, C, "script")
     world.tick()
     settled(world, 8)
-    newcomer = entering(world, 4)
-    decision = ended(world, newcomer, "script")
+    ends(world, entering(world), "script")
+    decision = world.tick()
     assert (decision.phase, len(names(decision.plan))) == ("Running", 3)
-
-
-def test_member_that_raises_at_an_early_step_fails_no_job_that_has_come_further_since() -> None:
-    world = elastic_world()
-    step = world.cluster.training.step
-    world.workers[C].end_by_script(step)
-    assert world.tick().phase == "Running"
-    world.train(5)
-    settled(world, 8)
-    world.workers[B].end_by_script(step)
-    assert world.tick().phase == "Running"
-
-
-def test_members_that_raise_at_the_same_step_fail_the_job() -> None:
-    world = elastic_world()
-    step = world.cluster.training.step
-    world.workers[C].end_by_script(step)
-    assert world.tick().phase == "Running"
-    world.workers[B].end_by_script(step)
-    assert world.tick().phase == "Failed"
 
 
 def test_newcomer_that_nobody_shows_who_asked_to_stop_is_given_up_and_fails_no_job() -> None:
     world = elastic_world(backoff_limit=0)
-    newcomer = entering(world, 4)
-    assert ended(world, newcomer, "asked").phase == "Running"
+    ends(world, entering(world), "asked")
     for _ in range(20):
-        world.train(1)
         assert world.tick(20).phase == "Running"
+        world.train(1)
 
 
-def test_newcomer_that_enters_by_a_plan_that_was_replaced_meanwhile_is_still_none_of_the_members() -> None:
-    world = elastic_world(backoff_limit=0)
-    newcomer = entering(world, 4)
-    world.job = replace(world.job, backoff_limit=3)
-    world.workers[B].end(137)
-    assert names(world.tick().plan) == [A, C, newcomer]
-    world.train(1)
-    enters(world, newcomer)
+@pytest.mark.parametrize("meanwhile", ["nothing", "another plan", "memory lost"])
+def test_newcomer_that_enters_is_none_of_the_members_whatever_happens_meanwhile(meanwhile: str) -> None:
+    world = elastic_world(backoff_limit=3)
+    newcomer = entering(world)
+    if meanwhile == "another plan":
+        ends(world, B)
+        assert names(world.tick().plan) == [A, C, newcomer]
+        world.train(1)
+        enters(world, newcomer)
+    elif meanwhile == "memory lost":
+        world.memory = Memory.initial()
     world.tick()
     world.job = replace(world.job, backoff_limit=0)
-    decision = ended(world, newcomer, "exit")
-    assert (decision.phase, names(decision.plan)[:2]) == ("Running", [A, C])
+    ends(world, newcomer, "exit")
+    decision = world.tick()
+    assert (decision.phase, set(names(decision.plan)) - {B, E}) == ("Running", {A, C})
 
 
-def test_newcomer_that_enters_is_known_as_one_though_the_memory_is_lost() -> None:
-    world = elastic_world(backoff_limit=0)
-    newcomer = entering(world, 4)
+def test_newcomer_is_known_as_one_before_the_switch_though_the_memory_is_lost() -> None:
+    world = named(elastic_world(backoff_limit=0))
     world.memory = Memory.initial()
     world.tick()
-    decision = ended(world, newcomer, "exit")
+    ends(world, D, "exit")
+    decision = world.tick()
     assert (decision.phase, names(decision.plan)) == ("Running", [A, B, C])
 
 
 def test_worker_that_has_told_that_it_trains_is_a_member_whatever_is_read_of_it_later() -> None:
     world = elastic_world(backoff_limit=0)
-    newcomer = entering(world, 4)
+    newcomer = entering(world)
     world.train(1)
-    pod = world.workers[newcomer]
-    pod.metrics = replace(world.workers[A].metrics, in_collective=False)
+    world.workers[newcomer].metrics = replace(world.workers[A].metrics, in_collective=False)
     world.tick()
     assert Memory.from_json(world.memory.to_json()).following.entering == ""
-    assert ended(world, newcomer, "exit").phase == "Failed"
+    ends(world, newcomer, "exit")
+    assert world.tick().phase == "Failed"
 
 
-def test_newcomer_that_runs_out_of_memory_while_it_enters_has_computed_no_batch() -> None:
+@pytest.mark.parametrize("has_gone_over", [False, True])
+def test_batch_that_a_newcomer_has_never_computed_is_not_what_it_ran_out_of_memory_with(has_gone_over: bool) -> None:
     world = elastic_world()
-    newcomer = entering(world, 4)
-    world.workers[newcomer].end_out_of_memory("while it took the state over")
+    ends(world, entering(world) if has_gone_over else names(named(world).plan)[-1], "out of memory")
     world.tick()
     [place] = world.memory.pending
     assert (place.failures, place.known.memory_use.failed_batch) == (1, 0)
 
 
-@pytest.mark.parametrize("how", ["left", "exit", "killed"])
-def test_job_that_ends_while_a_newcomer_enters_has_succeeded(how: str) -> None:
+# --- workers that leave ------------------------------------------------------------------------------------------
+
+
+def test_worker_that_the_plan_names_no_more_is_leaving_until_it_is_gone() -> None:
     world = elastic_world()
-    newcomer = entering(world, 4)
-    for name in (A, B, C):
-        world.workers[name].end(0, finished=True)
-    if how == "left":
-        world.workers[newcomer].end_in_order(36)
-    else:
-        world.workers[newcomer].end(1 if how == "exit" else 137)
-    assert world.tick().phase == "Succeeded"
+
+    def state() -> str:
+        return dict(world.tick().worker_states)[C].value
+
+    resize(world, 2)
+    assert [state(), state()] == ["leaving", "leaving"], "from the look that lets it go"
+    world.workers[C].answers = False
+    assert state() == "leaving", "whatever can be read of it"
+    world.train(1)
+    assert state() == "gone"
+
+
+def test_worker_that_leaves_and_cannot_be_read_takes_no_newcomers_place() -> None:
+    world = elastic_world()
+    late(world)
+    resize(world, 2)
+    world.tick()
+    world.workers[C].answers = False
+    resize(world, 3)
+    decisions = [world.tick(11), world.tick(11)]
+    assert created(decisions) == [D]
+    assert not any(C in decision.delete for decision in decisions)
+
+
+def swap_world(**changes: Any) -> World:
+    """192 samples, which a worker with 128 and one with 64 hold, and neither alone."""
+    a, b = Group("a", 1, batch_min=128, multiple_of=128), Group("b", 1, batch_min=64, multiple_of=64)
+    c = Group("c", 0, batch_min=64, multiple_of=64)
+    world = World(replace(Job("job", (a, b, c), global_batch=192), **changes), protocol=MEMBERS_MAY_END).start()
+    world.run(2)
+    world.job = replace(world.job, groups=(a, replace(b, replicas=0), replace(c, replicas=1)))
+    return world
+
+
+def wait_for_successor(world: World, looks: int) -> list[Decision]:
+    decisions: list[Decision] = []
+    for _ in range(looks):
+        for name in newcomers(world):
+            world.workers[name].metrics = replace(world.workers[name].metrics, phase=PHASE_PREPARING)
+        world.train(1)
+        decisions.append(world.tick(5))
+        if decisions[-1].phase != "Running":
+            break
+    return decisions
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_worker_that_the_others_cannot_do_without_stays_until_its_successor_is_ready(removed: bool) -> None:
+    world = swap_world()
+    if removed:
+        world.job = replace(world.job, groups=(world.job.groups[0], world.job.groups[2]))
+    step = world.cluster.training.step
+    for decision in wait_for_successor(world, 20):
+        assert (decision.phase, decision.plan, decision.delete) == ("Running", None, ())
+        assert "192" in decision.reason
+    for name in newcomers(world):
+        world.workers[name].metrics = replace(world.workers[name].metrics, phase=PHASE_WAITING)
+    settled(world, 4)
+    assert list(world.workers) == names(world.plan) == ["job-a-0", "job-c-0"]
+    assert (world.memory.budget.restarts, world.cluster.training.step) == (0, step + 28)
+
+
+def test_successor_that_never_comes_starts_all_again_for_the_true_reason() -> None:
+    world = swap_world(startup_deadline_seconds=60.0)
+    *_, last = wait_for_successor(world, 30)
+    assert (last.phase, last.events[0].reason) == ("Restarting", "WorkersResized")
+    assert "group b wants 0 workers" in last.reason
+    assert "192" in last.reason
     assert world.memory.budget.restarts == 0
+
+
+def test_all_members_that_are_not_wanted_stay_until_others_have_their_state() -> None:
+    world = World(Job("job", (Group("a", 2), Group("b", 0)), global_batch=192), protocol=MEMBERS_MAY_END).start()
+    world.run(2)
+    step = world.cluster.training.step
+    world.job = replace(world.job, groups=(Group("a", 0), Group("b", 2)))
+    settled(world, 8)
+    assert names(world.plan) == ["job-b-0", "job-b-1"]
+    assert (world.cluster.training.step, world.memory.budget.restarts) == (step + 16, 0)

@@ -17,8 +17,7 @@ from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, promised, tried
-from heterotrain_operator.core.memory.batching import Batching
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Batching, Promises
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.prediction.batch_cost import BatchCost

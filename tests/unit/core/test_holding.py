@@ -6,137 +6,116 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING
+from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
 from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
 from heterotrain_operator.core.memory.replacements import Removal
-from heterotrain_operator.core.model import Condition, Decision, Group, Job, Stragglers
-from unit.core.members import A, B, C, names, reasons
+from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
+from unit.core.jobs import A, B, C, D, condition, elastic_world, ends, names, reasons
 from unit.core.traces import World
 
 
-def world(least: int | None, replicas: int = 3, **changes: object) -> World:
-    """One group of workers that trains."""
-    job = Job("job", (Group("a", replicas, min_replicas=least),), global_batch=192)
-    made = World(replace(job, **changes), protocol=3)  # type: ignore[arg-type]  # the tests' care
-    made.start().run(3)
-    return made
+def holds(world: World) -> bool:
+    assert world.plan is not None
+    return world.plan.holds
 
 
-def degraded(decision: Decision) -> Condition:
-    [found] = [each for each in decision.conditions if each.type == "Degraded"]
-    return found
+def least(world: World, replicas: int, least: int) -> None:
+    """Other numbers of workers are wanted."""
+    world.job = replace(world.job, groups=(Group("a", replicas, min_replicas=least),))
 
 
 def holding(made: World) -> World:
     """Two of three workers have ended, and the one that is left has gone over to the plan that says so."""
     for name in (B, C):
-        made.workers[name].end(137)
+        ends(made, name)
     assert "GenerationChanged" in reasons(made.tick())
     made.train(3)
     return made
 
 
-def wait(made: World, looks: int, seconds: float = 5.0, *, ready: bool = True) -> list[Decision]:
+def wait(made: World, looks: int, seconds: float = 5.0, *, ready: bool = True, only: str = "") -> list[Decision]:
     """Decisions of so many looks, between which members take steps if they may; new workers get `ready` or do not."""
     decisions = []
     for _ in range(looks):
         for name, pod in made.workers.items():
-            if name not in (A, B, C) and not has_trained(pod.seen()):
-                pod.ready_at, pod.metrics = (None, READY) if ready else (made.now + 1e6, FIRST_WORDS)
+            if not has_trained(pod.seen()):
+                comes = ready and only in ("", name)
+                pod.ready_at, pod.metrics = (None, READY) if comes else (made.now + 1e6, FIRST_WORDS)
         decisions.append(made.tick(seconds))
         made.train(1)
     return decisions
 
 
 def test_fewer_members_than_the_least_take_no_step_and_more_go_on() -> None:
-    made = world(least=2)
-    holding(made)
-    assert made.plan is not None
-    assert made.plan.holds
+    made = holding(elastic_world(least=2))
+    assert holds(made)
     step = made.cluster.training.step
+    made.workers[A].scale *= 4
     made.train(20)
-    assert made.cluster.training.step == step
-    assert made.workers[A].metrics.phase == PHASE_HOLDING
+    assert {each.plan for each in wait(made, 5, ready=False)} == {None}, "batches do not change meanwhile"
+    assert (made.cluster.training.step, made.workers[A].metrics.phase) == (step, PHASE_HOLDING)
     wait(made, 8)
-    assert not made.plan.holds
+    assert not holds(made)
     made.train(20)
     assert made.cluster.training.step > step
-    assert len(made.plan.members) == 3
-    assert made.memory.budget.restarts == 0
+    assert (len(names(made.plan)), made.memory.budget.restarts) == (3, 0)
 
 
-def test_as_many_members_as_the_least_train_on() -> None:
-    made = world(least=2)
-    made.workers[B].end(137)
+@pytest.mark.parametrize("minimum", [2, None])
+def test_as_many_members_as_the_least_train_on(minimum: int | None) -> None:
+    made = elastic_world(least=minimum)
+    ends(made, B)
     decision = made.tick()
-    assert decision.plan is not None
-    assert not decision.plan.holds
-    assert degraded(decision).reason != BELOW_MIN_REPLICAS
+    assert condition(decision).reason != BELOW_MIN_REPLICAS
+    assert not holds(made)
+    if minimum is None:
+        ends(made, C)
+        made.tick()
+        assert not holds(made), "whoever is left trains on"
 
 
-def test_without_a_least_whoever_is_left_trains_on() -> None:
-    made = holding(world(least=None))
-    assert made.plan is not None
-    assert not made.plan.holds
-
-
-def test_that_a_job_holds_and_why_is_reported_once_and_shown_all_the_time() -> None:
-    made = world(least=3)
-    made.workers[B].end(137)
-    decisions = [made.tick(), *wait(made, 2, ready=False)]
-    assert [reasons(each).count(BELOW_MIN_REPLICAS) for each in decisions] == [1, 0, 0]
+def test_that_a_job_holds_and_why_is_reported_once_and_shown_all_the_time_and_is_no_hanging() -> None:
+    made = elastic_world(least=3, startup_deadline_seconds=1e5, progress_timeout_seconds=60.0)
+    ends(made, B)
+    decisions = [made.tick(), *wait(made, 60, 30.0, ready=False)]
+    assert reasons(decisions, BELOW_MIN_REPLICAS) == [BELOW_MIN_REPLICAS]
     for each in decisions:
-        assert each.phase == "Running"
-        assert degraded(each).status
-        assert degraded(each).reason == BELOW_MIN_REPLICAS
-        assert "group a has 2 of at least 3 workers" in degraded(each).message
-    decisions = wait(made, 10)
-    assert not degraded(decisions[-1]).status
+        degraded = condition(each)
+        assert (each.phase, degraded.status, degraded.reason) == ("Running", True, BELOW_MIN_REPLICAS)
+        assert "group a has 2 of at least 3 workers" in degraded.message
+    assert made.memory.budget.restarts == 0
+    assert not condition(wait(made, 10)[-1]).status
 
 
-def holding_with_a_joiner(made: World) -> list[Decision]:
+def joined_while_they_hold(made: World) -> list[Decision]:
     """Of four workers that are wanted two hold, then one joins them, and the fourth does not come."""
-    made.workers[B].end(137)
+    ends(made, B)
     decisions = [made.tick()]
-    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=4),))
-    for _ in range(10):
-        for name, pod in made.workers.items():
-            if name not in (A, C) and not has_trained(pod.seen()):
-                comes = name == "job-a-3"
-                pod.ready_at, pod.metrics = (None, READY) if comes else (made.now + 1e6, FIRST_WORDS)
-        decisions.append(made.tick(5.0))
-        made.train(1)
-    assert names(made.plan) == [A, C, "job-a-3"]
-    assert made.plan is not None
-    assert made.plan.holds
+    least(made, 4, 4)
+    decisions += wait(made, 10, only=D)
+    assert (names(made.plan), holds(made)) == ([A, C, D], True)
     return decisions
 
 
-def test_another_plan_that_holds_too_is_no_other_hold() -> None:
-    made = world(least=3)
-    decisions = holding_with_a_joiner(made)
-    assert sum(each.plan is not None and each.plan.holds for each in decisions) == 2
-    assert sum(reasons(each).count(BELOW_MIN_REPLICAS) for each in decisions) == 1
-
-
-def test_speed_of_a_joiner_is_only_predicted_until_it_has_taken_steps_also_where_the_least_is_lowered() -> None:
-    made = World(Job("job", (Group("a", 3, min_replicas=3),), global_batch=192), protocol=3)
-    made.nodes = {A: "node-1", B: "node-2", C: "node-3", "job-a-3": "node-4"}
+def test_another_plan_that_holds_too_is_no_other_hold_and_its_joiner_is_not_measured() -> None:
+    made = World(Job("job", (Group("a", 3, min_replicas=3),), global_batch=192), protocol=MEMBERS_MAY_END)
+    made.nodes = {A: "node-1", B: "node-2", C: "node-3", D: "node-4"}
     made.start().run(3)
-    holding_with_a_joiner(made)
+    decisions = joined_while_they_hold(made)
+    assert sum(each.plan is not None and each.plan.holds for each in decisions) == 2
+    assert reasons(decisions, BELOW_MIN_REPLICAS) == [BELOW_MIN_REPLICAS]
     assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
-    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=3),))
-    decision = made.tick()
-    assert decision.plan is not None
-    assert not decision.plan.holds
+    least(made, 4, 3)
+    made.tick()
+    assert not holds(made)
     assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
 
 
 def test_silent_member_without_which_the_others_hold_on_is_replaced() -> None:
-    made = world(least=4, replicas=4)
-    made.workers["job-a-3"].end(137)
+    made = elastic_world(4, least=4)
+    ends(made, D)
     made.tick()
     made.train(3)
     decisions = []
@@ -145,56 +124,42 @@ def test_silent_member_without_which_the_others_hold_on_is_replaced() -> None:
         for name in (A, C):
             made.workers[name].metrics = replace(made.workers[name].metrics, phase=PHASE_HOLDING, members=2)
         decisions += wait(made, 1, 2.0, ready=False)
-    assert names(made.plan) == [A, C]
-    assert made.plan is not None
-    assert made.plan.holds
-    assert sum(reasons(each).count(BELOW_MIN_REPLICAS) for each in decisions) == 0
+    assert (names(made.plan), holds(made)) == ([A, C], True)
+    assert reasons(decisions, BELOW_MIN_REPLICAS) == []
 
 
-def test_workers_that_hold_for_long_do_not_count_as_hanging() -> None:
-    made = world(least=3, startup_deadline_seconds=1e5, progress_timeout_seconds=60.0)
-    made.workers[B].end(137)
-    decisions = wait(made, 60, 30.0, ready=False)
-    assert {each.phase for each in decisions} == {"Running"}
-    assert [degraded(each).reason for each in decisions] == [BELOW_MIN_REPLICAS] * 60
-    assert made.memory.budget.restarts == 0
-    wait(made, 8)
-    assert not degraded(made.tick()).status
+def test_silent_member_that_holds_is_named_and_counts_as_hanging_after_a_while() -> None:
+    made = holding(elastic_world(least=2, startup_deadline_seconds=600.0, progress_timeout_seconds=60.0))
+    wait(made, 5, 30.0, ready=False)
+    made.workers[A].answers = False
+    decisions = wait(made, 2, 10.0, ready=False)
+    assert f"metrics cannot be read of {A}" in condition(decisions[-1]).message
+    decisions += wait(made, 8, 10.0, ready=False)
+    assert "Restarting" in {each.phase for each in decisions}
+    assert "WorkerHung" in reasons(decisions)
 
 
 def test_least_that_is_raised_makes_members_hold_and_one_that_is_lowered_lets_them_go_on() -> None:
-    made = world(least=None)
-    made.job = replace(made.job, groups=(Group("a", 5, min_replicas=5),))
-    decision = made.tick()
-    assert decision.plan is not None
-    assert decision.plan.holds
-    assert decision.plan.generation == 1
-    assert decision.plan.apply_at == "step"
+    made = elastic_world()
+    least(made, 5, 5)
+    plan = made.tick().plan
+    assert plan is not None
+    assert (plan.holds, plan.generation, plan.apply_at) == (True, 1, "step")
     made.train(30)  # it takes some steps until all have gone over
     step = made.cluster.training.step
     made.train(5)
     assert made.cluster.training.step == step
-    made.job = replace(made.job, groups=(Group("a", 3, min_replicas=3),))
+    least(made, 3, 3)
     made.tick()
-    assert made.plan is not None
-    assert not made.plan.holds
+    assert not holds(made)
     made.tick()
     made.train(5)
     assert made.cluster.training.step > step
 
 
-def test_batches_are_not_changed_while_nobody_takes_a_step() -> None:
-    made = holding(world(least=2))
-    assert made.plan is not None
-    before = made.plan.batch_sizes
-    made.workers[A].scale *= 4
-    assert {each.plan for each in wait(made, 20, ready=False)} == {None}
-    assert made.plan.batch_sizes == before
-
-
 def test_job_to_which_nobody_comes_any_more_fails() -> None:
-    made = world(least=3, backoff_limit=1)
-    made.workers[B].end(137)
+    made = elastic_world(least=3, backoff_limit=1)
+    ends(made, B)
     decisions = [made.tick()]
     for _ in range(40):
         for name, pod in made.workers.items():
@@ -209,10 +174,22 @@ def test_job_to_which_nobody_comes_any_more_fails() -> None:
 
 
 def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None:
-    made = holding(world(least=2, startup_deadline_seconds=1e6))
+    groups = (Group("a", 2, min_replicas=2), Group("b", 2))
+    made = World(Job("job", groups, global_batch=192), protocol=MEMBERS_MAY_END).start()
+    made.run(2)
+    ends(made, "job-a-1")
+    made.tick()
+    del made.workers["job-a-2"]
+    made.train(1)
+    before = made.plan
+    assert before is not None
+    # As many workers as are wanted, but not in each group.
+    made.job = replace(made.job, groups=(groups[0], Group("b", 1)))
     for _ in range(3):
         made.plan = None
-        made.tick()
+        restored = made.tick(30).plan
+        assert restored is not None
+        assert (restored.members, restored.holds) == (before.members, True)
         made.train(2)
     assert made.memory.budget.restarts == 0
 
@@ -220,63 +197,43 @@ def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_group_has_a_least_of_its_own(count: int) -> None:
     groups = (Group("a", 2, min_replicas=2), Group("b", 2, min_replicas=count), Group("c", 2))
-    made = World(Job("job", groups, global_batch=192), protocol=3)
+    made = World(Job("job", groups, global_batch=192), protocol=MEMBERS_MAY_END)
     made.start().run(3)
     for name in ("job-b-0", "job-c-0", "job-c-1"):
-        made.workers[name].end(137)
+        ends(made, name)
     decision = made.tick()
-    assert decision.plan is not None
-    assert decision.plan.holds == (count == 2)
-    assert ("group b has 1 of at least 2 workers" in degraded(decision).message) == (count == 2)
+    assert holds(made) == (count == 2)
+    assert ("group b has 1 of at least 2 workers" in condition(decision).message) == (count == 2)
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
 def test_nobody_holds_once_a_member_has_finished(ends_first: bool) -> None:
-    made = world(least=3)
+    made = elastic_world(least=3)
     if ends_first:
-        made.workers[C].end(137)
-    made.workers[A].end(0, finished=True)
+        ends(made, C)
+    ends(made, A, "finish")
     decisions = [made.tick()]
     if not ends_first:
-        made.workers[C].end(137)
-    for _ in range(6):
-        decisions += wait(made, 1, 10)
+        ends(made, C)
+    decisions += wait(made, 6, 10)
     assert not any(each.plan is not None and each.plan.holds for each in decisions)
-    made.workers[B].end(0, finished=True)
+    ends(made, B, "finish")
     assert made.tick().phase == "Succeeded"
 
 
 def test_place_of_a_removed_straggler_comes_back_where_the_group_is_to_have_more_workers() -> None:
-    made = world(least=2, replicas=4, stragglers=Stragglers(action="Remove"))
+    made = elastic_world(4, least=2, stragglers=Stragglers(action="Remove"))
     made.memory = replace(made.memory, remedies=replace(made.memory.remedies, removed=(Removal("a", 4, 1),)))
-    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=2),))
-    made.workers["job-a-3"].end(0)
+    made.workers[D].end(0)
     wait(made, 6)
     assert names(made.plan) == [A, B, C]
-    made.job = replace(made.job, groups=(Group("a", 4, min_replicas=4),))
-    decisions = wait(made, 10)
-    assert {each.phase for each in decisions} == {"Running"}
-    assert made.memory.remedies.removed == ()
-    assert made.plan is not None
-    assert len(made.plan.members) == 4
-    assert not made.plan.holds
-
-
-def test_silent_member_that_holds_is_named_and_counts_as_hanging_after_a_while() -> None:
-    made = holding(world(least=2, startup_deadline_seconds=600.0, progress_timeout_seconds=60.0))
-    wait(made, 5, 30.0, ready=False)
-    made.workers[A].answers = False
-    decisions = wait(made, 2, 10.0, ready=False)
-    assert "metrics cannot be read of job-a-0" in degraded(decisions[-1]).message
-    decisions += wait(made, 8, 10.0, ready=False)
-    assert "Restarting" in {each.phase for each in decisions}
-    assert "WorkerHung" in [reason for each in decisions for reason in reasons(each)]
+    least(made, 4, 4)
+    assert {each.phase for each in wait(made, 10)} == {"Running"}
+    assert (made.memory.remedies.removed, len(names(made.plan)), holds(made)) == ((), 4, False)
 
 
 def test_members_that_need_one_another_do_not_hold() -> None:
-    job = Job("job", (Group("a", 3, min_replicas=3),), global_batch=192)
-    made = World(job, protocol=MEMBERS_CHANGE)
+    made = World(Job("job", (Group("a", 3, min_replicas=3),), global_batch=192))
     made.start().run(3)
-    made.workers[B].end(137)
-    assert made.tick().phase == "Restarting"
-    assert names(made.plan) == [A, B, C]
+    ends(made, B)
+    assert (made.tick().phase, names(made.plan)) == ("Restarting", [A, B, C])

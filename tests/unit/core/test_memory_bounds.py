@@ -19,7 +19,7 @@ from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.split.passes import at_once
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from unit.core.restarts import restart_fully
+from unit.core.jobs import restart_fully
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
 NOISE = 0.01

@@ -1,89 +1,88 @@
-"""What is reported of workers that join and leave while others train: each once, why, and at which step."""
+"""What is said of workers that come and go: to users, each once and why; and to the others, who was seen to end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
-from heterotrain_operator.core.facts import NAMED
-from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages, from_rows, rows_of
-from heterotrain_operator.core.memory.transitions import Transitions
-from heterotrain_operator.core.model import Decision
+from heterotrain.contract import MAX_EVICTED, Plan, parse_plan
+from heterotrain_operator.core.batching.adjust import aligned
+from heterotrain_operator.core.facts import NAMED, Facts, survey
+from heterotrain_operator.core.lifecycle.following import noticed
+from heterotrain_operator.core.lifecycle.membership import evicted
+from heterotrain_operator.core.memory.members import MOST_PASSAGES, PASSAGES, Passage, Passages, Transitions
+from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
-from unit.core.members import A, B, C, D, elastic_world, nobody_reaches, planned_world, resize, settled
-from unit.core.replacing import NEWCOMER, SLOW, fails, slowed, swapping
-from unit.core.replacing import world as straggler_world
+from unit.core.jobs import (
+    NEWCOMER,
+    SLOW,
+    A,
+    B,
+    C,
+    D,
+    changed,
+    decided,
+    elastic_world,
+    ends,
+    names,
+    nobody_reaches,
+    one,
+    resize,
+    settled,
+    slowed,
+    straggler_world,
+    swapping,
+    told,
+)
 from unit.core.traces import World
 
-
-def told(decisions: Sequence[Decision], *reasons: str) -> list[str]:
-    """The messages of events of these reasons, by default of who joined and left."""
-    wanted = reasons or ("WorkerJoined", "WorkerLeft")
-    return [event.message for each in decisions for event in each.events if event.reason in wanted]
-
-
-def world_of(protocol: int) -> World:
-    return elastic_world() if protocol == MEMBERS_MAY_END else planned_world()
+# --- events, and what the status shows --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
-def test_worker_that_joins_and_one_that_leaves_are_each_told_of_once(protocol: int, forgetful: bool) -> None:
-    world = world_of(protocol)
+def test_worker_that_joins_and_one_that_leaves_are_each_told_of_once(forgetful: bool) -> None:
+    world = elastic_world()
     world.forgetful = forgetful
-    first = len(world.decisions)
     resize(world, 4)
     settled(world)
-    [joined] = told(world.decisions[first:])
-    assert joined.startswith(f"{D} trains since step ")
-    assert joined.endswith("more workers are wanted")
     [arrival] = world.memory.passages.arrivals
     assert (arrival.name, arrival.other) == (D, "")
     assert 0 < arrival.step <= world.cluster.training.step
-    first = len(world.decisions)
+    still = world.memory.transitions.idle_seconds
+    assert still > 0
     resize(world, 3)
     settled(world)
-    [left] = told(world.decisions[first:])
+    [joined], [left] = told(world.decisions, "WorkerJoined"), told(world.decisions, "WorkerLeft")
+    assert joined.startswith(f"{D} trains since step ")
+    assert joined.endswith("more workers are wanted")
     assert left.startswith(f"{D} left at step ")
     assert left.endswith("fewer workers are wanted")
     assert [each.name for each in world.memory.passages.departures] == [D]
+    assert world.memory.transitions.idle_seconds > still, "the standstill of all changes is counted"
 
 
-def test_worker_that_dies_says_how_and_who_has_come_in_its_place() -> None:
+@pytest.mark.parametrize(
+    ("how", "said"), [("kill", f"{B} was killed by SIGKILL"), ("vanish", "its pod is gone"), ("left", "left in order")]
+)
+def test_worker_that_ends_says_how_and_who_has_come_in_its_place(how: str, said: str) -> None:
     world = elastic_world()
-    first = len(world.decisions)
-    world.workers[B].end(137)
+    ends(world, B, how)
     settled(world)
-    left, joined = told(world.decisions[first:])
-    assert f"{B} was killed by SIGKILL" in left
-    assert f"in place of {B}: {B} was killed by SIGKILL" in joined
+    [left], [joined] = told(world.decisions, "WorkerLeft"), told(world.decisions, "WorkerJoined")
+    assert said in left
+    assert f"in place of {B}: {B} " in joined
     [departure], [arrival] = world.memory.passages.departures, world.memory.passages.arrivals
     assert (departure.name, departure.other, arrival.other) == (B, D, B)
     assert departure.step <= arrival.step
 
 
-def test_worker_that_vanishes_and_one_that_leaves_in_order_say_so() -> None:
-    world = elastic_world()
-    first = len(world.decisions)
-    del world.workers[B]
-    world.tick()
-    world.workers[C].end_in_order(world.cluster.training.step)
-    world.tick()
-    gone, left = told(world.decisions[first:], "WorkerLeft")
-    assert gone.endswith("its pod is gone")
-    assert left.endswith("left in order")
-
-
 def test_straggler_that_is_replaced_is_told_of_as_a_story() -> None:
-    made = straggler_world()
-    slowed(made)
+    made = slowed(straggler_world())
     decisions = made.run(20)
-    [creating] = told(decisions, "ReplacingStraggler")
-    [left] = told(decisions, "WorkerLeft")
-    [joined] = told(decisions, "WorkerJoined")
-    [replaced] = told(decisions, "WorkerReplaced")
+    stories = ("ReplacingStraggler", "WorkerLeft", "WorkerJoined", "WorkerReplaced")
+    [creating], [left], [joined], [replaced] = (told(decisions, reason) for reason in stories)
     assert f"creating {NEWCOMER} to replace {SLOW}" in creating
     assert f"{NEWCOMER} takes its place: it takes" in left
     assert f"in place of {SLOW}: it takes" in joined
@@ -93,48 +92,32 @@ def test_straggler_that_is_replaced_is_told_of_as_a_story() -> None:
     assert [(each.name, each.other) for each in made.memory.passages.arrivals] == [(NEWCOMER, SLOW)]
 
 
-def test_straggler_that_stays_after_all_has_not_left() -> None:
-    made = swapping()
-    fails(made, "kill")
-    made.tick()
-    assert made.memory.passages.departures == ()
-
-
-def test_newcomer_that_never_trained_has_neither_joined_nor_left() -> None:
+def test_who_never_trained_has_neither_joined_nor_left_nor_has_a_straggler_that_stays_after_all() -> None:
     world = elastic_world(backoff_limit=1)
     nobody_reaches(world, A, B, C)
-    first = len(world.decisions)
     resize(world, 4)
     for _ in range(60):
         world.train(1)
         world.tick(5)
-    assert told(world.decisions[first:]) == []
+    assert told(world.decisions, "WorkerJoined", "WorkerLeft") == []
     assert (world.memory.passages.arrivals, world.memory.passages.departures) == ((), ())
+    made = swapping()
+    ends(made, NEWCOMER)
+    made.tick()
+    assert made.memory.passages.departures == ()
 
 
 def test_of_many_that_leave_at_once_only_the_first_have_events_of_their_own() -> None:
     world = elastic_world(24)
     resize(world, 2)
-    events = told([world.tick()])
-    assert len(events) == NAMED + 1
+    assert len(told([world.tick()], "WorkerLeft")) == NAMED + 1
     assert len(world.memory.passages.departures) == MOST_PASSAGES
 
 
-def test_standstill_of_all_changes_is_counted() -> None:
-    world = elastic_world()
-    resize(world, 4)
-    settled(world)
-    once = world.memory.transitions.idle_seconds
-    assert once > 0
-    resize(world, 3)
-    settled(world)
-    assert world.memory.transitions.idle_seconds > once
-
-
 def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered() -> None:
-    each = Passage("job-a-3", 12, 5.0, "more workers are wanted")
-    assert from_rows(rows_of([each])) == (each,)
-    assert len(from_rows(rows_of([each] * 40))) == MOST_PASSAGES
+    each = Passage(D, 12, 5.0, "more workers are wanted")
+    assert PASSAGES.read(PASSAGES.write([each])) == (each,)
+    assert len(PASSAGES.read(PASSAGES.write([each] * 40))) == MOST_PASSAGES
     passages = Passages(arrivals=(each,), departures=(each, each))
     memory = Memory(passages=passages, transitions=Transitions(idle_seconds=1.25))
     assert Memory.from_json(memory.to_json()) == memory
@@ -143,4 +126,156 @@ def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered
 
 @pytest.mark.parametrize("rows", [None, 5, [5], [["a"]], [["a", -1, 0, "", ""]], [["a", 1, "soon", "", ""]]])
 def test_malformed_passages_are_none(rows: object) -> None:
-    assert from_rows(rows) == ()
+    assert PASSAGES.read(rows) == ()
+
+
+# --- whom a plan names as evicted: who was seen to end, if nobody else could train beside its members -----------
+
+
+def planned(world: World, seen: Seen) -> Plan:
+    """The plan that is decided upon when this is seen."""
+    plan = decided(world, seen, 1)[0].plan
+    assert plan is not None
+    return plan
+
+
+def without(seen: Seen, name: str, *departed: WorkerSeen) -> Seen:
+    """Nobody of this name is there, and these are known to have gone."""
+    return replace(seen, workers=tuple(each for each in seen.workers if each.name != name), departed=departed)
+
+
+@pytest.mark.parametrize("code", [0, 1, 137, 143])
+def test_worker_that_was_seen_to_end_is_evicted_by_the_plan_that_goes_on_without_it(code: int) -> None:
+    world = elastic_world()
+    assert [each.plan.evicted for each in world.decisions if each.plan is not None] == [()]
+    uid = world.workers[A].uid
+    world.workers[A].end(code)
+    plan = world.tick().plan
+    assert plan is not None
+    assert (names(plan), plan.evicted) == ([B, C], (uid,))
+    assert parse_plan(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"node_lost": True, "disrupted": True}, {"deleting_since": 0.0}, {"phase": "Failed"}],
+    ids=["node does not answer", "only being deleted", "failed without an exit code, as others than its node may say"],
+)
+def test_worker_that_may_still_run_is_not_evicted(changes: dict[str, Any]) -> None:
+    world = elastic_world()
+    plan = planned(world, changed(world.seen(), A, **changes))
+    assert (names(plan), plan.evicted) == ([B, C], ())
+
+
+@pytest.mark.parametrize(
+    ("last", "is_evicted"),
+    [
+        (None, False),
+        ({}, False),
+        ({"phase": "Failed", "exit_code": 137}, True),
+        ({"phase": "Failed", "exit_code": 137, "uid": "another"}, False),
+    ],
+    ids=["never seen", "it ran", "it had ended", "another one had"],
+)
+def test_worker_that_is_not_there_any_more_is_evicted_if_its_end_was_seen(
+    last: dict[str, Any] | None, is_evicted: bool
+) -> None:
+    """Else its pod may have been deleted by force."""
+    world = elastic_world()
+    gone = () if last is None else (replace(one(world, A), **last),)
+    plan = planned(world, without(world.seen(), A, *gone))
+    assert (names(plan), plan.evicted) == ([B, C], (world.workers[A].uid,) if is_evicted else ())
+
+
+def test_nobody_is_evicted_while_another_might_train_elsewhere() -> None:
+    world = elastic_world()
+    ends(world, A)
+    plan = planned(world, changed(world.seen(), B, node_lost=True))
+    assert (names(plan), plan.evicted) == ([C], ())
+
+
+@pytest.mark.parametrize("gone_over", [False, True])
+def test_word_is_repeated_until_somebody_has_gone_over_to_the_plan_that_gave_it(gone_over: bool) -> None:
+    world = elastic_world()
+    uids = {name: world.workers[name].uid for name in (A, B)}
+    ends(world, A)
+    world.tick()
+    if gone_over:
+        world.train(2)
+    else:
+        ends(world, B)
+    plan = world.tick(5).plan
+    assert plan is not None
+    assert names(plan)[0] == (B if gone_over else C)
+    assert plan.evicted == (() if gone_over else (uids[A], uids[B]))
+
+
+def test_worker_is_evicted_though_nobody_is_read_in_that_look_who_was_seen_to_follow_the_plan_before() -> None:
+    world = elastic_world(2)
+    uid = world.workers[A].uid
+    ends(world, A)
+    plan = planned(world, changed(world.seen(), metrics=None))
+    assert (names(plan), plan.evicted) == ([B], (uid,))
+
+
+def test_nobody_is_evicted_after_a_look_without_anybody_who_follows_a_plan_that_may_never_have_been_followed() -> None:
+    world = elastic_world()
+    ends(world, A)
+    first = world.tick().plan
+    assert first is not None
+    world.plan = replace(first, evicted=())
+    ends(world, B)
+    plan = planned(world, changed(world.seen(), C, metrics=None))
+    assert (names(plan)[0], plan.evicted) == (C, ())
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_memory_that_was_lost_proves_only_what_was_seen_since(generation: int) -> None:
+    world = elastic_world()
+    plan = planned(world, without(world.seen(), A))
+    world.plan = plan
+    world.workers.pop(A)
+    if generation > 0:
+        for name in (B, C):
+            world.workers[name].metrics = replace(world.workers[name].metrics, generation=generation)
+    seen = world.seen() if generation > 0 else changed(world.seen(), metrics=None)
+    memory = noticed(survey(world.job, seen), replace(Memory.initial(), protocol=3), world.now)
+    memory = aligned(memory, plan, world.now)
+    ends(world, B)
+    uid, facts = world.workers[B].uid, survey(world.job, changed(world.seen(), C, metrics=None))
+    assert evicted(facts, memory, {world.workers[C].uid}) == ((uid,) if generation == plan.generation else ())
+
+
+def test_plan_that_has_just_been_published_proves_nothing_whatever_its_members_said_that_they_speak() -> None:
+    world = World(Job("job", (Group("a", 2),), global_batch=192), protocol=1).start()
+    ends(world, A)
+    facts = survey(world.job, changed(world.seen(), B, metrics=None))
+    assert evicted(facts, replace(world.memory, protocol=3), {world.workers[B].uid}) == ()
+
+
+def test_nobody_is_evicted_after_a_change_without_the_word_that_nobody_has_gone_over_to() -> None:
+    """Who was a member before, and is not named by then, may train elsewhere."""
+    world = elastic_world()
+    world.plan = planned(world, without(world.seen(), A))
+    world.workers.pop(A)
+    ends(world, B)
+    assert evicted(survey(world.job, world.seen()), world.memory, {world.workers[C].uid}) == ()
+
+
+def test_more_than_a_plan_may_name_are_not_named() -> None:
+    world = elastic_world(2)
+    assert world.plan is not None
+    member = world.plan.members[0]
+    metrics = WorkerMetrics(plan_version=1, generation=1)
+    plan = Plan(1, 1, "step", tuple(replace(member, name=f"w{index}", uid=f"u{index}") for index in range(300)))
+
+    def facts(ended: int) -> Facts:
+        workers = (
+            WorkerSeen(m.name, m.uid, m.group, i, "Running", metrics=metrics) for i, m in enumerate(plan.members)
+        )
+        seen = Seen(tuple(workers), plan)
+        return survey(world.job, changed(seen, *(f"w{index}" for index in range(ended)), phase="Failed", exit_code=1))
+
+    for ended, named in ((MAX_EVICTED, MAX_EVICTED), (MAX_EVICTED + 1, 0)):
+        staying = {each.uid for each in plan.members[ended:]}
+        assert len(evicted(facts(ended), world.memory, staying)) == named

@@ -1,4 +1,4 @@
-"""A generation of workers begins with what the one before it has learned of their places."""
+"""Workers begin with what is known of their places, and of their warm-up: nobody begins anew, and nobody too boldly."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.lifecycle.prior import MOST_SLOWNESS, slowness
+from heterotrain_operator.core.model import Group, Job, WorkerMetrics
+from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from unit.core.jobs import B, names
 from unit.core.traces import World, hetero_world
 
 FAST, SLOW = "job-a-0", "job-a-1"
@@ -69,18 +73,44 @@ def test_worker_that_goes_leaves_the_others_batches_that_fit_their_speeds() -> N
     assert worst(world) < 1.1
 
 
-def test_workers_that_changed_places_begin_with_what_is_known_of_these() -> None:
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_workers_that_changed_places_begin_with_what_is_known_of_these_as_a_prediction(forgetful: bool) -> None:
     world = two_nodes()
+    world.forgetful = forgetful
     assert world.plan is not None
-    fast, slow = world.plan.batch_sizes
+    (fast, slow), ended = world.plan.batch_sizes, [worker.batch_cost.speed for worker in world.memory.workers]
     assert fast > 2 * slow
     world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
     assert restarted(world) == pytest.approx((slow, fast), abs=4)
     assert f"{FAST} as {SLOW} was" in world.decisions[-1].reason
+    known = world.memory.workers
+    assert [each.batch_cost.speed for each in known] == pytest.approx(ended[::-1], rel=0.05)
+    assert [each.batch_cost.predicted for each in known] == [1, 1]
     before = world.memory.batching.adjustments
     learned(world)
     assert world.memory.batching.adjustments <= before + 1
     assert worst(world) < 1.1
+
+
+def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None:
+    world = two_nodes()
+    first, second = world.memory.workers
+    small = MemoryUse(guessed_batch=40, failed_batch=80)
+    world.memory = replace(world.memory, workers=(first._replace(memory_use=small), second))
+    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
+    restarted(world)
+    assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
+
+
+def test_workers_at_their_old_places_begin_with_exactly_their_batches_and_their_measured_speeds() -> None:
+    world = two_nodes()
+    assert world.plan is not None
+    before, ended = world.plan.batch_sizes, [worker.batch_cost.speed for worker in world.memory.workers]
+    assert restarted(world) == before
+    assert "the batches of plan" in world.decisions[-1].reason
+    known = [worker.batch_cost for worker in world.memory.workers]
+    assert [cost.speed for cost in known] == pytest.approx(ended, rel=0.05)
+    assert [cost.predicted for cost in known] == [0, 0]
 
 
 def test_worker_on_an_unknown_node_begins_with_its_own_share() -> None:
@@ -91,14 +121,6 @@ def test_worker_on_an_unknown_node_begins_with_its_own_share() -> None:
     assert restarted(world) == pytest.approx(before, abs=2)
     learned(world)
     assert worst(world) < 1.1
-
-
-def test_workers_at_their_old_places_begin_with_exactly_their_batches() -> None:
-    world = two_nodes()
-    assert world.plan is not None
-    before = world.plan.batch_sizes
-    assert restarted(world) == before
-    assert "the batches of plan" in world.decisions[-1].reason
 
 
 def test_limit_of_a_new_worker_is_taken_into_account() -> None:
@@ -122,45 +144,6 @@ def test_job_that_does_not_follow_speeds_begins_as_ever(changes: dict[str, objec
     assert set(resized(world, Group("a", 3))) == {64}
 
 
-def test_what_is_known_of_places_survives_the_operator() -> None:
-    ends = []
-    for forgetful in (False, True):
-        world = two_nodes()
-        world.forgetful = forgetful
-        world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
-        ends.append(restarted(world))
-    assert ends[0] == ends[1]
-
-
-def test_re_created_worker_inherits_what_is_known_of_its_place_as_a_prediction_and_not_its_predecessors_speed() -> None:
-    world = two_nodes()
-    ended = [worker.batch_cost for worker in world.memory.workers]
-    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
-    restarted(world)
-    there = [worker.batch_cost for worker in world.memory.workers]
-    assert [cost.speed for cost in there] == pytest.approx([cost.speed for cost in reversed(ended)], rel=0.05)
-    assert [cost.predicted for cost in there] == [1, 1]
-
-
-def test_re_created_worker_at_its_predecessors_place_inherits_its_measured_speed() -> None:
-    world = two_nodes()
-    ended = [worker.batch_cost for worker in world.memory.workers]
-    restarted(world)
-    there = [worker.batch_cost for worker in world.memory.workers]
-    assert [cost.speed for cost in there] == pytest.approx([cost.speed for cost in ended], rel=0.05)
-    assert [cost.predicted for cost in there] == [0, 0]
-
-
-def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None:
-    world = two_nodes()
-    small = MemoryUse(guessed_batch=40, failed_batch=80)
-    first, second = world.memory.workers
-    world.memory = replace(world.memory, workers=(first._replace(memory_use=small), second))
-    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
-    restarted(world)
-    assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
-
-
 def test_caution_that_whole_steps_did_not_bear_out_is_not_believed_by_the_next_generation() -> None:
     """Of equally fast workers those whose times vary more get fewer samples, as far as that is believed."""
     steady, noisy, slow = Group("steady", 4), Group("noisy", 4), Group("slow", 1)
@@ -174,3 +157,51 @@ def test_caution_that_whole_steps_did_not_bear_out_is_not_believed_by_the_next_g
         fewer.append(1 - sum(batches[4:8]) / sum(batches[:4]))
     assert fewer[0] > 0.15
     assert fewer[1] < 0.5 * fewer[0]
+
+
+# --- who was clearly slower than its like while it warmed up begins with fewer samples, and never with more ------
+
+JOINER = "job-a-3"
+
+
+def joined(factors: tuple[float, ...], *, scale: float = 1.0) -> tuple[tuple[int, ...], World]:
+    """The batches of the plan by which a worker joins two others of its speed, once its warm-up has shown so many times
+    the seconds that they take, and the world."""
+    world = World(Job("job", (Group("a", 3),), global_batch=192), protocol=3)
+    world.start().run(4)
+    world.scales[JOINER] = scale
+    world.workers[B].end(137)
+    world.tick()
+    joiner = world.workers[JOINER]
+    shown = zip((32, 64), factors, strict=False)
+    seconds = [(batch, factor * (world.fixed + world.per_sample * batch)) for batch, factor in shown]
+    joiner.metrics = replace(joiner.metrics, warm_up=tuple(seconds))
+    for _ in range(6):
+        world.train(1)
+        plan = world.tick(5).plan
+        if plan is not None and JOINER in names(plan):
+            return plan.batch_sizes, world
+    raise AssertionError("it never joined")
+
+
+def test_a_worker_that_warmed_up_slowly_begins_with_less() -> None:
+    batches, world = joined((4.0, 4.0), scale=4.0)
+    assert sum(batches) == 192
+    assert batches[2] < batches[0] / 2.5
+    times = world.true_seconds()
+    assert max(times) < 1.25 * sum(times) / len(times)
+
+
+@pytest.mark.parametrize("factors", [(), (0.2, 0.2), (1.1, 1.2), (4.0, 0.9)])
+def test_a_worker_that_was_not_clearly_slower_begins_as_its_like(factors: tuple[float, ...]) -> None:
+    batches, _ = joined(factors)
+    assert max(batches) - min(batches) <= 8
+
+
+def test_an_absurd_warm_up_is_believed_in_part() -> None:
+    cost = BatchCost(1.0, 10.0, 640.0, 50000.0, 64.0, 4500.0)
+    metrics = WorkerMetrics(0, warm_up=((64, 1e9),))
+    predictor = predictor_of(Job("job", (Group("a", 1),), global_batch=64))
+    assert slowness(cost, metrics, predictor) == MOST_SLOWNESS
+    assert slowness(cost, replace(metrics, plan_version=3), predictor) == 1.0, "it is measured now"
+    assert slowness(BatchCost(), metrics, predictor) == 1.0, "nothing is expected of it"

@@ -9,15 +9,12 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
-from heterotrain_operator.core.model import Condition, Decision, Group, Job
+from heterotrain_operator.core.model import Decision, Group, Job
 from heterotrain_operator.core.split.allocation import Line, waterfill
+from unit.core.jobs import condition
 from unit.core.traces import World, hetero_job, hetero_world
 
 ADAPTIVE = ("Proportional", "Optimal")
-
-
-def degraded(decision: Decision) -> Condition:
-    return next(c for c in decision.conditions if c.type == "Degraded")
 
 
 def batches(world: World) -> tuple[int, ...]:
@@ -168,9 +165,9 @@ def test_counters_that_are_never_usable_degrade_the_job_and_are_left_out(policy:
     fast, middle, slow, unusable = batches(world)
     assert unusable == 48
     assert (fast, middle, slow) == pytest.approx((82, 41, 21), abs=2)
-    condition = degraded(world.decisions[-1])
-    assert (condition.status, condition.reason) == (True, "CountersUnusable")
-    assert "job-g3-0" in condition.message
+    degraded = condition(world.decisions[-1])
+    assert (degraded.status, degraded.reason) == (True, "CountersUnusable")
+    assert "job-g3-0" in degraded.message
     told = [event for decision in world.decisions for event in decision.events if event.reason == "CountersUnusable"]
     assert len(told) == 1
     assert told[0].kind == "Warning"
@@ -179,7 +176,7 @@ def test_counters_that_are_never_usable_degrade_the_job_and_are_left_out(policy:
     worker = world.workers["job-g3-0"]
     worker.metrics = replace(worker.metrics, steps=0.0, own_seconds=0.0, own_seconds_squared=0.0)
     world.run(8)
-    assert not degraded(world.decisions[-1]).status
+    assert not condition(world.decisions[-1]).status
     assert excess(world) < 1.05
 
 
@@ -191,8 +188,8 @@ def test_a_worker_that_is_never_read_is_reported_once_and_named_as_long_as_it_is
     assert len(told) == 1
     assert "job-g3-0" in told[0].message
     assert "keeps its 48 samples" in told[0].message
-    assert degraded(world.decisions[-1]).reason == "WorkersImpaired"
-    assert "job-g3-0" in degraded(world.decisions[-1]).message
+    assert condition(world.decisions[-1]).reason == "WorkersImpaired"
+    assert "job-g3-0" in condition(world.decisions[-1]).message
 
 
 def test_changed_limits_are_fed_forward_without_a_worker_that_is_not_read() -> None:
@@ -206,3 +203,65 @@ def test_changed_limits_are_fed_forward_without_a_worker_that_is_not_read() -> N
     assert decision.plan is not None
     assert "by the CPU limits that changed" in decision.reason
     assert batches(world)[3] == 48
+
+
+# --- a gross imbalance is acted on after a few steps, and a small one waits for the interval ---------------------
+
+
+def steps_until_a_move(world: World, limit: int = 10) -> int:
+    """One look after each step."""
+    for step in range(1, limit + 1):
+        world.train(1)
+        if world.tick().plan is not None:
+            return step
+    return limit + 1
+
+
+@pytest.mark.parametrize("scales", [(1, 2, 4), (1, 1, 4, 1, 2, 1, 3, 1)])
+def test_first_move_comes_after_three_steps_at_four_times_the_speed(scales: tuple[float, ...]) -> None:
+    steps = sorted(steps_until_a_move(hetero_world(scales=scales, noise=0.1, seed=seed)) for seed in range(10))
+    assert steps[-3] <= 3
+    assert steps[-1] <= 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_imbalance_waits_for_the_interval(seed: int) -> None:
+    assert steps_until_a_move(hetero_world(scales=(1, 1.15, 1.2), noise=0.05, seed=seed)) >= 10
+
+
+def test_noise_alone_moves_nothing_at_any_look() -> None:
+    moves = 0
+    for seed in range(30):
+        world = hetero_world(scales=(1,) * 8, noise=0.15, seed=seed)
+        for _ in range(60):
+            world.train(1)
+            moves += world.tick().plan is not None
+    assert moves <= 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gross_change_is_followed_within_a_few_steps(seed: int) -> None:
+    world = hetero_world(scales=(1, 2, 4), noise=0.05, seed=seed)
+    world.run(15)
+    world.workers["job-g0-0"].scale = 4.0
+    assert steps_until_a_move(world) <= 5
+
+
+def test_every_worker_needs_two_steps() -> None:
+    world = hetero_world(scales=(1, 40))
+    world.train(1)
+    assert world.tick().plan is None
+    world = hetero_world()
+    world.train(4)
+    late = world.workers["job-g1-0"]
+    late.metrics = replace(late.metrics, steps=1.0, own_seconds=0.1, own_seconds_squared=0.01)
+    assert world.tick().plan is None
+
+
+def test_profile_and_dry_run_keep_their_intervals() -> None:
+    world = hetero_world("Profile")
+    world.train(9)
+    assert world.tick().plan is None
+    world = hetero_world(dry_run=True)
+    world.train(4)
+    assert world.tick().reason.startswith("dry run, nothing changes"), "it says what it would do at once, too"

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
+from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.state import Memory
+from unit.core.jobs import A, B, C, D, ends, names, told
 from unit.core.traces import World
 
-SLOW = "job-a-2"
 REMOVE = Stragglers(action="Remove")
 
 
@@ -22,158 +22,96 @@ def world(
 ) -> World:
     """Four alike workers, each of which has at least so many of the 128 samples."""
     group = Group("a", 4, batch_min=least, min_replicas=min_replicas)
-    job = Job("job", (group,), 128, stragglers=settings)
-    made = World(job, noise=0.03, seed=2, protocol=protocol).start()
+    made = World(Job("job", (group,), 128, stragglers=settings), noise=0.03, seed=2, protocol=protocol).start()
     made.run(12)
     return made
 
 
-def members(made: World) -> list[str]:
-    assert made.plan is not None
-    return [member.name for member in made.plan.members]
+def removed(made: World, intervals: int = 20, factor: float = 6) -> list[Decision]:
+    """The third worker becomes a straggler."""
+    made.workers[C].scale *= factor
+    return made.run(intervals)
 
 
 def removals(decisions: list[Decision]) -> list[str]:
-    return [event.message for each in decisions for event in each.events if event.reason == "WorkerRemoved"]
+    return told(decisions, "WorkerRemoved")
 
 
-def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_not_created_again() -> None:
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_not_created_again(
+    forgetful: bool,
+) -> None:
     made = world()
-    made.workers[SLOW].scale *= 6
-    decisions = made.run(20)
-    assert len(removals(decisions)) == 1
-    assert "and" in removals(decisions)[0]
-    assert "without it" in removals(decisions)[0]
-    assert members(made) == ["job-a-0", "job-a-1", "job-a-3"]
+    made.forgetful = forgetful
+    assert made.decisions[-1].removed == ()
+    decisions = removed(made)
+    [said] = removals(decisions)
+    assert "without it" in said
+    assert list(made.workers) == names(made.plan) == [A, B, D]
     assert made.plan is not None
     assert made.plan.global_batch_size == 128
     assert max(made.true_seconds()) < 6 * (0.002 + 0.016) / 2
-    assert made.created == 4
-    assert made.memory.budget.restarts == 0
-    assert SLOW not in made.workers
-    assert decisions[-1].removed == (("a", 1),)
+    assert (made.created, made.memory.budget.restarts, decisions[-1].removed) == (4, 0, (("a", 1),))
+    ends(made, D)
+    made.run(6)
+    assert (len(names(made.plan)), made.created) == (3, 5), "one that dies beside it is replaced"
+    assert made.memory.remedies.removed == (Removal("a", 4, 1),)
 
 
-def test_straggler_whose_part_the_others_cannot_do_faster_stays() -> None:
-    made = world(least=1)
-    made.workers[SLOW].scale *= 2
-    decisions = made.run(25)
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({"least": 1}, 2),
+        ({"min_replicas": 4}, 6),
+        ({"protocol": 1}, 6),
+        *(
+            ({"settings": Stragglers(action=each, max_replacements=0)}, 6)
+            for each in ("Report", "Rebalance", "Replace")
+        ),
+    ],
+    ids=["the others are no faster", "the group's least", "members stay", "Report", "Rebalance", "Replace"],
+)
+def test_straggler_stays_where_that_does_not_gain_or_may_not_be(changes: dict[str, object], factor: float) -> None:
+    made = world(**changes)  # type: ignore[arg-type]  # as the test says
+    decisions = removed(made, 25, factor)
     assert decisions[-1].stragglers
-    assert removals(decisions) == []
-    assert len(members(made)) == 4
+    assert (removals(decisions), len(names(made.plan))) == ([], 4)
+    if "protocol" in changes:
+        assert "cannot change while it trains" in decisions[-1].stragglers[0].hindrance
 
 
-def test_no_group_loses_more_than_its_least_replicas_allow() -> None:
-    made = world(min_replicas=4)
-    made.workers[SLOW].scale *= 6
-    assert removals(made.run(20)) == []
-    assert len(members(made)) == 4
-
-
-def test_of_two_stragglers_one_is_removed_where_the_group_can_do_without_one() -> None:
-    made = world(min_replicas=3)
-    made.workers["job-a-1"].scale *= 6
-    made.workers["job-a-3"].scale *= 3
-    decisions = made.run(25)
-    assert len(removals(decisions)) == 1
-    assert removals(decisions)[0].startswith("job-a-1 ")
-    assert members(made) == ["job-a-0", "job-a-2", "job-a-3"]
-    assert min(len(each.plan.members) for each in decisions if each.plan is not None) == 3
-    assert made.created == 4
-
-
-def test_of_two_stragglers_both_are_removed_one_after_the_other_where_the_group_can_do_without_them() -> None:
-    made = world(min_replicas=2)
-    made.workers["job-a-1"].scale *= 8
-    made.workers["job-a-3"].scale *= 4
+@pytest.mark.parametrize(("least", "gone"), [(3, [B]), (2, [B, D])])
+def test_of_two_stragglers_as_many_are_removed_one_after_the_other_as_the_group_can_do_without(
+    least: int, gone: list[str]
+) -> None:
+    made = world(min_replicas=least)
+    made.workers[B].scale *= 8
+    made.workers[D].scale *= 4
     decisions = made.run(40)
-    assert [each.split()[0] for each in removals(decisions)] == ["job-a-1", "job-a-3"]
-    assert members(made) == ["job-a-0", "job-a-2"]
+    assert [each.split()[0] for each in removals(decisions)] == gone
+    assert names(made.plan) == [name for name in (A, B, C, D) if name not in gone]
     assert made.created == 4
-    assert made.memory.remedies.removed == (Removal("a", 4, 2),)
+    assert made.memory.remedies.removed == (Removal("a", 4, len(gone)),)
 
 
-def test_first_member_that_has_to_stay_is_not_removed() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    made.workers["job-a-0"].scale *= 6
-    assert removals(made.run(20)) == []
-
-
-def test_nobody_is_removed_from_workers_that_meet_only_at_their_start() -> None:
-    made = world(protocol=1)
-    made.workers[SLOW].scale *= 6
-    decisions = made.run(20)
-    assert removals(decisions) == []
-    assert "cannot change while it trains" in decisions[-1].stragglers[0].hindrance
-
-
-@pytest.mark.parametrize("action", ["Report", "Rebalance", "Replace"])
-def test_nobody_is_removed_where_the_user_does_not_want_it(action: str) -> None:
-    made = world(settings=Stragglers(action=action, max_replacements=0))
-    made.workers[SLOW].scale *= 6
-    assert removals(made.run(20)) == []
-    assert len(members(made)) == 4
-
-
-def test_place_comes_back_when_the_group_is_edited() -> None:
+@pytest.mark.parametrize("how", ["edited", "no longer to be removed", "all start again"])
+def test_place_comes_back(how: str) -> None:
     made = world()
-    made.workers[SLOW].scale *= 6
-    made.run(20)
-    made.job = replace(made.job, groups=(replace(made.job.groups[0], replicas=5),))
-    made.run(6)
-    assert len(members(made)) == 5
-    assert made.memory.remedies.removed == ()
-
-
-def test_decision_says_how_many_are_wanted_until_the_place_comes_back() -> None:
-    made = world()
-    assert made.decisions[-1].removed == ()
-    made.workers[SLOW].scale *= 6
-    made.run(20)
-    made.job = replace(made.job, stragglers=Stragglers(action="Report"))
-    assert made.tick().removed == ()
-
-
-def test_place_comes_back_when_stragglers_are_no_longer_to_be_removed() -> None:
-    made = world()
-    made.workers[SLOW].scale *= 6
-    made.run(20)
-    made.job = replace(made.job, stragglers=Stragglers(action="Report"))
-    made.run(6)
-    assert len(members(made)) == 4
-
-
-def test_place_comes_back_when_all_workers_start_again() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    made.workers[SLOW].scale *= 6
-    made.run(20)
-    assert len(members(made)) == 3
-    made.workers["job-a-1"].end(137)
+    removed(made)
+    assert len(names(made.plan)) == 3
+    if how == "edited":
+        made.job = replace(made.job, groups=(replace(made.job.groups[0], replicas=5),))
+    elif how == "no longer to be removed":
+        made.job = replace(made.job, stragglers=Stragglers(action="Report"))
+        assert made.tick().removed == ()
+    else:
+        for pod in made.workers.values():
+            pod.end(137)
     for _ in range(8):
         made.train(2)
         made.tick(5)
-    assert members(made) == [f"job-a-{index}" for index in range(4)]
-
-
-def test_worker_that_dies_beside_a_removed_one_is_replaced_and_the_removed_one_is_not() -> None:
-    made = world()
-    made.workers[SLOW].scale *= 6
-    made.run(20)
-    made.workers["job-a-3"].end(137)
-    made.run(6)
-    assert len(members(made)) == 3
-    assert made.created == 5
-
-
-def test_removal_outlives_the_operator() -> None:
-    made = world()
-    made.forgetful = True
-    made.workers[SLOW].scale *= 6
-    made.run(20)
-    made.memory = Memory.from_json(made.memory.to_json())
-    made.run(5)
-    assert made.memory.remedies.removed == (Removal("a", 4, 1),)
-    assert len(members(made)) == 3
+    assert len(names(made.plan)) == (5 if how == "edited" else 4)
+    assert made.memory.remedies.removed == ()
 
 
 @pytest.mark.parametrize("rows", [5, [5], [["a", 3]], [["a", -1, 1]], [[7, 3, 1]], [["a", 3, 2**60]]])

@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
-from heterotrain_operator.core.model import Group, Job, Stragglers
+from heterotrain.contract import MEMBERS_MAY_END
+from heterotrain_operator.core.lifecycle.prior import place_of
+from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.stragglers.verdict import Remedy
-from unit.core.replacing import NEWCOMER, SLOW, created, members, reasons, slowed, world
+from unit.core.jobs import (
+    NEWCOMER,
+    SLOW,
+    A,
+    E,
+    created,
+    ends,
+    is_warm,
+    names,
+    reasons,
+    replacing,
+    slowed,
+    straggler_world,
+    told,
+    until_created,
+)
 from unit.core.traces import World
 
-# --- when ---------------------------------------------------------------------------------------------------------
+STORY = ("ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp", "WorkerReplaced")
+PATIENT = Stragglers(action="Replace", cooldown_seconds=1e6)
+
+
+def story(decisions: list[Decision]) -> list[str]:
+    return reasons(decisions, *STORY)
+
+
+# --- when --------------------------------------------------------------------------------------------------------
 
 
 def test_straggler_by_fault_is_replaced_by_one_plan_and_nobody_starts_again() -> None:
-    made = world()
-    before = {name: pod.uid for name, pod in made.workers.items()}
-    slowed(made)
-    decisions = made.run(20)
-    assert reasons(decisions) == ["ReplacingStraggler", "WorkerReplaced"]
-    swap = next(each for each in decisions if each.plan is not None and NEWCOMER in members(each.plan))
-    assert SLOW not in members(swap.plan)
-    assert swap.plan is not None
-    assert swap.plan.continues > 0
-    assert {name: pod.uid for name, pod in made.workers.items() if name != NEWCOMER} == {
-        name: uid for name, uid in before.items() if name != SLOW
-    }
-    assert made.memory.budget.restarts == 0
-    assert made.memory.remedies.replacing == ()
-    assert made.decisions[-1].stragglers == ()
+    made = straggler_world()
+    before = {name: pod.uid for name, pod in made.workers.items() if name != SLOW}
+    decisions = slowed(made).run(20)
+    assert story(decisions) == ["ReplacingStraggler", "WorkerReplaced"]
+    swap = next(each.plan for each in decisions if each.plan is not None and NEWCOMER in names(each.plan))
+    assert SLOW not in names(swap)
+    assert swap.continues > 0
+    assert {name: pod.uid for name, pod in made.workers.items() if name != NEWCOMER} == before
+    assert (made.memory.budget.restarts, made.memory.remedies.replacing, decisions[-1].stragglers) == (0, (), ())
+    changes = made.memory.transitions
+    assert (changes.swaps, changes.joins, changes.leaves) == (1, 0, 0)
+    assert 0 < changes.transition_seconds < 5
+    last = slowed(made, E, factor=1.5).run(20)
+    ahead = next(v.outlooks for each in last for v in each.stragglers if v.outlooks is not None)
+    assert ahead.replacement_seconds < 7, "a replacement costs what changes have"
+    assert created(last) == ["job-a-7"], "an index that nobody had, and not the free 2"
 
 
 def test_newcomer_is_created_only_after_two_intervals_in_a_row_in_which_it_would_gain() -> None:
-    made = world()
-    slowed(made)
+    made = slowed(straggler_world())
     counts = []
     while not made.run(1)[-1].create:
         counts.append(made.memory.workers[2].evidence.advised)
@@ -45,8 +70,7 @@ def test_newcomer_is_created_only_after_two_intervals_in_a_row_in_which_it_would
 
 
 def test_gain_that_is_gone_in_one_interval_counts_from_the_beginning() -> None:
-    made = world()
-    slowed(made)
+    made = slowed(straggler_world())
     while not any(row.evidence.advised for row in made.memory.workers):
         made.run(1)
     assert created(made.run(1)) == []
@@ -59,56 +83,44 @@ def test_gain_that_is_gone_in_one_interval_counts_from_the_beginning() -> None:
 
 @pytest.mark.parametrize("limit", [0.5, 0.25])
 def test_worker_that_its_limit_slows_is_never_replaced(limit: float) -> None:
-    made = world()
+    made = straggler_world()
     for worker in made.workers.values():
         worker.cpu_limit = 1.0
     made.run(4)
     made.workers[SLOW].cpu_limit = limit
-    slowed(made, factor=1 / limit)
-    assert created(made.run(25)) == []
+    assert created(slowed(made, factor=1 / limit).run(25)) == []
 
 
-@pytest.mark.parametrize("action", ["Ignore", "Report", "Rebalance"])
-def test_nobody_is_replaced_where_the_user_does_not_want_it(action: str) -> None:
-    made = world(Stragglers(action=action, cooldown_seconds=0))
-    slowed(made)
-    assert created(made.run(20)) == []
-    assert SLOW in members(made.plan)
-
-
-def test_job_decides_as_before_unless_the_field_says_otherwise() -> None:
-    silent, plain = world(Stragglers(action="Report")), world(Stragglers())
-    for each in (silent, plain):
-        slowed(each)
-    assert [each.plan for each in silent.run(15)] == [each.plan for each in plain.run(15)]
-
-
-def test_dry_run_replaces_nobody_and_says_so() -> None:
-    made = world(dry_run=True)
-    slowed(made)
+@pytest.mark.parametrize(
+    ("action", "changes", "hindrance"),
+    [
+        ("Ignore", {}, ""),
+        ("Report", {}, ""),
+        ("Rebalance", {}, ""),
+        ("Replace", {"dry_run": True}, "dry run"),
+        ("Replace", {"protocol": 1}, "cannot change while it trains"),
+    ],
+)
+def test_nobody_is_replaced_where_the_user_does_not_want_it_or_it_cannot_be(
+    action: str, changes: dict[str, Any], hindrance: str
+) -> None:
+    made = slowed(straggler_world(Stragglers(action=action, cooldown_seconds=0), **changes))
+    made.memory = replace(made.memory, start=replace(made.memory.start, start_seconds=33.0))
     decisions = made.run(20)
     assert created(decisions) == []
-    assert "dry run" in decisions[-1].stragglers[0].hindrance
-
-
-def test_workers_that_meet_only_at_their_start_keep_their_straggler_and_are_balanced() -> None:
-    made = world(protocol=1)
-    slowed(made)
-    decisions = made.run(20)
-    assert created(decisions) == []
-    [verdict] = decisions[-1].stragglers
-    assert "cannot change while it trains" in verdict.hindrance
     assert made.plan is not None
-    assert made.plan.batch_sizes[2] < min(batch for rank, batch in enumerate(made.plan.batch_sizes) if rank != 2)
-    assert made.memory.budget.restarts == 0
-
-
-def test_first_member_that_has_to_stay_is_not_replaced() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    slowed(made, "job-a-0")
-    decisions = made.run(20)
-    assert created(decisions) == []
-    assert "has to stay" in decisions[-1].stragglers[0].hindrance
+    assert (SLOW in names(made.plan), made.memory.budget.restarts) == (True, 0)
+    if hindrance:
+        [verdict] = decisions[-1].stragglers
+        assert hindrance in verdict.hindrance
+    if "protocol" in changes:
+        assert made.plan.batch_sizes[2] < min(batch for rank, batch in enumerate(made.plan.batch_sizes) if rank != 2)
+        assert verdict.outlooks is not None
+        assert verdict.outlooks.replacement_seconds == 33.0, "a whole start"
+    if action == "Report":
+        assert [each.plan for each in decisions] == [
+            each.plan for each in slowed(straggler_world(Stragglers())).run(20)
+        ]
 
 
 @pytest.mark.parametrize(("peers", "replaced"), [(0, False), (2, True)])
@@ -116,95 +128,141 @@ def test_worker_that_always_was_too_slow_is_replaced_only_where_others_of_its_gr
     peers: int, replaced: bool
 ) -> None:
     groups = (Group("a", 3), Group("c", 1 + peers, batch_min=32))
-    settings = Stragglers(action="Replace", cooldown_seconds=0)
-    job = Job("job", groups, 192, stragglers=settings)
+    job = Job("job", groups, 192, stragglers=Stragglers(action="Replace", cooldown_seconds=0))
     made = World(job, {"job-c-0": 6.0}, noise=0.03, seed=1, protocol=MEMBERS_MAY_END).start()
-    decisions = made.run(25)
-    assert bool(created(decisions)) is replaced
+    assert bool(created(made.run(25))) is replaced
 
 
-def test_restart_is_counted_as_no_change_of_members() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    made.job = replace(made.job, groups=(Group("a", 7),))
-    made.tick()
-    made.tick()
-    assert made.memory.transitions.switching == "join"
-    made.workers["job-a-1"].end(137)
-    for _ in range(8):
-        made.train(2)
-        made.tick(5)
-    assert made.memory.budget.restarts == 1
-    assert (made.memory.transitions.joins, made.memory.transitions.switching) == (0, "")
-
-
-def test_straggler_that_is_about_to_leave_is_not_deleted_while_the_job_ends() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    slowed(made)
-    while not (made.plan is not None and NEWCOMER in members(made.plan)):
-        made.run(1)
-    made.workers["job-a-0"].end(0, finished=True)  # before anybody has gone over
-    assert SLOW not in made.tick().delete
-
-
-def test_straggler_of_a_group_that_changes_by_plan_alone_is_replaced() -> None:
-    made = world(protocol=MEMBERS_CHANGE)
-    slowed(made)
-    made.run(20)
-    assert members(made.plan) == ["job-a-0", "job-a-1", "job-a-3", "job-a-4", "job-a-5", NEWCOMER]
-    assert made.memory.budget.restarts == 0
-
-
-# --- how often ----------------------------------------------------------------------------------------------------
+# --- how often ---------------------------------------------------------------------------------------------------
 
 
 def test_no_more_are_replaced_than_the_budget_allows() -> None:
-    made = world(Stragglers(action="Replace", cooldown_seconds=0, max_replacements=1))
-    slowed(made)
-    slowed(made, "job-a-4", factor=3.0)
-    decisions = made.run(40)
-    assert reasons(decisions) == ["ReplacingStraggler", "WorkerReplaced"]
+    made = slowed(straggler_world(Stragglers(action="Replace", cooldown_seconds=0, max_replacements=1)))
+    decisions = slowed(made, E, factor=3.0).run(40)
+    assert story(decisions) == ["ReplacingStraggler", "WorkerReplaced"]
     [verdict] = decisions[-1].stragglers
-    assert verdict.worker == "job-a-4"
+    assert verdict.worker == E
     assert "no replacement is left" in verdict.hindrance
 
 
 def test_two_replacements_are_as_far_apart_as_the_cooldown() -> None:
-    made = world(Stragglers(action="Replace", cooldown_seconds=600))
-    slowed(made)
-    slowed(made, "job-a-4", factor=3.0)
-    decisions = made.run(40)
+    made = slowed(straggler_world(Stragglers(action="Replace", cooldown_seconds=600)))
+    decisions = slowed(made, E, factor=3.0).run(40)
     assert reasons(decisions, "ReplacingStraggler") == ["ReplacingStraggler"]
     made.now += 600
     assert reasons(made.run(4), "ReplacingStraggler") == ["ReplacingStraggler"]
 
 
 def test_without_a_cooldown_stragglers_are_replaced_beside_one_another() -> None:
-    made = world()
-    slowed(made, SLOW, "job-a-4")
+    made = slowed(straggler_world(), SLOW, E)
     made.run(25)
-    assert members(made.plan)[:4] == ["job-a-0", "job-a-1", "job-a-3", "job-a-5"]
-    assert len(members(made.plan)) == 6
+    assert names(made.plan)[:4] == [A, "job-a-1", "job-a-3", "job-a-5"]
+    assert len(names(made.plan)) == 6
 
 
-# --- what changes cost ----------------------------------------------------------------------------------------------
+# --- until the newcomer is warm nothing changes for those that train ---------------------------------------------
 
 
-def test_standstill_of_a_change_is_measured_and_is_what_a_replacement_costs() -> None:
-    made = world()
-    slowed(made)
-    made.run(20)
-    assert (made.memory.transitions.swaps, made.memory.transitions.joins, made.memory.transitions.leaves) == (1, 0, 0)
-    assert 0 < made.memory.transitions.transition_seconds < 5
-    slowed(made, "job-a-4", factor=1.5)
-    last = made.run(20)
-    ahead = next(v.outlooks for each in last for v in each.stragglers if v.outlooks is not None)
-    assert ahead.replacement_seconds < 7
+def test_nothing_changes_before_the_newcomer_is_warm_also_if_the_operator_starts_again() -> None:
+    made = replacing()
+    made.forgetful = True
+    before = names(made.plan)
+    decisions = made.run(5)
+    assert names(made.plan) == before
+    assert [(each.create, each.delete) for each in decisions] == [((), ())] * 5
+    assert decisions[-1].replacing == ((SLOW, NEWCOMER),)
+    is_warm(made)
+    decisions = made.run(6)
+    assert (created(decisions), story(decisions)) == ([], ["WorkerReplaced"])
 
 
-def test_replacement_costs_a_whole_start_where_workers_only_meet_at_their_start() -> None:
-    made = world(protocol=1)
-    made.memory = replace(made.memory, start=replace(made.memory.start, start_seconds=33.0))
-    slowed(made)
-    [verdict] = made.run(15)[-1].stragglers
-    assert verdict.outlooks is not None
-    assert verdict.outlooks.replacement_seconds == 33.0
+@pytest.mark.parametrize("limit", [0, 2])
+def test_another_newcomer_is_tried_as_often_as_places_are_then_the_straggler_stays(limit: int) -> None:
+    made = slowed(straggler_world(PATIENT, backoff_limit=limit))
+    decisions = until_created(made)
+    for _ in range(40):
+        for name, pod in made.workers.items():
+            if name not in names(made.plan) and pod.exit_code is None:
+                pod.end_for_good("no such device")
+        made.train(5)
+        decisions.append(made.tick(5))
+    assert story(decisions) == ["ReplacingStraggler", *["ReplacementFailed"] * limit, "ReplacementGivenUp"]
+    assert len(created(decisions)) == limit + 1
+    assert {each.phase for each in decisions} == {"Running"}
+    assert made.workers.keys() == set(names(made.plan)) == {f"job-a-{index}" for index in range(6)}
+    assert (made.memory.remedies.replacements, made.memory.pending, made.memory.budget.restarts) == (1, (), 0)
+
+
+def test_newcomer_that_never_starts_is_given_up_after_the_startup_deadline() -> None:
+    made = replacing(PATIENT, backoff_limit=0, startup_deadline_seconds=100.0, progress_timeout_seconds=1e6)
+    made.tick(60)
+    assert NEWCOMER in made.workers
+    decision = made.tick(60)
+    assert NEWCOMER in decision.delete
+    assert story([decision]) == ["ReplacementGivenUp"]
+
+
+@pytest.mark.parametrize(
+    ("at_its_place", "seconds", "joins"),
+    [(False, 4 * 0.034, False), (True, None, False), (True, 0.034, True), (False, None, True)],
+)
+def test_newcomer_that_shows_no_gain_goes_and_the_straggler_stays(
+    at_its_place: bool, seconds: float | None, joins: bool
+) -> None:
+    made = replacing(PATIENT)
+    if at_its_place:
+        made.workers[NEWCOMER].node = "node-2"
+        place = place_of(made.workers[NEWCOMER].seen())
+        rows = [row._replace(place=place) if rank == 2 else row for rank, row in enumerate(made.memory.workers)]
+        made.memory = replace(made.memory, workers=tuple(rows))
+    is_warm(made, seconds=seconds)
+    decisions = made.run(6)
+    assert ((NEWCOMER in names(made.plan)), (SLOW in names(made.plan))) == (joins, not joins)
+    if not joins:
+        assert story(decisions) == ["ReplacementGivenUp"]
+        assert ("warm-up" in told(decisions, *STORY)[0]) is (seconds is not None)
+        assert NEWCOMER not in made.workers
+
+
+def test_name_of_a_newcomer_that_goes_is_not_free_before_it_is_gone() -> None:
+    made = replacing()
+    made.job = replace(made.job, groups=(Group("a", 7),), stragglers=Stragglers(action="Report"))
+    decision = made.tick()
+    assert NEWCOMER in decision.delete
+    assert created([decision]) == ["job-a-7"]
+
+
+def test_straggler_that_recovers_stays_and_the_newcomer_goes() -> None:
+    made = replacing()
+    made.workers[SLOW].scale /= 4
+    decisions = made.run(15)
+    assert reasons(decisions, "StragglerRecovered", *STORY) == ["StragglerRecovered", "ReplacementGivenUp"]
+    assert NEWCOMER not in made.workers
+
+
+def test_newcomer_takes_the_place_of_a_straggler_that_dies_meanwhile() -> None:
+    made = replacing()
+    ends(made, SLOW)
+    made.run(1)
+    is_warm(made)
+    made.run(6)
+    assert (len(names(made.plan)), SLOW in names(made.plan)) == (6, False)
+    assert (made.created, made.memory.remedies.replacing) == (7, ()), "and no other one is created"
+
+
+def test_newcomer_whose_swap_no_split_allows_is_kept_and_swapped_once_one_does() -> None:
+    made = replacing()
+    group = replace(made.job.groups[0], batch_min=32)  # as many as the global batch holds
+    made.job = replace(made.job, groups=(replace(group, replicas=7),))
+    made.tick()
+    is_warm(made, seconds=0.034)
+    decisions = made.run(3)
+    assert f"{NEWCOMER} cannot take the place of {SLOW} yet" in decisions[-1].reason
+    stored = made.memory.remedies.replacing
+    decisions += made.run(3)
+    assert made.memory.remedies.replacing == stored, "nothing is written again and again"
+    assert (story(decisions), created(decisions)) == ([], [])
+    assert NEWCOMER in made.workers
+    assert SLOW in names(made.plan)
+    made.job = replace(made.job, groups=(group,))
+    assert story(made.run(6)) == ["WorkerReplaced"]

@@ -17,11 +17,8 @@ from heterotrain_operator.core.lifecycle.responses import (
     check_policy,
 )
 from heterotrain_operator.core.model import Decision
+from unit.core.jobs import reasons
 from unit.core.traces import World, hetero_world
-
-
-def reasons(decision: Decision) -> list[str]:
-    return [event.reason for event in decision.events]
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, world: World, **rules: Rule) -> World:

@@ -1,56 +1,72 @@
-"""Between the plan that swaps a straggler and its newcomer and the step at which all go over to it."""
+"""A straggler and its newcomer between the plan that swaps them and the switch, and replacements that are given up."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
-from heterotrain_operator.core.model import Stragglers
-from unit.core.replacing import (
+from heterotrain_operator.core.memory.replacements import (
+    MOST_REPLACEMENTS,
+    REPLACEMENTS,
+    Remedies,
+    Removal,
+    Replacement,
+)
+from heterotrain_operator.core.model import Decision, Group, Stragglers
+from heterotrain_operator.core.state import Memory
+from unit.core.jobs import (
     NEWCOMER,
     SLOW,
-    fails,
+    A,
+    E,
+    ends,
     is_warm,
-    members,
+    names,
     prepares,
     reasons,
+    replacing,
     slowed,
+    straggler_world,
     swapping,
+    told,
     until_created,
-    world,
 )
+
+STORY = ("ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp", "WorkerReplaced")
+PATIENT = Stragglers(action="Replace", cooldown_seconds=1e6)
+
+
+def story(decisions: list[Decision]) -> list[str]:
+    return reasons(decisions, *STORY)
+
+
+# --- between the plan that swaps the two and the step at which all go over ---------------------------------------
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
-@pytest.mark.parametrize("protocol", [MEMBERS_CHANGE, MEMBERS_MAY_END])
 @pytest.mark.parametrize("how", ["kill", "preempt", "fatal", "delete", "vanish"])
-def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(
-    protocol: int, how: str, forgetful: bool
-) -> None:
-    made = swapping(protocol)
+def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(how: str, forgetful: bool) -> None:
+    made = swapping()
     made.forgetful = forgetful
     uid, before = made.workers[SLOW].uid, made.created
-    fails(made, how)
+    ends(made, NEWCOMER, how)
     decision = made.tick()
-    assert decision.phase == "Running"
-    assert sorted(members(decision.plan)) == [f"job-a-{index}" for index in range(6)]
-    assert decision.create == ()
-    assert SLOW not in decision.delete
-    assert decision.plan is not None
-    assert decision.plan.continues > 0
-    assert reasons([decision]) == ["ReplacementFailed"]
-    assert decision.plan.batch_sizes[-1] < min(decision.plan.batch_sizes[:-1]), "it is as slow as it was"
-    decisions = made.run(12)
-    assert reasons(decisions) == ["WorkerReplaced"], "another newcomer takes the place"
-    assert len(members(made.plan)) == 6
-    assert SLOW not in members(made.plan)
-    assert made.workers.keys() - set(members(made.plan)) <= {NEWCOMER if how == "delete" else ""}
+    plan = decision.plan
+    assert plan is not None
+    assert (decision.phase, sorted(names(plan))) == ("Running", [f"job-a-{index}" for index in range(6)])
+    assert (decision.create, SLOW in decision.delete, plan.continues > 0) == ((), False, True)
+    assert story([decision]) == ["ReplacementFailed"]
+    assert plan.batch_sizes[-1] < min(plan.batch_sizes[:-1]), "it is as slow as it was"
+    assert story(made.run(12)) == ["WorkerReplaced"], "another newcomer takes the place"
+    assert (len(names(made.plan)), SLOW in names(made.plan)) == (6, False)
+    assert made.workers.keys() - set(names(made.plan)) <= {NEWCOMER if how == "delete" else ""}
     assert (made.created, made.memory.budget.restarts, made.memory.pending) == (before + 1, 0, ())
     assert uid not in {pod.uid for pod in made.workers.values()}
 
 
 def test_two_stragglers_whose_newcomers_fail_together_get_one_each() -> None:
-    made = world(Stragglers(action="Replace", cooldown_seconds=0, max_replacements=4), replicas=8)
+    made = straggler_world(Stragglers(action="Replace", cooldown_seconds=0, max_replacements=4), replicas=8)
     stragglers, newcomers = {"job-a-2", "job-a-3"}, ("job-a-8", "job-a-9")
     slowed(made, *stragglers)
     while not made.workers.keys() >= set(newcomers):
@@ -59,73 +75,137 @@ def test_two_stragglers_whose_newcomers_fail_together_get_one_each() -> None:
             prepares(made, name)
     for name in newcomers:
         is_warm(made, name)
-    while not stragglers.isdisjoint(members(made.plan)):
-        decision = made.tick()
-    assert decision.plan is not None
-    assert set(newcomers) <= set(members(made.plan))
+    while not stragglers.isdisjoint(names(made.plan)):
+        made.tick()
+    assert set(newcomers) <= set(names(made.plan))
     for name in newcomers:
-        fails(made, "kill", name)
+        ends(made, name)
     made.tick()
-    assert stragglers <= set(members(made.plan))
+    assert stragglers <= set(names(made.plan))
     assert len({entry.index for entry in made.memory.remedies.replacing}) == 2
-    decisions = made.run(30)
-    assert reasons(decisions, "WorkerReplaced") == ["WorkerReplaced"] * 2
-    assert len(members(made.plan)) == 8
-    assert stragglers.isdisjoint(members(made.plan))
+    assert reasons(made.run(30), "WorkerReplaced") == ["WorkerReplaced"] * 2
+    assert len(names(made.plan)) == 8
+    assert stragglers.isdisjoint(names(made.plan))
 
 
 def test_straggler_stays_where_no_newcomer_is_ever_followed() -> None:
-    made = world(Stragglers(action="Replace", cooldown_seconds=1e6), backoff_limit=1)
-    training = made.cluster.training
+    made = straggler_world(PATIENT, backoff_limit=1)
+    training, there = made.cluster.training, {f"job-a-{index}" for index in range(6)}
     publish = type(training).publish
-    there = {f"job-a-{index}" for index in range(6)}
-    vars(training)["publish"] = lambda plan: publish(training, plan) if set(members(plan)) <= there else None
+    vars(training)["publish"] = lambda plan: publish(training, plan) if set(names(plan)) <= there else None
     slowed(made)
     decisions = []
     for _ in range(120):
         made.train(2)
         decisions.append(made.tick(5))
         assert decisions[-1].phase == "Running"
-    assert reasons(decisions) == ["ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp"]
-    assert made.workers.keys() == set(members(made.plan)) == there
-    assert made.memory.budget.restarts == 0
+    assert story(decisions) == ["ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp"]
+    assert made.workers.keys() == set(names(made.plan)) == there
 
 
 def test_place_of_straggler_and_newcomer_that_both_fail_is_filled_once() -> None:
     made = swapping()
-    fails(made, "kill")
-    fails(made, "kill", SLOW)
+    ends(made, NEWCOMER)
+    ends(made, SLOW)
     made.run(8)
-    assert len(members(made.plan)) == 6
-    assert made.created == 8
-    assert made.memory.remedies.replacing == ()
+    assert (len(names(made.plan)), made.created, made.memory.remedies.replacing) == (6, 8, ())
 
 
 def test_swap_begins_with_what_is_known_of_the_place_and_not_with_equal_batches() -> None:
-    made = world(replicas=4)
-    made.workers["job-a-0"].scale *= 0.5
-    made.workers["job-a-1"].scale *= 0.5
+    made = straggler_world(replicas=4)
+    for name in (A, "job-a-1"):
+        made.workers[name].scale *= 0.5
     made.run(20)
-    slowed(made, "job-a-3")
-    decisions = made.run(20)
-    swap = next(each for each in decisions if each.plan is not None and "job-a-4" in members(each.plan))
-    assert swap.plan is not None
-    batches = dict(zip(members(swap.plan), swap.plan.batch_sizes, strict=True))
+    decisions = slowed(made, "job-a-3").run(20)
+    plan = next(each.plan for each in decisions if each.plan is not None and E in names(each.plan))
+    batches = dict(zip(names(plan), plan.batch_sizes, strict=True))
     # The newcomer is expected to be as fast as the straggler was when it was healthy: half as fast as the first two.
-    assert batches["job-a-4"] == pytest.approx(batches["job-a-2"], rel=0.25)
-    assert batches["job-a-4"] < 0.75 * batches["job-a-0"]
+    assert batches[E] == pytest.approx(batches["job-a-2"], rel=0.25)
+    assert batches[E] < 0.75 * batches[A]
 
 
 @pytest.mark.parametrize(("scale", "share"), [(2.0, 0.5), (1.0, 1.0), (0.25, 1.0)])
 def test_swap_gives_a_newcomer_the_batch_that_fits_its_warm_up_but_no_more_than_a_healthy_worker(
     scale: float, share: float
 ) -> None:
-    made = world()
-    slowed(made, factor=6.0)
+    made = slowed(straggler_world(), factor=6.0)
     until_created(made)
     made.workers[NEWCOMER].scale = scale
     is_warm(made, seconds=scale * (0.002 + 0.032))
-    swap = made.run(1)[-1]
-    assert swap.plan is not None
-    batches = dict(zip(members(swap.plan), swap.plan.batch_sizes, strict=True))
-    assert batches[NEWCOMER] == pytest.approx(share * batches["job-a-0"], rel=0.2)
+    plan = made.run(1)[-1].plan
+    assert plan is not None
+    batches = dict(zip(names(plan), plan.batch_sizes, strict=True))
+    assert batches[NEWCOMER] == pytest.approx(share * batches[A], rel=0.2)
+
+
+def test_straggler_that_is_about_to_leave_is_not_deleted_while_the_job_ends() -> None:
+    made = swapping()
+    ends(made, A, "finish")  # before anybody has gone over
+    assert SLOW not in made.tick().delete
+
+
+# --- when replacements are given up whatever the newcomer does ---------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["memory lost", "suspended", "finished", "members stay"])
+def test_newcomer_goes_once_it_cannot_replace_anybody(how: str) -> None:
+    made = replacing()
+    for name, pod in made.workers.items():
+        if how == "finished" and name != NEWCOMER:
+            pod.end(0, finished=True)
+        elif how == "members stay" and name != NEWCOMER:
+            pod.protocol = 1
+    if how == "memory lost":
+        made.memory = Memory.initial()
+    made.job = replace(made.job, suspend=how == "suspended")
+    decided = made.tick()
+    assert NEWCOMER in decided.delete or (how == "memory lost" and NEWCOMER in made.tick().delete)
+    assert decided.replacing == made.memory.remedies.replacing == ()
+    assert decided.phase == {"suspended": "Suspended", "finished": "Succeeded"}.get(how, "Running")
+    assert story([decided]) == (["ReplacementGivenUp"] if how in ("finished", "members stay") else [])
+    if how == "members stay":
+        assert told([decided], *STORY) == [f"{SLOW} stays: the members can no longer change while they train"]
+    assert story([made.tick(), made.tick()]) == []
+
+
+def test_newcomer_after_whose_joining_members_can_no_longer_change_has_replaced_the_straggler() -> None:
+    made = swapping()
+    first = len(made.decisions)
+    for pod in made.workers.values():
+        pod.protocol = 1
+    made.run(3)
+    assert story(made.decisions[first:]) == ["WorkerReplaced"]
+    assert made.memory.remedies.replacing == ()
+    assert NEWCOMER in names(made.plan)
+
+
+def test_restart_is_counted_as_no_change_of_members() -> None:
+    made = straggler_world()
+    made.job = replace(made.job, groups=(Group("a", 7),))
+    made.tick()
+    made.tick()
+    assert made.memory.transitions.switching == "join"
+    for pod in made.workers.values():
+        pod.end(137)
+    for _ in range(8):
+        made.train(2)
+        made.tick(5)
+    assert made.memory.budget.restarts == 1
+    assert (made.memory.transitions.joins, made.memory.transitions.switching) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [None, 5, [5], [["a"]], [["a", -1, "b", "x" * 6, "", 0, 0, 0, 0, 0]], [["a", 1, "b", "short", "", 0, 0, 0, 0, 0]]],
+)
+def test_malformed_replacements_are_none(rows: object) -> None:
+    assert REPLACEMENTS.read(rows) == ()
+
+
+def test_replacements_read_back_as_they_were_written_and_no_more_than_are_allowed() -> None:
+    each = Replacement("a", 7, "job-a-1", "abcdef", "it is slow", 1, 5.0, 6.0, 0.25, 32.5)
+    assert len(REPLACEMENTS.read(REPLACEMENTS.write([each] * 40))) == MOST_REPLACEMENTS
+    remedies = Remedies(replacing=(each,), removed=(Removal("a", 3, 1),), replacements=2, replaced_at=5.0)
+    memory = Memory(remedies=remedies)
+    assert Memory.from_json(memory.to_json()) == memory
+    assert memory.moved(10).remedies.replacing[0].created_at == 16.0

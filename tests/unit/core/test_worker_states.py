@@ -20,70 +20,62 @@ from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, Wor
 from heterotrain_operator.core.state import Memory
 from unit.core.traces import World, hetero_job, hetero_world
 
-WAITING = WorkerMetrics(plan_version=0, phase=PHASE_WAITING)
-READY = WorkerSeen("w", "u", "g0", 0, "Running", address="10.0.0.1:29500", metrics=WAITING)
+READY = WorkerSeen(
+    "w", "u", "g0", 0, "Running", address="10.0.0.1:29500", metrics=WorkerMetrics(0, phase=PHASE_WAITING)
+)
 
 
 def with_phase(phase: str) -> WorkerSeen:
-    return replace(READY, metrics=replace(WAITING, phase=phase))
+    return replace(READY, metrics=WorkerMetrics(0, phase=phase))
 
 
 @pytest.mark.parametrize(
-    ("worker", "state"),
+    ("worker", "state", "of_a_member"),
     [
-        (replace(READY, phase="Pending", metrics=None), WorkerState.CREATED),
-        (replace(READY, gated=True, phase="Pending", metrics=None), WorkerState.CREATED),
-        (replace(READY, metrics=None), WorkerState.CREATED),
-        (replace(READY, address=""), WorkerState.CREATED),
-        (with_phase(PHASE_PREPARING), WorkerState.PREPARING),
-        (with_phase(PHASE_PAUSED), WorkerState.PREPARING),
-        (with_phase(PHASE_WARMING), WorkerState.PREPARING),
-        (READY, WorkerState.WARM),
-        (with_phase(PHASE_STARTING), WorkerState.WARM),
-        (replace(READY, deleting_since=100.0), WorkerState.LEAVING),
-        (replace(READY, phase="Succeeded", exit_code=0, finished=True), WorkerState.GONE),
-        (replace(READY, phase="Failed", exit_code=1), WorkerState.GONE),
-        (replace(READY, phase="Failed", exit_code=1, deleting_since=100.0), WorkerState.GONE),
+        (replace(READY, phase="Pending", metrics=None), "created", "member"),
+        (replace(READY, gated=True, phase="Pending", metrics=None), "created", "member"),
+        (replace(READY, metrics=None), "created", "member"),
+        (replace(READY, address=""), "created", "member"),
+        (with_phase(PHASE_PREPARING), "preparing", "member"),
+        (with_phase(PHASE_PAUSED), "preparing", "member"),
+        (with_phase(PHASE_WARMING), "preparing", "member"),
+        (READY, "warm", "member"),
+        (with_phase(PHASE_STARTING), "warm", "member"),
+        (with_phase(PHASE_TRAINING), "warm", "member"),
+        (replace(READY, deleting_since=100.0), "leaving", "leaving"),
+        (replace(READY, phase="Succeeded", exit_code=0, finished=True), "gone", "gone"),
+        (replace(READY, phase="Failed", exit_code=1), "gone", "gone"),
+        (replace(READY, phase="Failed", exit_code=1, deleting_since=100.0), "gone", "gone"),
     ],
 )
-def test_state_of_a_worker_that_is_no_member(worker: WorkerSeen, state: WorkerState) -> None:
-    assert state_of(worker, is_member=False) is state
+def test_state_of_a_worker(worker: WorkerSeen, state: str, of_a_member: str) -> None:
+    assert state_of(worker, is_member=False) is WorkerState(state)
+    assert state_of(worker, is_member=True) is WorkerState(of_a_member)
 
 
-@pytest.mark.parametrize(
-    ("worker", "state"),
-    [
-        (with_phase(PHASE_TRAINING), WorkerState.MEMBER),
-        (with_phase(PHASE_PAUSED), WorkerState.MEMBER),
-        (replace(READY, metrics=None), WorkerState.MEMBER),
-        (replace(READY, deleting_since=100.0), WorkerState.LEAVING),
-        (replace(READY, phase="Failed", exit_code=1), WorkerState.GONE),
-    ],
-)
-def test_state_of_a_member(worker: WorkerSeen, state: WorkerState) -> None:
-    assert state_of(worker, is_member=True) is state
-
-
-def states(world: World, seconds: float = 1.0) -> dict[str, str]:
-    return {name: state.value for name, state in world.tick(seconds).worker_states}
+def states(world: World) -> dict[str, str]:
+    return {name: state.value for name, state in world.tick().worker_states}
 
 
 def test_life_of_a_worker_is_told_from_wanted_to_gone() -> None:
+    first, second = "job-g0-0", "job-g1-0"
     world = World(hetero_job(scales=(1, 2)))
-    assert states(world) == {"job-g0-0": "wanted", "job-g1-0": "wanted"}
-    worker = world.workers["job-g1-0"]
-    worker.answers = False
-    assert states(world) == {"job-g0-0": "warm", "job-g1-0": "created"}
-    worker.answers = True
-    worker.metrics = replace(worker.metrics, phase=PHASE_PREPARING)
-    assert states(world) == {"job-g0-0": "warm", "job-g1-0": "preparing"}
-    worker.metrics = replace(worker.metrics, phase=PHASE_WAITING)
-    assert states(world) == {"job-g0-0": "warm", "job-g1-0": "warm"}
+    assert states(world) == {first: "wanted", second: "wanted"}
+    worker = world.workers[second]
+    for answers, phase, state in (
+        (False, PHASE_WAITING, "created"),
+        (True, PHASE_PREPARING, "preparing"),
+        (True, PHASE_WAITING, "warm"),
+    ):
+        worker.answers, worker.metrics = answers, replace(worker.metrics, phase=phase)
+        assert states(world) == {first: "warm", second: state}
     world.train(1)
-    assert states(world) == {"job-g0-0": "member", "job-g1-0": "member"}
+    assert states(world) == {first: "member", second: "member"}
+    world.workers["other"] = replace(world.workers[first], name="other", uid="uid-other", group="g9")
+    assert states(world)["other"] == "warm", "also of a group that the job does not have"
     worker.end(1)
-    assert states(world) == {"job-g0-0": "member", "job-g1-0": "gone"}
-    assert states(world) == {"job-g0-0": "wanted", "job-g1-0": "wanted"}
+    assert states(world) == {first: "member", second: "gone"}
+    assert states(world) == {first: "wanted", second: "wanted"}
 
 
 def test_member_that_is_not_there_is_gone_and_not_only_wanted() -> None:
@@ -93,20 +85,9 @@ def test_member_that_is_not_there_is_gone_and_not_only_wanted() -> None:
     assert states(world) == {"job-g0-0": "member", "job-g1-0": "gone"}
 
 
-def test_pod_of_a_group_that_the_job_does_not_have_has_a_state_too() -> None:
-    world = hetero_world(scales=(1, 2))
-    world.run(1)
-    world.workers["other"] = replace(world.workers["job-g0-0"], name="other", uid="uid-other", group="g9")
-    assert states(world)["other"] == "warm"
-
-
-def test_suspended_job_wants_no_workers() -> None:
-    job = hetero_job(scales=(1, 2), suspend=True)
-    decision, _ = decide(job, Seen(), Memory.initial(), 100.0)
-    assert decision.worker_states == ()
-
-
-def test_job_that_is_over_wants_no_workers() -> None:
+def test_job_that_is_suspended_or_over_wants_no_workers() -> None:
+    suspended = hetero_job(scales=(1, 2), suspend=True)
+    assert decide(suspended, Seen(), Memory.initial(), 100.0)[0].worker_states == ()
     world = hetero_world(scales=(1, 2))
     for worker in world.workers.values():
         worker.end(0, finished=True)

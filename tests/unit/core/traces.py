@@ -29,7 +29,7 @@ class World:
 
     `scales` are the seconds factors by worker name; those of others are 1. `noise` is everybody's, or its coefficient
     of variation, but for those of whom `noise_of` names another one. With `forgetful` the memory is written to
-    JSON and read back between every two decisions. From `protocol` 2 on members can change while others train.
+    JSON and read back between every two decisions. With `protocol` 3 members can change while others train.
     """
 
     def __init__(

@@ -8,8 +8,7 @@ from typing import Any
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.schema import checked
-from heterotrain_operator.core.memory.budget import RestartBudget
-from heterotrain_operator.core.memory.start import Start
+from heterotrain_operator.core.memory.job import RestartBudget, Start
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from unit.kube.documents import Document, job

@@ -14,7 +14,7 @@ from heterotrain_operator.api import training_config
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
 from heterotrain_operator.clusters.kube.objects.pods import build_pod, build_service
 from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import WorkerKey
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.state import Memory

@@ -20,7 +20,7 @@ from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.lifecycle.prior import PLACES
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse

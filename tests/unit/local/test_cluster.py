@@ -17,7 +17,7 @@ from heterotrain_operator.clusters.local import cluster as local_cluster
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
 from unit.local.small_jobs import (

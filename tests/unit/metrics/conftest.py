@@ -17,7 +17,7 @@ from heterotrain.reporting.metrics import VersionCounters
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
 from heterotrain_operator.core.memory.batching import Batching
-from heterotrain_operator.core.memory.budget import RestartBudget
+from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import (
     Condition,
     Decision,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
+from heterotrain.contract import MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
 from heterotrain_operator.clusters.simulated.laws import TimeLaw
 from heterotrain_operator.clusters.simulated.scenario import MemoryUse
 from heterotrain_operator.core.model import PodPhase, WorkerMetrics, WorkerSeen
@@ -154,12 +154,7 @@ def kill_beyond_limits(pods: Sequence[SimulatedPod], plan: Plan) -> bool:
 
 
 def can_change(pods: Sequence[SimulatedPod]) -> bool:
-    """Whether these members can go on with others, and without some of them that live."""
-    return all(pod.protocol >= MEMBERS_CHANGE for pod in pods)
-
-
-def may_end(pods: Sequence[SimulatedPod]) -> bool:
-    """Whether these members can go on without some that have ended."""
+    """Whether these members can go on with others, and without some of them."""
     return all(pod.protocol >= MEMBERS_MAY_END for pod in pods)
 
 

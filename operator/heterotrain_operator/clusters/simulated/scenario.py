@@ -53,8 +53,8 @@ class WorkerModel:
     With a `spread` the workers of a group differ by nature: each one's scale is multiplied by a fixed, seeded factor of
     mean 1 and that coefficient of variation. `cpu_limit` is the limit in cores that the operator sees (None: that of
     the group, if it has one). Without a `memory` it exports no figures of memory. `start_seconds` come on top of those
-    in which pods start. `least_batch`: with fewer samples its model trains badly. From `protocol` 2 on members
-    can change while others train, from 3 on also because one has ended.
+    in which pods start. `least_batch`: with fewer samples its model trains badly. With `protocol` 3 members
+    can change while others train, also because one has ended.
     `exports_use`: what it used of the CPU, and what kept it from more, is among its metrics.
     """
 

@@ -21,7 +21,6 @@ from heterotrain_operator.clusters.simulated.pod import (
     can_change,
     kill_beyond_limits,
     leave,
-    may_end,
     present_of,
     reformed,
 )
@@ -113,7 +112,7 @@ class Training:
             for pod in self._followed.pods:
                 if pod.exit_code is None and pod.metrics.phase in (PHASE_TRAINING, PHASE_HOLDING):
                     pod.metrics = replace(pod.metrics, phase=PHASE_REFORMING, in_collective=True)
-            if may_end(self._followed.pods):
+            if can_change(self._followed.pods):
                 self._reform(self._followed, pods, now)
         if self._gathers and (not self._carries_on or self._are_there(pods)):
             self._gather(pods, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import beyond_followed, newly_bounded, repaired, with_least_batch
 from heterotrain_operator.core.batching.likeness import as_wary
@@ -19,7 +19,7 @@ from heterotrain_operator.core.batching.quorum import no_quorum, with_silent
 from heterotrain_operator.core.batching.rebalance import Adjustment, rebalanced
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import SETTLE_SECONDS, groups_on_cpu, listed
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_model import with_peak
@@ -98,7 +98,7 @@ def _has_another_batch(metrics: WorkerMetrics, batch: int) -> bool:
     """Whether a worker whose members can change says that it trains with another batch than the plan's; 0 may be no
     figure at all.
     """
-    return metrics.protocol >= MEMBERS_CHANGE and metrics.batch_size not in (0, batch)
+    return metrics.protocol >= MEMBERS_MAY_END and metrics.batch_size not in (0, batch)
 
 
 def _settled(memory: Memory, now: float) -> bool:

@@ -11,7 +11,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.quorum import with_few_steps
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.causes import held_back, remembered, shows_another_speed, window_closed

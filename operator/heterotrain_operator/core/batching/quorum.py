@@ -20,7 +20,7 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate, StepTime, steps_since, window_of
 from heterotrain_operator.core.state import Memory

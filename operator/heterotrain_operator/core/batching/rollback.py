@@ -29,7 +29,7 @@ from dataclasses import replace
 from heterotrain_operator.core.batching.likeness import measured_step
 from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import duration, percent, sizes
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.prediction.whole_steps import LONGEST_HISTORY

@@ -15,21 +15,16 @@ from heterotrain_operator.core.batching.bounds import bounds_at_once, bounds_in_
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.facts import Facts, group_of, listed, multiples_of, resized
-from heterotrain_operator.core.lifecycle import following, late_evidence, membership, passing, transitions
-from heterotrain_operator.core.lifecycle.arrivals import NOTHING_LACKS, Lacking, lacking, with_arrivals
+from heterotrain_operator.core.lifecycle import following, membership, transitions
 from heterotrain_operator.core.lifecycle.ends import has_left
-from heterotrain_operator.core.lifecycle.evicting import evicted
-from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold
-from heterotrain_operator.core.lifecycle.least_members import too_few
-from heterotrain_operator.core.lifecycle.membership import Change
-from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inherited, place_of
+from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold, too_few
+from heterotrain_operator.core.lifecycle.membership import Change, Returning, evicted, returning
+from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inherited, place_of, slowed
 from heterotrain_operator.core.lifecycle.publishing import carried_on, changed_plan, next_version
-from heterotrain_operator.core.lifecycle.refill import after_ends
+from heterotrain_operator.core.lifecycle.refill import after_ends, keeps_pod
 from heterotrain_operator.core.lifecycle.replacing import expected_batches, inheritance
 from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond_to_lasting
-from heterotrain_operator.core.lifecycle.returning import Returning, returning
-from heterotrain_operator.core.lifecycle.vacancies import vacancies
-from heterotrain_operator.core.lifecycle.warm_up import slowed
+from heterotrain_operator.core.lifecycle.vacancies import NOTHING_LACKS, Lacking, lacking, vacancies, with_arrivals
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, with_remark
 from heterotrain_operator.core.prediction import predictor_of
@@ -230,7 +225,7 @@ def _to_delete(
     that do not answer; and of workers that are neither members nor newcomers, once no change is under way in which
     they leave.
     """
-    over = [worker for worker in (*facts.failed, *facts.finished) if not late_evidence.keeps_pod(memory, worker)]
+    over = [worker for worker in (*facts.failed, *facts.finished) if not keeps_pod(memory, worker)]
     names = [worker.name for worker in (*over, *facts.lost, *unwanted)]
     if settled and removes_surplus(job):
         members = {worker.name for worker in facts.members if worker is not None}
@@ -315,7 +310,7 @@ def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Chang
     )
     plan = with_passes(plan, bounds_at_once(job, groups, known))
     known, _ = _known(job, facts, memory, change, plan)
-    memory, told = passing.left(job, facts, memory, now, change)
+    memory, told = transitions.left(job, facts, memory, now, change)
     coming, entering = len(change.joined), change.entering
     memory = changed_plan(memory, plan, now, known, joining=coming, entering=entering, leaving=change.leaving)
     memory = transitions.begun(facts, memory, change, now)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import takewhile
 
 from heterotrain.contract import (
-    MEMBERS_MAY_END,
     PHASE_CHECKPOINTING,
     PHASE_EVALUATING,
     PHASE_PAUSED,
@@ -112,22 +111,6 @@ def leavers(facts: Facts, memory: Memory, plan: Plan | None) -> set[str]:
     }
 
 
-def why_stuck(facts: Facts, memory: Memory) -> str:
-    """Why workers that cannot go on without one that ends cannot meet again, in words; empty if they can. They
-    train under an earlier plan than the active one, and lack a worker that this one does not name.
-    """
-    plan = facts.plan
-    if plan is None or memory.protocol >= MEMBERS_MAY_END or is_carried_out(facts):
-        return ""
-    meeting = {metrics.generation for metrics in _read(facts) if metrics.phase == PHASE_REFORMING}
-    alive = {key_of(worker.uid) for worker in facts.live if not worker.node_lost and worker.deleting_since is None}
-    if meeting and not leaving_keys(memory) <= alive:
-        return f"a worker that was to leave ended before the others had gone over to plan {plan.version}"
-    if any(plan.continues < generation < plan.generation for generation in meeting):
-        return f"a worker that plan {plan.version} leaves out ended after the others had gone over to one that names it"
-    return ""
-
-
 def may_train_along(facts: Facts, memory: Memory, worker: WorkerSeen) -> bool:
     """Whether a live worker that is no member any more may still train with those that are: nobody has gone over to the
     plan that lets it go, as far as is known.
@@ -227,7 +210,7 @@ def cut_off(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSe
     """
     plan = facts.plan
     silent = [rank for rank, worker in enumerate(facts.members) if worker is not None and _is_silent(facts, worker)]
-    if plan is None or not silent or memory.protocol < MEMBERS_MAY_END or facts.metrics_problem:
+    if plan is None or not silent or facts.metrics_problem:
         return []
     together = max((each.members for each in _read(facts) if each.generation == plan.generation), default=0)
     gone = sum(worker is None or not _stays(facts, worker) for worker in facts.members)

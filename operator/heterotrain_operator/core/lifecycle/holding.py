@@ -6,16 +6,16 @@ before. Those are steps like any other, since the sum of the gradients is the sa
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
-from heterotrain.contract import PHASE_HOLDING
+from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle import progress
-from heterotrain_operator.core.lifecycle.arrivals import is_given_up
-from heterotrain_operator.core.lifecycle.hanging import after_hang
-from heterotrain_operator.core.lifecycle.least_members import least_of, too_few
 from heterotrain_operator.core.lifecycle.publishing import adjusted, is_predicted, next_version, rebalanced_plan
+from heterotrain_operator.core.lifecycle.vacancies import is_given_up
 from heterotrain_operator.core.model import Decision, Event, Group, Job
 from heterotrain_operator.core.outcomes import Health, decision, ending
 from heterotrain_operator.core.state import Memory
@@ -33,7 +33,7 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
     few = too_few(job, facts, memory, (member.group for member in plan.members))
     if not few and not plan.holds:
         return None
-    if few and plan.holds and any(_can_be(job, memory, group) < least_of(group) for group in job.groups):
+    if few and plan.holds and any(_can_be(job, memory, group) < _least_of(group) for group in job.groups):
         message = f"{few}, and no other worker is created: in each place as many have ended as backoffLimit allows"
         return ending(job, facts, memory, now, outcome="Failed", code="BackoffLimitExceeded", message=message)
     members = [worker for worker in facts.members if worker is not None]
@@ -43,7 +43,7 @@ def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, 
         memory = progress.held(members, facts.states, memory, now)
     else:
         memory = progress.observed(members, facts.states, memory, now)
-        response = after_hang(job, facts, members, memory, now)
+        response = progress.after_hang(job, facts, members, memory, now)
         if response is not None:
             return response
     silent = "" if facts.metrics_problem else progress.silent(job, members, memory, now)
@@ -69,3 +69,24 @@ def begins_to_hold(few: str, version: int) -> Event:
 def _can_be(job: Job, memory: Memory, group: Group) -> int:
     """How many members the group has or may still get."""
     return group.replicas - sum(place.group == group.name and is_given_up(job, place) for place in memory.pending)
+
+
+def _least_of(group: Group) -> int:
+    """Of a group that says nothing of it, any number may train."""
+    return group.min_replicas or 0
+
+
+def too_few(job: Job, facts: Facts, memory: Memory, groups: Iterable[str]) -> str:
+    """Which groups of the job have fewer members than they may train with, in words; empty if none has, if members need
+    one another, and once members have finished, for nobody joins then who could let the others go on. `groups` names
+    that of each member.
+    """
+    bounded = [group for group in job.groups if group.min_replicas]
+    if not bounded or memory.protocol < MEMBERS_MAY_END or memory.following.ending or facts.finished:
+        return ""
+    counts = Counter(groups)
+    return ", ".join(
+        f"group {group.name} has {counts[group.name]} of at least {group.min_replicas} workers"
+        for group in bounded
+        if counts[group.name] < _least_of(group)
+    )

@@ -4,6 +4,10 @@ A change is one plan: who trains and stays, in the order that they have, and aft
 by themselves, and go on without those that end before the operator knows. So nothing here waits for all workers that
 the job wants. At most one change is under way: until all members report its generation, or for a bounded time, after
 which newcomers that did not follow are left out.
+
+A straggler may be left out without effect: its newcomer failed before anybody went over to the plan. Until then all
+train as before, the straggler too. So it returns: it is a member of the next plan, with what was known of it, and
+another newcomer may be tried.
 """
 
 from __future__ import annotations
@@ -12,24 +16,67 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END
-from heterotrain_operator.core.facts import Facts, ended
-from heterotrain_operator.core.lifecycle.ends import has_left
+from heterotrain.contract import MAX_EVICTED, MEMBERS_MAY_END
+from heterotrain_operator.core.facts import Facts, ended, worker_name
+from heterotrain_operator.core.lifecycle.ends import described_end, has_left
 from heterotrain_operator.core.lifecycle.following import (
     NOT_FOLLOWED,
     entrants,
     has_trained,
+    is_carried_out,
     keys_in,
     leaving_keys,
+    left_behind,
     outsiders,
     stayers,
     was_carried_out,
-    why_stuck,
 )
-from heterotrain_operator.core.lifecycle.returning import Returning
+from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Job, WorkerSeen, WorkerState
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import key_of
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """A straggler that stays after all, the replacement that has failed, and what became of its newcomer."""
+
+    worker: WorkerSeen
+    entry: Replacement
+    newcomer: str
+    why: str
+
+
+def returning(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Returning, ...]:
+    """The stragglers that are to be members again, as far as is known."""
+    plan = facts.plan
+    if not memory.remedies.replacing or plan is None or not any(facts.members) or is_carried_out(facts):
+        return ()
+    planned = {member.name: worker for member, worker in zip(plan.members, facts.members, strict=True)}
+    behind = {worker.name for worker in left_behind(job, facts, memory, now)}
+    training = {
+        key_of(worker.uid): worker
+        for worker in facts.live
+        if worker.name not in planned and worker.deleting_since is None and not worker.node_lost
+    }
+    found = []
+    for entry in memory.remedies.replacing:
+        name, worker = worker_name(job.name, entry.group, entry.index), training.get(entry.key)
+        if name not in planned or worker is None or not (worker.metrics is None or has_trained(worker)):
+            continue
+        why = f"{name} {NOT_FOLLOWED}" if name in behind else _lost(name, planned[name])
+        if why:
+            found.append(Returning(worker, entry, name, why))
+    return tuple(found)
+
+
+def _lost(name: str, newcomer: WorkerSeen | None) -> str:
+    """What became of a newcomer that the plan names, in words; empty if it lives and may stay."""
+    if newcomer is None:
+        return f"{name} vanished"
+    if ended(newcomer):
+        return described_end(newcomer)
+    return f"{name} is being taken away" if newcomer.deleting_since is not None or newcomer.node_lost else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +104,7 @@ def with_protocol(facts: Facts, memory: Memory) -> Memory:
     if facts.plan is None:
         return memory
     read = [worker.metrics for worker in facts.members if worker is not None and worker.metrics is not None]
-    if memory.protocol >= MEMBERS_CHANGE and facts.plan.generation == memory.generation:
+    if memory.protocol >= MEMBERS_MAY_END and facts.plan.generation == memory.generation:
         # Over NCCL workers learn only when they have met that they can do less than they said before.
         met = [metrics.protocol for metrics in read if metrics.generation >= facts.plan.generation]
         known = min([memory.protocol, *met])
@@ -70,24 +117,9 @@ def with_protocol(facts: Facts, memory: Memory) -> Memory:
     return memory if known == memory.protocol else replace(memory, protocol=known)
 
 
-def can_change(job: Job, facts: Facts, memory: Memory) -> bool:
-    """Whether members can change while others train: all speak the protocol, and somebody is there to carry on. Where
-    members cannot go on without one that ends, all that train have to be there, and the first has to be wanted.
-    """
-    if memory.protocol < MEMBERS_CHANGE or not any(_has_state(each, memory) for each in stayers(facts)):
-        return False
-    if memory.protocol >= MEMBERS_MAY_END:
-        return True
-    assert facts.plan is not None
-    coming = entrants(facts, memory)
-    there = all(
-        worker is not None and not ended(worker) and not worker.node_lost and worker.deleting_since is None
-        for member, worker in zip(facts.plan.members, facts.members, strict=True)
-        if member.name not in coming
-    )
-    if why_stuck(facts, memory):
-        return False
-    return there and any(group.name == facts.plan.members[0].group and group.replicas for group in job.groups)
+def can_change(facts: Facts, memory: Memory) -> bool:
+    """Whether members can change while others train: all speak the protocol, and somebody is there to carry on."""
+    return memory.protocol >= MEMBERS_MAY_END and any(_has_state(each, memory) for each in stayers(facts))
 
 
 def has_lost_state(facts: Facts) -> bool:
@@ -123,11 +155,11 @@ def has_finished(facts: Facts, memory: Memory) -> bool:
 
 
 def first_has_finished(facts: Facts, memory: Memory) -> bool:
-    """Whether, where members go on without one that ends, the first that was left has finished: it has committed the
-    last step with all that were left, and those that have yet to finish repeat nothing that is not done.
+    """Whether the first member that was left has finished: it has committed the last step with all that were left, and
+    those that have yet to finish repeat nothing that is not done.
     """
-    if memory.following.ending or memory.protocol < MEMBERS_MAY_END:
-        return memory.following.ending
+    if memory.following.ending:
+        return True
     names, coming = {worker.name for worker in facts.finished}, outsiders(facts, memory)
     there = (worker for worker in facts.members if worker is None or not (worker.name in coming or has_left(worker)))
     first = next(there, None)
@@ -168,25 +200,23 @@ def joiners(facts: Facts, memory: Memory) -> list[WorkerSeen]:
     one which nobody reaches keeps no other out.
     """
     warm = (worker for worker in newcomers(facts, memory) if facts.states[worker.name] is WorkerState.WARM)
-    able = [worker for worker in warm if worker.metrics is not None and worker.metrics.protocol >= MEMBERS_CHANGE]
+    able = [worker for worker in warm if worker.metrics is not None and worker.metrics.protocol >= MEMBERS_MAY_END]
     doubtful = {place.identity for place in memory.pending if place.why.endswith(NOT_FOLLOWED)}
     return [worker for worker in able if (worker.group, worker.index) not in doubtful] or able[:1]
 
 
 def taken(job: Job, facts: Facts, memory: Memory, leaving: Collection[str] = ()) -> list[WorkerSeen]:
     """Members beyond their group's replicas, of those that are not `leaving` in any case: stragglers first, then the
-    greatest indices; not the first member where it has to stay.
+    greatest indices.
     """
     named = {known.key for known in memory.workers if known.evidence.named}
     replicas = {group.name: group.replicas for group in job.groups}
     there = [worker for worker in stayers(facts) if worker.name not in leaving]
     over = Counter(worker.group for worker in there)
     over.subtract(replicas)
-    assert facts.plan is not None
-    fixed = facts.plan.leader if memory.protocol < MEMBERS_MAY_END else ""
     found = []
     for worker in sorted(there, key=lambda each: (key_of(each.uid) in named, each.index), reverse=True):
-        if over[worker.group] > 0 and worker.name != fixed:
+        if over[worker.group] > 0:
             over[worker.group] -= 1
             found.append(worker)
     return found
@@ -240,3 +270,39 @@ def _has_state(worker: WorkerSeen, memory: Memory) -> bool:
     have trained at all.
     """
     return memory.progress.stepped if worker.metrics is None else worker.metrics.generation >= 1
+
+
+def evicted(facts: Facts, memory: Memory, staying: Collection[str]) -> tuple[str, ...]:
+    """UIDs of the workers without which those that are `staying`, by UID, go on by the next plan's word, without a
+    quorum; none if that would not be safe.
+
+    Those that are left go on by themselves where they are a majority, or can prove that the others have ended. A worker
+    that ends after it was silent for long proves nothing to the others: it may have gone on without them before. Then
+    they wait for the operator's word, which would split the job if it were wrong. So it is given only
+
+    * of workers whose exit code was seen, which their own machine reports. Nobody on a node that does not answer is
+      seen to end, and a pod that was deleted by force, or that is only not there any more, may still run.
+    * if nobody else could train beside the members of the next plan: everybody whom the active plan names is one of
+      them, or was seen to end. The active plan speaks for all before it if a member has gone over to it, since every
+      later attempt needs a majority of that one; or if it gives the word itself, so that this was so by then.
+
+    Of this only that is remembered, beside the plan itself: that a member was seen to have gone over to it. Nobody goes
+    back, and in the look that shows who has ended those that are left may not be read. Where the operator has missed
+    something, it says nothing, and the workers start again from their checkpoint once they have waited for long enough.
+    """
+    plan = facts.plan
+    if plan is None or len(facts.members) != len(plan.members):
+        return ()
+    is_followed = was_carried_out(facts, memory)
+    before = () if is_followed else plan.evicted
+    if not before and not is_followed:
+        return ()
+    missing = [
+        (member, worker if worker is not None else facts.departed.get(member.name))
+        for member, worker in zip(plan.members, facts.members, strict=True)
+        if member.uid not in staying
+    ]
+    if any(seen is None or seen.uid != member.uid or seen.exit_code is None for member, seen in missing):
+        return ()
+    uids = (*before, *(member.uid for member, _ in missing))
+    return uids if len(uids) <= MAX_EVICTED and not set(uids) & set(staying) else ()

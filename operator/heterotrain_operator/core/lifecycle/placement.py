@@ -1,21 +1,51 @@
-"""All or nothing: a job of which only a part finds places lets them go again, and tries later.
+"""Whether workers can be members yet, and have places: all or nothing.
 
-Two jobs that each hold half of what both need would otherwise wait for each other until both fail. Patience and pauses
-differ from job to job and from try to try, so that one of them gets what the other lets go.
+Two jobs that each hold half of what both need would otherwise wait for each other until both fail. So a job of which
+only a part finds places lets them go again, and tries later. Patience and pauses differ from job to job and from try to
+try, so that one of them gets what the other lets go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from heterotrain.contract import PHASE_WARMING
 from heterotrain_operator.core.facts import Facts, listed
-from heterotrain_operator.core.lifecycle.chance import fraction
-from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.memory.placing import Placing
-from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen
+from heterotrain_operator.core.memory.job import Outcome, Placing
+from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision
 from heterotrain_operator.core.state import Memory
+
+
+def unready(workers: Sequence[WorkerSeen], states: Mapping[str, WorkerState]) -> list[str]:
+    """Workers that cannot be members yet, each with the reason."""
+    return [f"{each.name} ({why_unready(each)})" for each in workers if states[each.name] is not WorkerState.WARM]
+
+
+def why_unready(worker: WorkerSeen) -> str:
+    """Why a worker cannot be a member yet."""
+    if worker.deleting_since is not None:
+        return "being deleted"
+    if worker.phase != "Running":
+        return ": ".join(filter(None, [worker.phase, worker.message.strip()]))
+    if worker.exit_code is not None:
+        return "ended"
+    if worker.metrics is None:
+        return "Running, but its metrics do not answer"
+    if not worker.address:
+        return "Running, but without an address"
+    if worker.metrics.phase == PHASE_WARMING:
+        return "Running, and warming up"
+    return "Running, but its script is not at its loop yet"
+
+
+def blind(facts: Facts) -> str:
+    """What is wrong with the source of the metrics, which may be to blame, and not the workers."""
+    source = facts.metrics_problem or facts.metrics_note
+    return f"; {source}" if source else ""
+
 
 PATIENCE_SHARE = 0.25
 """Of the startup deadline: so long at least, and at most twice as long, a part holds its places and waits for the
@@ -74,3 +104,9 @@ def let_go(
     )
     event = Event("Warning", LET_GO, reason)
     return decision(job, phase, LET_GO, reason, health=health, delete=facts.names, events=(event,)), memory
+
+
+def fraction(seed: str, number: int) -> float:
+    """The n-th number of a seed, evenly spread over [0, 1)."""
+    digest = hashlib.sha256(f"{seed}/{number}".encode(errors="replace")).digest()
+    return int.from_bytes(digest[:6]) / 2**48

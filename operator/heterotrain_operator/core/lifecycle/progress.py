@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
-from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.memory.progress import Progress
-from heterotrain_operator.core.memory.resumed import Resumed
-from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen, WorkerState
+from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.lifecycle.responses import Incident, respond
+from heterotrain_operator.core.memory.job import Progress, Resumed
+from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
@@ -191,3 +191,17 @@ def _slow_step_seconds(metrics: WorkerMetrics) -> float:
         return 0.0
     slow = mean + NORMAL_99TH * math.sqrt(spread) if spread > 0 else mean
     return slow if slow < ABSURD_SECONDS else ABSURD_SECONDS
+
+
+def after_hang(
+    job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Memory, now: float
+) -> tuple[Decision, Memory] | None:
+    """What is done about members of which some hang; None if none does, or nothing is done about it."""
+    hang = hung(job, members, facts.states, memory, now)
+    if hang is None:
+        return None
+    response = respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hang.message)
+    if response is None:
+        return None
+    decided, memory = response
+    return replace(decided, short_grace=hang.seen), memory

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
-from heterotrain_operator.core.memory.following import Following
-from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.memory.placing import Placing
-from heterotrain_operator.core.memory.progress import Progress
-from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.memory.batching import Promises
+from heterotrain_operator.core.memory.job import Outcome, Placing, Progress
+from heterotrain_operator.core.memory.members import Following
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.jumps import expected_at
@@ -186,7 +184,7 @@ def started_plan(
         progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
         outcome=Outcome(),
         protocol=protocol,
-        following=Following(changing=True, changed_at=now if protocol > 1 else None),
+        following=Following(changing=True, changed_at=now if protocol >= MEMBERS_MAY_END else None),
         passages=replace(memory.passages, arrivals=()),
         pending=(),
         workers=tuple(knowledge),

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
+from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once, repaired
 from heterotrain_operator.core.facts import Facts, listed
-from heterotrain_operator.core.lifecycle.least_members import too_few
+from heterotrain_operator.core.lifecycle.holding import too_few
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
@@ -51,7 +51,7 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
             Member(worker.name, worker.uid, worker.address, worker.group, metrics.batch_size)
             for worker, metrics in pairs
         ),
-        continues=trained[0].generation - 1 if any(each.protocol >= MEMBERS_CHANGE for each in trained) else 0,
+        continues=trained[0].generation - 1 if any(each.protocol >= MEMBERS_MAY_END for each in trained) else 0,
         holds=bool(too_few(job, facts, memory, [worker.group for worker, _ in pairs])),
     )
     memory = recovered_plan(memory, plan, now)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts, group_of
 from heterotrain_operator.core.lifecycle.following import stayers
@@ -74,12 +73,11 @@ def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) ->
         if worker is None or not is_worth("Remove", verdict) or verdict.outlooks is None:
             continue
         group = group_of(job, worker.group)
-        has_to_stay = worker.name == facts.plan.leader and memory.protocol < MEMBERS_MAY_END
         few = (
             in_group[group.name] <= (1 if group.min_replicas is None else group.min_replicas)
             or in_group[group.name] != group.replicas
         )
-        if few or has_to_stay or advised.get(key_of(worker.uid), 0) < ENOUGH_INTERVALS:
+        if few or advised.get(key_of(worker.uid), 0) < ENOUGH_INTERVALS:
             continue
         removed = _with_removal(job, memory.remedies.removed, group.name)
         if len(removed) > MOST_REMOVALS:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended, worker_name
 from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.lifecycle.following import is_carried_out, stayers
+from heterotrain_operator.core.lifecycle.membership import Returning, returning
 from heterotrain_operator.core.lifecycle.newcomer_speed import Forecast, forecast
-from heterotrain_operator.core.lifecycle.passing import step_of
 from heterotrain_operator.core.lifecycle.publishing import carried_on
-from heterotrain_operator.core.lifecycle.restarts import delay_seconds
-from heterotrain_operator.core.lifecycle.returning import Returning, returning
+from heterotrain_operator.core.lifecycle.responses import delay_seconds
+from heterotrain_operator.core.lifecycle.transitions import step_of
 from heterotrain_operator.core.lifecycle.vacancies import new_index
 from heterotrain_operator.core.memory.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState
@@ -332,7 +332,7 @@ class _Look:
 
     def _warm(self, entry: Replacement, straggler: WorkerSeen, pod: WorkerSeen) -> None:
         """The newcomer could join: it does if that gains, by what its warm-up has shown."""
-        if pod.metrics is not None and pod.metrics.protocol < MEMBERS_CHANGE:
+        if pod.metrics is not None and pod.metrics.protocol < MEMBERS_MAY_END:
             self._give_up(entry, pod, f"{pod.name} cannot join workers that train, since its library is older")
             return
         if not self.settled:
@@ -370,8 +370,6 @@ class _Look:
             key = by_name.get(verdict.worker)
             if key is None or key in under_way or advised.get(key, 0) < ENOUGH_INTERVALS:
                 continue
-            if verdict.worker == facts.plan.leader and self.memory.protocol < MEMBERS_MAY_END:
-                continue  # it serves the store where workers meet
             if not self._affordable():
                 return
             self._begun(verdict, key)

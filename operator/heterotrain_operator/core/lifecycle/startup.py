@@ -25,12 +25,11 @@ from heterotrain_operator.core.facts import (
     rejected,
     surplus,
 )
-from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, held, let_go
+from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, LET_GO, blind, held, let_go, unready
 from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
-from heterotrain_operator.core.lifecycle.readiness import blind, unready
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
-from heterotrain_operator.core.memory.outcome import Outcome
+from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction import predictor_of

@@ -6,7 +6,6 @@ again neither creates a second newcomer nor takes the first for one too many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -80,24 +79,13 @@ class Removal:
 _NAMES = tuple(each.name for each in fields(Replacement) if each.name != "known")
 
 
-def rows_of(replacements: Sequence[Replacement]) -> list[list[Any]]:
-    """All replacements, as they are stored."""
-    return [
-        [getattr(each, name) for name in _NAMES] + ([each.known.row()] if each.known != NOBODY else [])
-        for each in replacements
-    ]
+def _row_of(replacement: Replacement) -> list[Any]:
+    known = replacement.known
+    return [getattr(replacement, name) for name in _NAMES] + ([known.row()] if known != NOBODY else [])
 
 
-def from_rows(rows: Any) -> tuple[Replacement, ...]:
-    """What `rows_of` has written, as far as it is well-formed; any version of the operator may have stored it."""
-    if not isinstance(rows, list):
-        return ()
-    found = (_from_row(row) for row in rows[:MOST_REPLACEMENTS])
-    return tuple(each for each in found if each is not None)
-
-
-def _from_row(row: Any) -> Replacement | None:
-    if not isinstance(row, list) or len(row) < len(_NAMES):
+def _from_row(row: list[Any]) -> Replacement | None:
+    if len(row) < len(_NAMES):
         return None
     group, index, replaces, key, why, tries, due_at, created_at, factor, samples = row[: len(_NAMES)]
     texts = all(is_text(text, MAX_NAME_LENGTH) for text in (group, replaces, key)) and is_text(why, LONGEST_WHY)
@@ -110,27 +98,13 @@ def _from_row(row: Any) -> Replacement | None:
     return Replacement(group, index, replaces, key, why, tries, *moments, float(factor), float(samples), known)
 
 
-def removal_rows(removals: Sequence[Removal]) -> list[list[Any]]:
-    """All removals, as they are stored."""
-    return [[each.group, each.replicas, each.count] for each in removals]
+def _removal_from(row: list[Any]) -> Removal | None:
+    sound = len(row) >= 3 and is_text(row[0], MAX_NAME_LENGTH)
+    return Removal(*row[:3]) if sound and all(is_whole(each, high=MOST_TRIES) for each in row[1:3]) else None
 
 
-def removals_from(rows: Any) -> tuple[Removal, ...]:
-    """What `removal_rows` has written, as far as it is well-formed."""
-    if not isinstance(rows, list):
-        return ()
-    return tuple(
-        Removal(*row[:3])
-        for row in rows[:MOST_REMOVALS]
-        if isinstance(row, list)
-        and len(row) >= 3
-        and is_text(row[0], MAX_NAME_LENGTH)
-        and all(is_whole(number, high=MOST_TRIES) for number in row[1:3])
-    )
-
-
-REPLACEMENTS = Rows(rows_of, from_rows, Replacement.moved, Replacement.rounded)
-REMOVALS = Rows(removal_rows, removals_from)
+REPLACEMENTS = Rows(_row_of, _from_row, MOST_REPLACEMENTS, Replacement.moved, Replacement.rounded)
+REMOVALS = Rows(lambda each: [each.group, each.replicas, each.count], _removal_from, MOST_REMOVALS)
 
 
 @dataclass(frozen=True, slots=True)

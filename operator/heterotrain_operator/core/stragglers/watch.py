@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.batching.asking import seats_of
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.words import duration
@@ -113,7 +113,7 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
     settings = job.stragglers
     budget = Budget(replacements_left(job, memory), settings.cooldown_seconds)
     hindrance = _hindrance(job, memory)
-    least_gain = LEAST_ELASTIC_GAIN if memory.protocol >= MEMBERS_CHANGE else LEAST_SWAP_GAIN
+    least_gain = LEAST_ELASTIC_GAIN if memory.protocol >= MEMBERS_MAY_END else LEAST_SWAP_GAIN
     # Until one is measured under a new plan, it is as slow as it was on average.
     findings = {
         rank: found[rank]
@@ -143,7 +143,7 @@ def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], 
                 weighed=rank in slowdowns,
                 budget=budget,
                 replacement_pays=replacement_pays(ahead, steps_left, least_swap_gain=least_gain),
-                hindrance=hindrance or _hindrance_of(job, plan, memory, rank),
+                hindrance=hindrance,
             )
         )
     return tuple(said)
@@ -185,7 +185,7 @@ def replacement_seconds(memory: Memory) -> float:
     """Standstill of the job for one replacement: of members that change while they train what such changes took, of
     others a whole start.
     """
-    if memory.protocol >= MEMBERS_CHANGE:
+    if memory.protocol >= MEMBERS_MAY_END:
         return memory.transitions.transition_seconds or ASSUMED_TRANSITION_SECONDS
     if 0 < memory.start.start_seconds <= GREATEST_RESTART_SECONDS:
         return memory.start.start_seconds
@@ -199,19 +199,11 @@ def _hindrance(job: Job, memory: Memory) -> str:
         return ""
     if job.dry_run:
         return "dry run, nothing is done about it"
-    if memory.protocol < MEMBERS_CHANGE:
+    if memory.protocol < MEMBERS_MAY_END:
         return "its group cannot change while it trains, so the batches are balanced and nothing else is done"
     if action == "Replace" and replacements_left(job, memory) == 0:
         return "no replacement is left, so the batches are balanced and nothing else is done"
     return ""
-
-
-def _hindrance_of(job: Job, plan: Plan, memory: Memory, rank: int) -> str:
-    """The same of one worker: whose loss would take along the store where workers meet."""
-    stays = plan.members[rank].name == plan.leader and memory.protocol < MEMBERS_MAY_END
-    if not stays or not ACTIONS[job.stragglers.action].changes_members:
-        return ""
-    return "it is the first worker, which has to stay, so the batches are balanced and nothing else is done"
 
 
 def replacements_left(job: Job, memory: Memory) -> int:

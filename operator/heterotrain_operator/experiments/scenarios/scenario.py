@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -58,10 +58,10 @@ class WorkerBehaviour(Model):
     least_batch: Samples | None = Field(
         default=None, description="Fewest samples that its model trains well with, as workers report it. Absent: 1."
     )
-    protocol: Annotated[int, Field(ge=1, le=3)] | None = Field(
+    protocol: Literal[1, 3] | None = Field(
         default=None,
-        description="How workers meet: 1, only when all of them start; 2, others join and leave while they train; 3, "
-        "they go on without one that ends, too. Absent: 1.",
+        description="How workers meet: 1, only when all of them start; 3, others join and leave while they train, and "
+        "they go on without one that ends. Absent: 1.",
     )
     node: Name | None = Field(default=None, description="The node on which it runs. Absent: not known.")
 

@@ -17,9 +17,9 @@ from heterotrain_operator.clusters.kube.moments import timestamp, unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
-from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
-from heterotrain_operator.core.memory.outcome import Outcome
-from heterotrain_operator.core.memory.passages import Passage
+from heterotrain_operator.core.facts import newest_evaluation
+from heterotrain_operator.core.memory.job import Outcome
+from heterotrain_operator.core.memory.members import Passage
 from heterotrain_operator.core.model import FINAL_PHASES, Condition, Decision, Seen, WorkerState
 from heterotrain_operator.core.state import Memory
 
