@@ -33,10 +33,9 @@ from bsp_setting import (
 
 from heterotrain_operator.api import parse_manifest, to_core
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling
-from heterotrain_operator.experiments.figures.history import TrialHistory
-from heterotrain_operator.experiments.figures.limits import LimitChange
+from heterotrain_operator.experiments.figures.history import LimitChange, TrialHistory
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
-from heterotrain_operator.experiments.trials.workers import limits_of
+from heterotrain_operator.experiments.trials.trial import limits_of
 from unit.experiments.histories import FAST, SLOW, history, joined
 
 

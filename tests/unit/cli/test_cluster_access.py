@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.cli.cluster.options import COMMANDS
-from heterotrain_operator.cli.exit_codes import BAD_INPUT, NO_CLUSTER
+from heterotrain_operator.cli import BAD_INPUT, NO_CLUSTER
+from heterotrain_operator.cli.cluster.commands import COMMANDS
 from heterotrain_operator.cli.main import main, program_name
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from heterotrain_operator.cli.local.live import View
-from heterotrain_operator.cli.local.live_table import plain_line, progress
+from heterotrain_operator.cli.local.live import View, plain_line, progress
 from heterotrain_operator.core.model import Seen
 from heterotrain_operator.experiments.progress import Pace
-from heterotrain_operator.experiments.trials.journal import entry_of
+from heterotrain_operator.experiments.trials.observer import entry_of
 from unit.experiments.observed import JOB, MOVED, QUIET, ended, seen
 
 

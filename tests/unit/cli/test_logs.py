@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.cli.local.log_tail import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
+from heterotrain_operator.cli.local.script_output import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import runs
 from kube_server.api_server import ApiServer

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heterotrain_operator.cli.local.checks import prepare
-from heterotrain_operator.cli.local.introduction import ignored_fields
-from heterotrain_operator.cli.local.options import Options
+from heterotrain_operator.cli.local.checks import Options, prepare
+from heterotrain_operator.cli.local.run import ignored_fields
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.experiments.folder import MARKER
+from heterotrain_operator.experiments.runs import MARKER
 from unit.cli.commands import manifest, write_manifest
 
 

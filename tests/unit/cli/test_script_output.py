@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from heterotrain_operator.cli.local import script_output
-from heterotrain_operator.cli.local.live import View
-from heterotrain_operator.cli.local.log_tail import LogTail
-from heterotrain_operator.cli.local.observer import TerminalObserver
+from heterotrain_operator.cli.local.live import TerminalObserver, View
+from heterotrain_operator.cli.local.script_output import LogTail
 from heterotrain_operator.core.model import Seen
 from unit.experiments.observed import JOB, PLAN, QUIET, seen
 

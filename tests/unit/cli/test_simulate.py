@@ -16,10 +16,8 @@ import yaml
 from rich.console import Console
 
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.simulated.tables import comparison_table
-from heterotrain_operator.cli.simulated.view import SimulationView
-from heterotrain_operator.experiments.folder import MARKER
-from heterotrain_operator.experiments.simulations.comparison import Comparison, PolicyFigures, Spread
+from heterotrain_operator.cli.simulate import SimulationView
+from heterotrain_operator.experiments.runs import MARKER
 from unit.cli.commands import start
 from unit.experiments.test_scenarios import run_folder
 
@@ -54,11 +52,11 @@ def test_example_runs(path: Path, capsys: pytest.CaptureFixture[str]):
     assert path.stem in said.err
 
 
-def test_table_has_a_row_per_policy_and_says_that_it_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_each_policy_has_a_row_and_is_said_to_be_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["simulate", str(write_scenario(tmp_path)), "--intervals", "30"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    rows = [line.split("│")[1].strip() for line in said.err.splitlines() if line.startswith("│")]
+    rows = [line.split(": ")[0] for line in said.err.splitlines() if ": step over best " in line]
     assert rows == ["Optimal", "Uniform"]
     assert "no figure here was measured on a machine" in said.err
     assert "Uniform ended with batches 32 / 32" in said.err
@@ -186,7 +184,7 @@ def test_figures_are_printed_although_the_report_cannot_be_written(
     def full(_: Path) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heterotrain_operator.cli.simulated.simulate.cleared", full)
+    monkeypatch.setattr("heterotrain_operator.cli.simulate.cleared", full)
     asked = ["simulate", str(write_scenario(tmp_path)), *FEW, "--out", str(tmp_path / "out"), "--json"]
     assert main(asked) == 1
     said = capsys.readouterr()
@@ -286,24 +284,6 @@ def test_progress_on_a_terminal_is_one_line_with_the_time_left(width: int):
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
     assert any("step 50/200" in line and "left" in line for line in shown.splitlines())
     assert all(len(line.strip("\r")) <= width for line in shown.splitlines())
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_table_has_a_line_per_policy_at_the_width_of_a_terminal(width: int):
-    spread = Spread(1.234, 1.1, 1.5)
-    policies = tuple(
-        PolicyFigures(name, 10, {"Running": 9, "Failed": 1}, spread, spread, spread, spread, 3, spread, (3, 4))
-        for name in ("Optimal", "Proportional")
-    )
-    found = Comparison("a-scenario-of-some-length", "", "job", 2, 7, 100, 10, policies, ())
-    console = Console(file=io.StringIO(), width=width)
-    console.print(comparison_table(found, width))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    assert all(len(line) <= width for line in lines)
-    rows = [line for line in lines if line.startswith("│")]
-    assert len(rows) == 2
-    assert all("1.234 (1.100 to 1.500)" in row for row in rows)
 
 
 def test_straggler_of_the_example_is_named_and_healthy_workers_are_not(tmp_path: Path):

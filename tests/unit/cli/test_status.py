@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from heterotrain_operator.cli.cluster.job_state import JobState, read_job
-from heterotrain_operator.cli.cluster.job_tables import job_view, jobs_table
+from heterotrain_operator.cli.cluster.status import job_view, jobs_table
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import wording
 from hostile import spoilt

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from heterotrain_operator.api import ManifestError
-from heterotrain_operator.cli.local.checks import prepare
-from heterotrain_operator.cli.local.options import Options
+from heterotrain_operator.cli.local.checks import Options, prepare
 from heterotrain_operator.cli.main import main
 from unit.cli.commands import manifest, write_manifest
 

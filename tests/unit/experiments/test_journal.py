@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heterotrain_operator.experiments.trials.journal import entry_of
+from heterotrain_operator.experiments.trials.observer import entry_of
 from unit.experiments.observed import MOVED, QUIET
 
 

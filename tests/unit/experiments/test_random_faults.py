@@ -2,7 +2,7 @@
 
 from itertools import islice, pairwise
 
-from heterotrain_operator.experiments.schedules.random_faults import PlannedFault, random_faults
+from heterotrain_operator.cli.local.chaos import PlannedFault, random_faults
 from heterotrain_operator.experiments.trials.faults import FAULTS
 
 WORKERS = ("job-a-0", "job-a-1", "job-b-0")

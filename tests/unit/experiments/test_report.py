@@ -10,14 +10,13 @@ import pytest
 
 from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.experiments.figures.faults import FaultRecord
+from heterotrain_operator.experiments.figures.history import FaultRecord
 from heterotrain_operator.experiments.figures.summary import summarize
-from heterotrain_operator.experiments.report.contents import Facts, ReportContents
-from heterotrain_operator.experiments.report.files import write
+from heterotrain_operator.experiments.report.files import write_trials
 from heterotrain_operator.experiments.report.plots import batches_and_times
-from heterotrain_operator.experiments.trials.journal import Entry
-from heterotrain_operator.experiments.trials.result import TrialResult
-from heterotrain_operator.experiments.trials.trial import Trial
+from heterotrain_operator.experiments.report.trials import Course
+from heterotrain_operator.experiments.trials.observer import Entry
+from heterotrain_operator.experiments.trials.trial import Trial, TrialResult
 from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
@@ -48,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path = tmp_path_factory.mktemp("report")
     profiles = (TrialResult(Trial("Profile", 0), profiled, (), {}),)
-    write(path, ReportContents(summary, trials, profiles, (FAST, SLOW), MANIFEST, Facts(4, "by cgroups", "0.1.0")))
+    write_trials(path, summary, Course(trials, profiles, (FAST, SLOW), MANIFEST, 4, "0.1.0"))
     return path
 
 
@@ -111,7 +110,7 @@ def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
     failed = trial("Optimal", (), phase="Failed")
     summary = summarize("job", (failed,), (FAST, SLOW), bounds={})
     trials = (TrialResult(Trial("Optimal", 1), failed, (), {}),)
-    write(tmp_path, ReportContents(summary, trials, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
+    write_trials(tmp_path, summary, Course(trials, (), (FAST, SLOW), MANIFEST, 4, "0.1.0"))
     assert (tmp_path / "report.html").exists()
 
 
@@ -128,7 +127,9 @@ def test_faults_are_in_the_summary_and_in_the_pictures():
     assert [fault["act"] for fault in summary["arms"][0]["faults"]] == ["slow", "stop", "kill", "leave"]
     assert summary["arms"][0]["faults"][1]["lasts_seconds"] == 5.0
     names = (FAST, SLOW)
-    assert batches_and_times(faulty, names) != batches_and_times(plain, names)
+    assert batches_and_times(plain, names, "a.png").panels[0].marks == ()
+    marks = batches_and_times(faulty, names, "a.png").panels[0].marks
+    assert [(mark.x, mark.text) for mark in marks] == [(0, "slow"), (7, "stop, kill"), (29, "leave")]
 
 
 def test_report_has_the_evaluations_of_each_trial(folder: Path):

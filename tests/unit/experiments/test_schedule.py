@@ -7,14 +7,11 @@ import pytest
 from heterotrain_operator.api import ManifestError
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling
-from heterotrain_operator.experiments.figures.history import TrialHistory
-from heterotrain_operator.experiments.figures.limits import DECLARED, LimitChange
+from heterotrain_operator.experiments.figures.history import DECLARED, LimitChange, TrialHistory
 from heterotrain_operator.experiments.figures.trial_summary import summarize_trial
-from heterotrain_operator.experiments.schedules.schedule import Schedule, unchanging
+from heterotrain_operator.experiments.schedules.schedule import Schedule, ScheduledLimits, unchanging
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
-from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
-from heterotrain_operator.experiments.trials.trial import trials_of
-from heterotrain_operator.experiments.trials.workers import limits_of
+from heterotrain_operator.experiments.trials.trial import limits_of, trials_of
 from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined
 
 JOB = Job("job", (Group("fast", 2, cpu_limit=1.0), Group("slow", 1, cpu_limit=0.5)), 96)

@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, ceiling_of
-from heterotrain_operator.experiments.figures.history import Target, TrialHistory
-from heterotrain_operator.experiments.figures.limits import LimitChange
-from heterotrain_operator.experiments.figures.profile import AllReduce, allreduce_of, profile_of
+from heterotrain_operator.experiments.figures.ceiling import (
+    AllReduce,
+    MeasuredCeiling,
+    allreduce_of,
+    ceiling_of,
+    profile_of,
+)
+from heterotrain_operator.experiments.figures.history import LimitChange, Target, TrialHistory
 from heterotrain_operator.experiments.figures.steps import Step
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.figures.trial_summary import summarize_trial

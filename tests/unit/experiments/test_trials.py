@@ -11,9 +11,15 @@ from heterotrain_operator.api import load_manifest, to_core
 from heterotrain_operator.core.model import Group, Job, Seen
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.trials.profiling import endless, measured
-from heterotrain_operator.experiments.trials.result import TrialResult, failing_worker, least_batches
-from heterotrain_operator.experiments.trials.trial import Trial, trials_of
-from heterotrain_operator.experiments.trials.workers import bounds_of, worker_names
+from heterotrain_operator.experiments.trials.trial import (
+    Trial,
+    TrialResult,
+    bounds_of,
+    failing_worker,
+    least_batches,
+    trials_of,
+    worker_names,
+)
 from unit.cli.commands import manifest, write_manifest
 from unit.experiments.observed import JOB as TWO
 from unit.experiments.observed import MOVED, QUIET, seen

@@ -14,11 +14,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, evidence_of
+from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, evidence_of, passages, replacements
 from heterotrain_operator.cli.cluster.job_state import WorkerState
-from heterotrain_operator.cli.cluster.job_tables import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.cli.cluster.outlook_view import outlook_of, section
-from heterotrain_operator.cli.cluster.stories import passages, replacements
+from heterotrain_operator.cli.cluster.status import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.experiments import wording
 
 if TYPE_CHECKING:

@@ -9,14 +9,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from heterotrain_operator.cli.cluster.evidence import Evidence
-from heterotrain_operator.cli.fitting import Cell, Column, FittedTable
+from heterotrain_operator.cli.terminal import FittedTable
 from heterotrain_operator.core.batching.quorum import why_left_out
-from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
+from heterotrain_operator.core.outlook import Outlook, outlook
 from heterotrain_operator.core.prediction.least_batch import why_no_fewer
 from heterotrain_operator.core.prediction.memory_limit import why_no_more
+from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.report.value import Column
 
 
 def outlook_of(evidence: Evidence, now: datetime) -> list[RenderableType]:
@@ -63,52 +65,47 @@ def _why_these_bounds(ahead: Outlook) -> list[RenderableType]:
     return parts
 
 
+def _own_time(estimate: Estimate) -> str:
+    return f"{wording.seconds(estimate.mean_seconds)} ± {wording.percent(estimate.relative_error)}"
+
+
+def _fitted(line: Line) -> str:
+    fixed = "" if line.fixed_seconds == 0 else f"{wording.seconds(line.fixed_seconds)} + "
+    return f"{fixed}{wording.seconds(line.seconds_per_sample)} a sample"
+
+
 WORKER_COLUMNS = (
     Column("WORKER", name=True),
     Column("BATCH"),
     Column("BOUNDS", rank=5),
-    Column("CPU", rank=4),
-    Column("OWN TIME", rank=1),
-    Column("SAMPLES/S", rank=3),
-    Column("FITTED OWN TIME", rank=2, left=True),
+    Column("CPU", "{:g}".format, rank=4),
+    Column("OWN TIME", _own_time, rank=1),
+    Column("SAMPLES/S", wording.rate, rank=3),
+    Column("FITTED OWN TIME", _fitted, rank=2, left=True),
     Column("NEXT"),
     Column("BEST"),
 )
 
 
 def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> FittedTable:
-    rows: list[dict[str, Cell]] = []
-    for worker in ahead.workers:
-        seat = worker.seat
-        limit = limits.get(seat.name) or seat.memory.step_time.cpu_limit or seat.group.cpu_limit
-        row: dict[str, Cell] = {
-            "WORKER": seat.name,
-            "BATCH": str(seat.batch),
-            "BOUNDS": f"{seat.bounds[0]}-{seat.bounds[1]}",
-            "CPU": wording.UNKNOWN if limit is None else f"{limit:g}",
-            "OWN TIME": _own_time(worker),
-            "SAMPLES/S": wording.rate(worker.samples_per_second),
-            "FITTED OWN TIME": _fitted(worker.line),
-            "NEXT": str(worker.proposed),
-            "BEST": wording.UNKNOWN if worker.best is None else str(worker.best),
+    rows = [
+        {
+            "WORKER": worker.seat.name,
+            "BATCH": worker.seat.batch,
+            "BOUNDS": f"{worker.seat.bounds[0]}-{worker.seat.bounds[1]}",
+            "CPU": limits.get(worker.seat.name)
+            or worker.seat.memory.step_time.cpu_limit
+            or worker.seat.group.cpu_limit,
+            "OWN TIME": worker.seat.estimate,
+            "SAMPLES/S": worker.samples_per_second,
+            "FITTED OWN TIME": worker.line,
+            "NEXT": worker.proposed,
+            "BEST": worker.best,
         }
-        rows.append(row)
+        for worker in ahead.workers
+    ]
     changes = ahead.proposal.batches is not None
     return FittedTable([column for column in WORKER_COLUMNS if changes or column.cell != "NEXT"], rows)
-
-
-def _own_time(worker: WorkerOutlook) -> str:
-    estimate = worker.seat.estimate
-    if estimate is None:
-        return wording.UNKNOWN
-    return f"{wording.seconds(estimate.mean_seconds)} ± {wording.percent(estimate.relative_error)}"
-
-
-def _fitted(line: Line | None) -> str:
-    if line is None:
-        return wording.UNKNOWN
-    fixed = "" if line.fixed_seconds == 0 else f"{wording.seconds(line.fixed_seconds)} + "
-    return f"{fixed}{wording.seconds(line.seconds_per_sample)} a sample"
 
 
 def _proposal(evidence: Evidence, ahead: Outlook) -> str:

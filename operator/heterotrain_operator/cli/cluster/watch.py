@@ -8,17 +8,59 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from heterotrain_operator.cli.cluster.display import Display
+from heterotrain_operator.cli import FAILED, SUCCEEDED
 from heterotrain_operator.cli.cluster.job_state import JobState, read_job
-from heterotrain_operator.cli.exit_codes import FAILED, SUCCEEDED
+from heterotrain_operator.cli.cluster.status import UNSEEN, job_view, remarks, shown, steps
+from heterotrain_operator.cli.terminal import LiveView
 from heterotrain_operator.clusters.kube.reading_errors import ExpiredError, UnreachableError
 from heterotrain_operator.experiments import wording
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
-RETRY_SECONDS = 2.0
 
+class Display(LiveView):
+    """What the user sees of a watched job; the last table stays."""
+
+    def __init__(self, console: Console, now: Callable[[], datetime]) -> None:
+        super().__init__(console, transient=False)
+        self._now = now
+        self._line = ""
+        self._reason = ""
+
+    def show(self, job: JobState) -> None:
+        """The job as it is now."""
+        now = self._now()
+        if self.is_live:
+            self.draw(job_view(job, now, width=self.console.width))
+            return
+        line = "; ".join([one_line(job), *remarks(job)])
+        reason = job.reason if job.reason != self._reason else ""
+        if line != self._line or reason:
+            why = f": {reason}" if reason else ""
+            self.say(f"{now:%H:%M:%S} {line}{why}")
+            self._line, self._reason = line, job.reason
+
+
+def one_line(job: JobState) -> str:
+    """The state of a job in one line, without its reason."""
+    parts = [f"{job.name}: {job.phase or UNSEEN}"]
+    if job.ready:
+        parts.append(f"{job.ready} workers")
+    if job.step is not None:
+        parts.append(f"step {steps(job)}")
+    if job.evaluated is not None:
+        parts.append(wording.evaluated(job.evaluated))
+    if job.plan_version is not None:
+        parts.append(f"plan {job.plan_version}")
+    if any(worker.batch is not None for worker in job.workers):
+        parts.append("batches " + wording.listed(shown(worker.batch) for worker in job.workers))
+    if any(worker.own_seconds is not None for worker in job.workers):
+        parts.append("own time " + wording.listed(wording.seconds(worker.own_seconds) for worker in job.workers))
+    return ", ".join(parts)
+
+
+RETRY_SECONDS = 2.0
 
 GIVE_UP_SECONDS = 300.0
 """An API server may be unreachable for a while, in which the job goes on training."""
@@ -43,14 +85,14 @@ def watch(
     """
     job: JobState | None = None
     with Display(console, now) as display:
-        for document in follow(reader, name, clock=clock, pause=pause, say=display.say):
+        for document in follow(reader, name, clock=clock, pause=pause, say=lambda text: display.say(text, "yellow")):
             if document is None:
                 break
             job = read_job(document)
             display.show(job)
             if job.ended:
                 return SUCCEEDED if job.phase == "Succeeded" else FAILED
-        display.say(f"{name} was deleted")
+        display.say(f"{name} was deleted", "yellow")
     return FAILED
 
 

@@ -5,38 +5,141 @@ Plain lines come at every decision and now and then between, so that a log stays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from heterotrain_operator.cli.local.live_table import by_rank, plain_line, progress, workers_table
-from heterotrain_operator.cli.progress_line import progress_line
-from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics
+from heterotrain_operator.cli.local.script_output import ScriptOutput
+from heterotrain_operator.cli.terminal import LiveView, Progress, fitted, progress_line
+from heterotrain_operator.core.facts import survey
+from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.progress import Pace, reached_steps
-from heterotrain_operator.experiments.trials.journal import Entry
+from heterotrain_operator.experiments.report.value import Column, Table
+from heterotrain_operator.experiments.trials.observer import Entry, Observer
+from heterotrain_operator.experiments.trials.trial import worker_names
+
+
+def _memory(metrics: WorkerMetrics) -> str:
+    return wording.memory(metrics.memory_peak_bytes, metrics.memory_limit_bytes)
+
+
+WORKER_COLUMNS = (
+    Column("worker", name=True),
+    Column("device", rank=9, left=True),
+    Column("CPU limit", rank=4),
+    Column("batch"),
+    Column("fits", rank=6, optional=True),
+    Column("memory", _memory, rank=7, least=16, optional=True),
+    Column("own time", wording.seconds, rank=1),
+    Column("waiting", wording.percent, rank=2),
+    Column("samples/s", wording.rate, rank=5),
+    Column("plan", rank=8),
+    Column("phase", rank=3, least=13, left=True),
+)
+
+
+def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
+    """Mean own seconds, and the share of waiting, since the active plan began."""
+    if metrics.steps <= 0:
+        return None, None
+    total = metrics.own_seconds + metrics.wait_seconds
+    return metrics.own_seconds / metrics.steps, metrics.wait_seconds / total if total > 0 else None
+
+
+def progress(seen: Seen, pace: Pace, *, endless: bool = False) -> Progress:
+    """How far a job has come."""
+    steps = reached_steps(seen)
+    total = max((w.metrics.total_steps for w in seen.workers if w.metrics is not None), default=0)
+    if endless:
+        total = 0
+    rate = pace.steps_per_second
+    return Progress(steps, total, (total - steps) / rate if rate and total >= steps > 0 else None)
+
+
+def by_rank(job: Job, seen: Seen) -> tuple[WorkerSeen, ...]:
+    """The job's workers in the order of its groups."""
+    return survey(job, seen).workers
+
+
+def workers_table(
+    job: Job, seen: Seen, pace: Pace, memory_limits: Mapping[str, int], *, width: int, most: int | None = None
+) -> RichTable:
+    """One row per worker, by group and index; `memory_limits` are the greatest batches that memory is
+    thought to hold.
+
+    Columns about memory are shown if they are known of any worker, of all columns those that fit into `width`, and of
+    all workers the first `most`.
+    """
+    workers = by_rank(job, seen)[:most]
+    devices = {group.name: group.device for group in job.groups}
+    limited = any(w.metrics is not None and w.metrics.memory_limit_bytes is not None for w in workers)
+    rows = [
+        {
+            "worker": worker.name,
+            "device": devices.get(worker.group, ""),
+            "CPU limit": "none" if worker.cpu_limit is None else f"{worker.cpu_limit:g}",
+            "fits": memory_limits.get(worker.name),
+            "memory": worker.metrics if limited else None,
+            **_figures(worker, pace.steps_per_second),
+        }
+        for worker in workers
+    ]
+    table = Table(WORKER_COLUMNS, tuple(rows))
+    return fitted(table.shown(details=False), rows, width)
+
+
+def _figures(worker: WorkerSeen, rate: float | None) -> dict[str, Any]:
+    """What a worker reports of itself, by heading."""
+    metrics = worker.metrics
+    if metrics is None:
+        return {"phase": worker.phase.lower()}
+    own, waiting = own_and_wait(metrics)
+    return {
+        "batch": metrics.batch_size,
+        "own time": own,
+        "waiting": waiting,
+        "samples/s": rate * metrics.batch_size if rate else None,
+        "plan": metrics.plan_version,
+        "phase": metrics.phase or worker.phase.lower(),
+    }
+
+
+def plain_line(title: str, job: Job, seen: Seen, pace: Pace, *, reason: str, endless: bool = False) -> str:
+    """The state of a job in one line; `reason` stands where there is no step yet, or no longer."""
+    reached = progress(seen, pace, endless=endless)
+    metrics = [worker.metrics for worker in by_rank(job, seen) if worker.metrics is not None]
+    parts = [f"{title}: {reached}" if reached.steps else f"{title}: {reason}"]
+    if reached.steps:
+        rate = pace.steps_per_second
+        samples = rate * sum(m.batch_size for m in metrics) if rate else None
+        parts.append(f"{wording.rate(samples)} samples/s")
+        parts.append(f"batches {wording.batches(m.batch_size for m in metrics)}")
+        parts.append("own time " + wording.listed(wording.seconds(own_and_wait(m)[0]) for m in metrics))
+        if reached.seconds_left is not None:
+            parts.append(f"{wording.clock(reached.seconds_left)} left")
+    return ", ".join(parts)
+
 
 PLAIN_EVERY_SECONDS = 10.0
 
-
 LEAST_ROWS = 3
-
 
 LINES_AROUND = 8
 """Lines of the live view besides the workers' rows: the table's lines and heading, progress, reason, and some room."""
 
 
-class View:
-    """What the user sees of a run. Use it as a context manager; `now` is a monotonic clock in seconds."""
+class View(LiveView):
+    """What the user sees of a run; `now` is a monotonic clock in seconds."""
 
     def __init__(self, console: Console, now: Callable[[], float]) -> None:
-        self._console = console
+        super().__init__(console)
         self._now = now
-        self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
         self._job: Job | None = None
         self._title = ""
         self._endless = False
@@ -44,29 +147,10 @@ class View:
         self._said_at = float("-inf")
         self._known: dict[str, WorkerMetrics] = {}
 
-    def __enter__(self) -> View:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.clear()
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, text: str, style: str = "") -> None:
-        """One line that stays."""
-        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
     def script_says(self, worker: str, lines: Sequence[str]) -> None:
         """Lines that a worker's script has printed; colours stay, other control sequences would tear the table."""
         printed = [Text.assemble((f"{worker} | ", "dim"), Text.from_ansi(line)) for line in lines]
-        self._console.print(Text("\n").join(printed), soft_wrap=True)
+        self.console.print(Text("\n").join(printed), soft_wrap=True)
 
     def begin(self, title: str, job: Job, *, position: str = "", endless: bool = False) -> None:
         """A new trial starts, in a `position` among several; an endless one shows no end."""
@@ -76,11 +160,6 @@ class View:
         place = f" ({position})" if position else ""
         self.say(f"{title}{place}", style="bold")
 
-    def clear(self) -> None:
-        """Remove the live view: nothing runs now."""
-        if self._live is not None:
-            self._live.update(Text(""), refresh=True)
-
     def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
         """One round of the loop: what was seen and decided; `entry` if it is worth a line that stays."""
         moment = self._now()
@@ -88,8 +167,8 @@ class View:
         self._pace.note(moment, reached_steps(seen))
         if entry is not None:
             self._print(entry)
-        if self._live is not None:
-            self._live.update(self._render(seen, decision), refresh=True)
+        if self.is_live:
+            self.draw(self._render(seen, decision))
         elif self._job is not None and moment - self._said_at >= PLAIN_EVERY_SECONDS:
             self._said_at = moment
             self.say(
@@ -115,9 +194,47 @@ class View:
         if self._job is None:
             return Text("")
         reached = progress(seen, self._pace, endless=self._endless)
-        width, most = self._console.width, max(self._console.height - LINES_AROUND, LEAST_ROWS)
+        width, most = self.console.width, max(self.console.height - LINES_AROUND, LEAST_ROWS)
         reason = Text(decision.reason, style="dim", overflow="ellipsis", no_wrap=True)
         table = workers_table(self._job, seen, self._pace, dict(decision.batch_limits), width=width, most=most)
         hidden = len(by_rank(self._job, seen)) - most
         more = [Text(f"and {hidden} more workers", style="dim")] if hidden > 0 else []
         return Group(table, *more, progress_line(self._title, reached, width), reason)
+
+
+class TerminalObserver(Observer):
+    """Passes on to a view what an experiment reports; `shown` is one of `script_output.CHOICES`."""
+
+    def __init__(self, view: View, shown: str) -> None:
+        self._view = view
+        self._shown = shown
+        self._output: ScriptOutput | None = None
+
+    def begin(
+        self, title: str, job: Job, log_file: Callable[[str], Path], *, position: str = "", endless: bool = False
+    ) -> None:
+        """Start a new live view, and follow the logs of the workers that are shown."""
+        self._view.begin(title, job, position=position, endless=endless)
+        self._output = ScriptOutput(worker_names(job), log_file, self._view.script_says, self._shown)
+
+    def look(self) -> None:
+        """Show what scripts have printed."""
+        if self._output is not None:
+            self._output.look()
+
+    def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
+        """Show one round of the loop."""
+        if self._output is not None and seen.plan is not None:
+            self._output.follow([worker.name for worker in seen.workers], seen.plan.members[0].name)
+        self.look()
+        self._view.show(seen, decision, entry)
+
+    def end(self) -> None:
+        """Show the rest of what scripts have printed, and remove the live view."""
+        if self._output is not None:
+            self._output.end()
+        self._view.clear()
+
+    def warn(self, text: str) -> None:
+        """Print a line that stays."""
+        self._view.say(text, style="yellow")

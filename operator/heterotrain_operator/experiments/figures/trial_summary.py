@@ -10,9 +10,7 @@ from statistics import fmean, median
 from heterotrain.contract import TRAINING_LOSS
 from heterotrain_operator.experiments.figures import phases
 from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, Ceilings, ceilings_at
-from heterotrain_operator.experiments.figures.faults import FaultRecord
-from heterotrain_operator.experiments.figures.history import Target, TrialHistory
-from heterotrain_operator.experiments.figures.limits import DECLARED, LimitChange
+from heterotrain_operator.experiments.figures.history import DECLARED, FaultRecord, LimitChange, Target, TrialHistory
 from heterotrain_operator.experiments.figures.phases import PhaseSummary
 from heterotrain_operator.experiments.figures.series import last_evaluations
 from heterotrain_operator.experiments.figures.steps import (

@@ -11,7 +11,7 @@ from heterotrain_operator.api.document import read_document
 from heterotrain_operator.api.problems import ManifestError, Problem, render_path
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.experiments.figures.limits import DECLARED, Level, Limits
+from heterotrain_operator.experiments.figures.history import DECLARED, Level, Limits
 from heterotrain_operator.experiments.schedules.schedule import Change, Schedule, Unit
 
 OPTION = "--schedule"

@@ -2,33 +2,120 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
-from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.lifecycle.publishing import known_workers
+from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.experiments.checkpoints import newest_step
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.series import align, read_evaluations, read_series
-from heterotrain_operator.experiments.schedules.schedule import Schedule
-from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
-from heterotrain_operator.experiments.trials.ending import INTERRUPTED, Ending, counted_in, failed_worker, history_of
+from heterotrain_operator.experiments.progress import reached_steps
+from heterotrain_operator.experiments.schedules.schedule import Schedule, ScheduledLimits
 from heterotrain_operator.experiments.trials.faults import TrialFaults
-from heterotrain_operator.experiments.trials.observer import Observer
+from heterotrain_operator.experiments.trials.observer import Entry, Observer, entry_of
 from heterotrain_operator.experiments.trials.profiling import PROFILE_STEPS, endless, measured
-from heterotrain_operator.experiments.trials.result import TrialResult
-from heterotrain_operator.experiments.trials.rounds import Rounds
 from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.experiments.trials.trial import Trial
-from heterotrain_operator.experiments.trials.workers import limits_of, worker_names
+from heterotrain_operator.experiments.trials.trial import (
+    FailedWorker,
+    Trial,
+    TrialResult,
+    failing_worker,
+    limits_of,
+    worker_names,
+)
 from heterotrain_operator.loop import run_job
+
+logger = logging.getLogger(__name__)
+
+
+INTERRUPTED = "Interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a trial ended: its last phase, the reason, and the signal that stopped it, None if none did."""
+
+    phase: str
+    message: str
+    stopped_by: Interrupted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Adjustments and restarts, as the job's memory has counted them, and the fewest samples that workers need."""
+
+    adjustments: int = 0
+    restarts: int = 0
+    least_batches: Mapping[str, int] = field(default_factory=dict)
+
+
+def history_of(trial: Trial, ending: Ending, counted: Counted) -> TrialHistory:
+    """What is known of a trial besides its steps."""
+    return TrialHistory(
+        policy=trial.policy,
+        round=trial.round,
+        steps=(),
+        adjustments=counted.adjustments,
+        phase=ending.phase,
+        message=ending.message,
+        restarts=counted.restarts,
+        level=trial.level,
+    )
+
+
+def failed_worker(ending: Ending, failures: Sequence[str], log_file: Callable[[str], Path]) -> FailedWorker | None:
+    """The worker for which the trial failed, if it failed for one."""
+    name = failing_worker(ending.message, failures) if ending.phase == "Failed" else None
+    return None if name is None else FailedWorker(name, log_file(name))
+
+
+def counted_in(job: Job, cluster: LocalCluster) -> Counted:
+    """What the job's memory has counted at the end; nothing if it cannot be read."""
+    try:
+        seen, memory = cluster.observe()
+    except (OSError, ValueError) as error:
+        logger.warning("adjustments and restarts are not known: %s", error)
+        return Counted()
+    if memory is None:
+        return Counted()
+    known = known_workers(job, memory, seen.plan)
+    leasts = {name: worker.least_batch for name, worker in known.items()}
+    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts)
+
+
+class Rounds:
+    """Keeps what was decided and which workers failed, in the order in which they failed, and passes it on."""
+
+    def __init__(self, observer: Observer, limits: ScheduledLimits, faults: TrialFaults) -> None:
+        self.entries: list[Entry] = []
+        self.failures: list[str] = []
+        self._observer = observer
+        self._limits = limits
+        self._faults = faults
+        self._steps = 0
+        self._began = time.monotonic()
+
+    def note(self, seen: Seen, decision: Decision) -> None:
+        """One round of the loop."""
+        # A worker that has just ended may not have reported yet how far it came.
+        self._steps = reached_steps(seen) or self._steps
+        faults = self._faults.look(seen)  # first, for what was decided may be their effect
+        decision = replace(decision, events=(*faults, *decision.events, *self._limits.look(seen)))
+        entry = entry_of(time.monotonic() - self._began, self._steps, decision)
+        if entry is not None:
+            self.entries.append(entry)
+        self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
+        self._observer.show(seen, decision, entry)
 
 
 class Runner:
