@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from heterotrain_operator.cli.local import script_output
-from heterotrain_operator.cli.local.live import TerminalObserver, View, plain_line, progress
+from heterotrain_operator.cli.local.live import View, plain_line, progress
 from heterotrain_operator.cli.local.script_output import LogTail
 from heterotrain_operator.core.model import Seen
 from heterotrain_operator.experiments.progress import Pace
@@ -50,7 +50,7 @@ def test_plain_line_gives_the_reason_before_the_first_step():
 def test_last_table_of_a_job_shows_how_it_went():
     text, clock = io.StringIO(), Clock()
     with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
-        view.begin("Optimal", JOB)
+        view.begin("Optimal", JOB, Path)
         view.show(seen(391), QUIET, None)
         view.show(ended(400), QUIET, None)
     last = text.getvalue()[text.getvalue().index("step 391/400") :]
@@ -71,7 +71,7 @@ class Clock:
 def test_log_gets_events_at_once_and_progress_every_ten_seconds():
     text, clock = io.StringIO(), Clock()
     with View(Console(file=text, width=200), clock) as view:
-        view.begin("Optimal", JOB, position="trial 1 of 2")
+        view.begin("Optimal", JOB, Path, position="trial 1 of 2")
         for second in range(25):
             clock.seconds = float(second)
             decision = MOVED if second == 3 else QUIET
@@ -85,7 +85,7 @@ def test_log_gets_events_at_once_and_progress_every_ten_seconds():
 def test_terminal_shows_a_table_of_workers():
     text, clock = io.StringIO(), Clock()
     with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
-        view.begin("Optimal", JOB)
+        view.begin("Optimal", JOB, Path)
         view.show(seen(100), replace(QUIET, batch_limits=(("digits-small-0", 23),)), None)
     shown = text.getvalue()
     for word in ("digits-large-0", "CPU limit", "0.25", "60 ms", "25%", "step 100/400", "within the dead-band"):
@@ -96,7 +96,7 @@ def test_terminal_shows_a_table_of_workers():
 def test_script_prints_above_the_table_with_its_colours_but_moves_no_cursor():
     text, clock = io.StringIO(), Clock()
     with View(Console(file=text, width=160, force_terminal=True, color_system="standard"), clock) as view:
-        view.begin("Optimal", JOB)
+        view.begin("Optimal", JOB, Path)
         view.show(seen(100), QUIET, None)
         view.script_says("digits-large-0", ["\x1b[31mred\x1b[0m \x1b[2J[bold]loss[/bold]", "next"])
     shown = text.getvalue()
@@ -120,7 +120,7 @@ class Run:
 
     def __init__(self, folder: Path, shown: str) -> None:
         self._folder, self._text = folder, io.StringIO()
-        self.observer = TerminalObserver(View(Console(file=self._text, width=200), lambda: 0.0), shown)
+        self.observer = View(Console(file=self._text, width=200), lambda: 0.0, shown)
         self.observer.begin("Optimal", JOB, self.log)
 
     def log(self, name: str) -> Path:

@@ -6,6 +6,7 @@ import io
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
@@ -72,7 +73,7 @@ def live(width: int, *, named: str = "digits", workers: int = 2, title: str = "O
     now = Seen((*more, replace(small, name=f"{named}-small-0")), now.plan)
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
     with View(console, Clock()) as view:
-        view.begin(title, job)
+        view.begin(title, job, Path)
         assert isinstance(console.file, io.StringIO)
         console.file.truncate(console.file.seek(0))
         shown = replace(QUIET, reason="a long reason " * 20, batch_limits=((f"{named}-small-0", 23),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -107,64 +108,60 @@ def follow(
     """The job as it is now and after every change of it; None, at last, once it was deleted.
 
     A watch that ends or breaks is taken up where it was. Where the cluster has forgotten that moment, the job is
-    looked at again: what it is now matters, not how it came about.
+    looked at again: what it is now matters, not how it came about. Raises JobNotFoundError if there is no such job.
     """
-    silence = Silence(clock, say)
-    watched = Watched(reader, name, silence)
-    yield watched.first()
+    look = reader.look(name)
+    if look.job is None:
+        raise reader.not_found(name)
+    yield look.job
+    watched = _Watched(reader, name, look.job["metadata"].get("uid"), look.version)
     while True:
-        silence.begin()
+        asked = clock()
         try:
             for document in watched.changes():
                 yield document
                 if document is None:
                     return
-            silence.end()
+            watched.silent_since = None
             # A server that ends every watch at once must not be flooded with requests.
-            if silence.seconds_since_begin < RETRY_SECONDS:
+            if clock() - asked < RETRY_SECONDS:
                 pause(RETRY_SECONDS)
         except ExpiredError:
-            watched.forget_position()
+            watched.version = None
         except UnreachableError as error:
-            silence.note(error)
+            if watched.silent_since is None:
+                watched.silent_since = asked
+                say(f"{error}; trying again for {wording.age(GIVE_UP_SECONDS)}")
+            elif asked - watched.silent_since >= GIVE_UP_SECONDS:
+                raise
             pause(RETRY_SECONDS)
 
 
-class Watched:
-    """One job on a cluster, and the position in its history up to which it was seen."""
+@dataclass(slots=True)
+class _Watched:
+    """One job on a cluster, the version up to which it was seen (None: the cluster has forgotten that), and since when
+    the cluster has not answered.
+    """
 
-    def __init__(self, reader: Reader, name: str, silence: Silence) -> None:
-        self._reader = reader
-        self._name = name
-        self._silence = silence
-        self._uid: str | None = None
-        self._version: str | None = None
-
-    def first(self) -> Document:
-        """The job as it is now. Raises JobNotFoundError if there is none."""
-        look = self._reader.look(self._name)
-        if look.job is None:
-            raise self._reader.not_found(self._name)
-        self._uid, self._version = look.job["metadata"].get("uid"), look.version
-        return look.job
-
-    def forget_position(self) -> None:
-        """The cluster has forgotten the position: `changes` begins with the job as it is then."""
-        self._version = None
+    reader: Reader
+    name: str
+    uid: str | None
+    version: str | None
+    silent_since: float | None = None
 
     def changes(self) -> Iterator[Document | None]:
-        """The job after every change, until the server ends the watch; None, at last, once it was deleted."""
-        if self._version is None:
-            look = self._reader.look(self._name)
+        """The job after every change, until the server ends the watch; None, at last, once it was deleted. Begins with
+        the job as it is then, if its version was forgotten.
+        """
+        if self.version is None:
+            look = self.reader.look(self.name)
             if self._is_gone(look.job):
                 yield None
                 return
-            self._version = look.version
-            self._silence.end()
+            self.version, self.silent_since = look.version, None
             yield look.job
-        for change in self._reader.changes(self._name, self._version):
-            self._version = change.version
-            self._silence.end()
+        for change in self.reader.changes(self.name, self.version):
+            self.version, self.silent_since = change.version, None
             if change.job is None:
                 continue
             if change.deleted or self._is_gone(change.job):
@@ -173,35 +170,4 @@ class Watched:
             yield change.job
 
     def _is_gone(self, job: Document | None) -> bool:
-        return job is None or job["metadata"].get("uid") != self._uid
-
-
-class Silence:
-    """For how long a cluster has not answered. `clock` is monotonic, in seconds."""
-
-    def __init__(self, clock: Callable[[], float], say: Callable[[str], None]) -> None:
-        self._clock = clock
-        self._say = say
-        self._began = 0.0
-        self._since: float | None = None
-
-    def begin(self) -> None:
-        """The cluster is asked."""
-        self._began = self._clock()
-
-    @property
-    def seconds_since_begin(self) -> float:
-        """Seconds since the cluster was asked."""
-        return self._clock() - self._began
-
-    def end(self) -> None:
-        """The cluster has answered."""
-        self._since = None
-
-    def note(self, error: UnreachableError) -> None:
-        """The cluster has not answered. Raises the error once that was so for GIVE_UP_SECONDS."""
-        if self._since is None:
-            self._since = self._began
-            self._say(f"{error}; trying again for {wording.age(GIVE_UP_SECONDS)}")
-        elif self._began - self._since >= GIVE_UP_SECONDS:
-            raise error
+        return job is None or job["metadata"].get("uid") != self.uid

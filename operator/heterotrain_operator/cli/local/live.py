@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from heterotrain_operator.cli.local.script_output import ScriptOutput
+from heterotrain_operator.cli.local.script_output import LEADER, ScriptOutput
 from heterotrain_operator.cli.terminal import LiveView, Progress, fitted, progress_line
 from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
@@ -134,12 +134,14 @@ LINES_AROUND = 8
 """Lines of the live view besides the workers' rows: the table's lines and heading, progress, reason, and some room."""
 
 
-class View(LiveView):
-    """What the user sees of a run; `now` is a monotonic clock in seconds."""
+class View(LiveView, Observer):
+    """What the user sees of a run; `now` is a monotonic clock in seconds, `shown` one of `script_output.CHOICES`."""
 
-    def __init__(self, console: Console, now: Callable[[], float]) -> None:
+    def __init__(self, console: Console, now: Callable[[], float], shown: str = LEADER) -> None:
         super().__init__(console)
         self._now = now
+        self._shown = shown
+        self._output: ScriptOutput | None = None
         self._job: Job | None = None
         self._title = ""
         self._endless = False
@@ -152,16 +154,27 @@ class View(LiveView):
         printed = [Text.assemble((f"{worker} | ", "dim"), Text.from_ansi(line)) for line in lines]
         self.console.print(Text("\n").join(printed), soft_wrap=True)
 
-    def begin(self, title: str, job: Job, *, position: str = "", endless: bool = False) -> None:
+    def begin(
+        self, title: str, job: Job, log_file: Callable[[str], Path], *, position: str = "", endless: bool = False
+    ) -> None:
         """A new trial starts, in a `position` among several; an endless one shows no end."""
         self._title, self._job, self._endless, self._pace = title, job, endless, Pace()
         self._said_at = self._now()
         self._known = {}
+        self._output = ScriptOutput(worker_names(job), log_file, self.script_says, self._shown)
         place = f" ({position})" if position else ""
         self.say(f"{title}{place}", style="bold")
 
+    def look(self) -> None:
+        """Show what scripts have printed."""
+        if self._output is not None:
+            self._output.look()
+
     def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
         """One round of the loop: what was seen and decided; `entry` if it is worth a line that stays."""
+        if self._output is not None and seen.plan is not None:
+            self._output.follow([worker.name for worker in seen.workers], seen.plan.members[0].name)
+        self.look()
         moment = self._now()
         seen = self._with_last_figures(seen)
         self._pace.note(moment, reached_steps(seen))
@@ -174,6 +187,16 @@ class View(LiveView):
             self.say(
                 plain_line(self._title, self._job, seen, self._pace, reason=decision.reason, endless=self._endless)
             )
+
+    def end(self) -> None:
+        """Show the rest of what scripts have printed, and remove the live view."""
+        if self._output is not None:
+            self._output.end()
+        self.clear()
+
+    def warn(self, text: str) -> None:
+        """Print a line that stays."""
+        self.say(text, style="yellow")
 
     def _with_last_figures(self, seen: Seen) -> Seen:
         """Workers that have ended report nothing any more; what they reported last still shows how the job went."""
@@ -200,41 +223,3 @@ class View(LiveView):
         hidden = len(by_rank(self._job, seen)) - most
         more = [Text(f"and {hidden} more workers", style="dim")] if hidden > 0 else []
         return Group(table, *more, progress_line(self._title, reached, width), reason)
-
-
-class TerminalObserver(Observer):
-    """Passes on to a view what an experiment reports; `shown` is one of `script_output.CHOICES`."""
-
-    def __init__(self, view: View, shown: str) -> None:
-        self._view = view
-        self._shown = shown
-        self._output: ScriptOutput | None = None
-
-    def begin(
-        self, title: str, job: Job, log_file: Callable[[str], Path], *, position: str = "", endless: bool = False
-    ) -> None:
-        """Start a new live view, and follow the logs of the workers that are shown."""
-        self._view.begin(title, job, position=position, endless=endless)
-        self._output = ScriptOutput(worker_names(job), log_file, self._view.script_says, self._shown)
-
-    def look(self) -> None:
-        """Show what scripts have printed."""
-        if self._output is not None:
-            self._output.look()
-
-    def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
-        """Show one round of the loop."""
-        if self._output is not None and seen.plan is not None:
-            self._output.follow([worker.name for worker in seen.workers], seen.plan.members[0].name)
-        self.look()
-        self._view.show(seen, decision, entry)
-
-    def end(self) -> None:
-        """Show the rest of what scripts have printed, and remove the live view."""
-        if self._output is not None:
-            self._output.end()
-        self._view.clear()
-
-    def warn(self, text: str) -> None:
-        """Print a line that stays."""
-        self._view.say(text, style="yellow")

@@ -20,7 +20,7 @@ from rich.text import Text
 from heterotrain_operator.api import ManifestError, Problem, to_core
 from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
 from heterotrain_operator.cli.local.checks import Options, Prepared, prepare
-from heterotrain_operator.cli.local.live import TerminalObserver, View
+from heterotrain_operator.cli.local.live import View
 from heterotrain_operator.cli.local.script_output import last_lines
 from heterotrain_operator.cli.terminal import messages, print_report, say
 from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
@@ -193,14 +193,14 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
     mechanism = detect()
     with _run_folder(options.out) as folder:
         logs = runs.begin(here, experiment.job.metadata.name, folder if options.out is not None else None)
-        with View(console, time.monotonic) as view, _control(logs) as control:
+        with View(console, time.monotonic, options.logs) as view, _control(logs) as control:
             placements = placements_of(experiment)
             introduce(view, prepared, options, mechanism, placements[0])
             results = run_trials(
                 experiment,
                 folder,
                 mechanism=mechanism,
-                observer=TerminalObserver(view, options.logs),
+                observer=view,
                 stop=stop,
                 placements=placements,
                 logs=logs,

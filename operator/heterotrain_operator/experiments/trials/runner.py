@@ -37,7 +37,6 @@ from heterotrain_operator.loop import run_job
 
 logger = logging.getLogger(__name__)
 
-
 INTERRUPTED = "Interrupted"
 
 
@@ -57,26 +56,6 @@ class Counted:
     adjustments: int = 0
     restarts: int = 0
     least_batches: Mapping[str, int] = field(default_factory=dict)
-
-
-def history_of(trial: Trial, ending: Ending, counted: Counted) -> TrialHistory:
-    """What is known of a trial besides its steps."""
-    return TrialHistory(
-        policy=trial.policy,
-        round=trial.round,
-        steps=(),
-        adjustments=counted.adjustments,
-        phase=ending.phase,
-        message=ending.message,
-        restarts=counted.restarts,
-        level=trial.level,
-    )
-
-
-def failed_worker(ending: Ending, failures: Sequence[str], log_file: Callable[[str], Path]) -> FailedWorker | None:
-    """The worker for which the trial failed, if it failed for one."""
-    name = failing_worker(ending.message, failures) if ending.phase == "Failed" else None
-    return None if name is None else FailedWorker(name, log_file(name))
 
 
 def counted_in(job: Job, cluster: LocalCluster) -> Counted:
@@ -118,34 +97,23 @@ class Rounds:
         self._observer.show(seen, decision, entry)
 
 
+@dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs trials of one job on this machine, and reports each to an observer."""
+    """Runs trials of one job on this machine, and reports each to an observer.
 
-    def __init__(
-        self,
-        job: HeteroTrainingJob,
-        *,
-        mechanism: Mechanism,
-        observer: Observer,
-        stop: StopSignals,
-        grace_seconds: float,
-        schedule: Schedule,
-        placements: Sequence[Mapping[str, int]],
-        keeps_checkpoints: bool = True,
-        control: ControlServer | None = None,
-    ) -> None:
-        """`placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints`
-        they are gone with the run, and none is promised. Through `control` users put faults on workers.
-        """
-        self._control = control
-        self._keeps_checkpoints = keeps_checkpoints
-        self._job = job
-        self._schedule = schedule
-        self._placements = placements
-        self._mechanism = mechanism
-        self._observer = observer
-        self._stop = stop
-        self._grace_seconds = grace_seconds
+    `placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints` they are
+    gone with the run, and none is promised. Through `control` users put faults on workers.
+    """
+
+    job: HeteroTrainingJob
+    mechanism: Mechanism
+    observer: Observer
+    stop: StopSignals
+    grace_seconds: float
+    schedule: Schedule
+    placements: Sequence[Mapping[str, int]]
+    keeps_checkpoints: bool = True
+    control: ControlServer | None = None
 
     def run(
         self, trial: Trial, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
@@ -155,41 +123,48 @@ class Runner:
 
         Raises ManifestError if the job cannot run here.
         """
-        job = endless(self._job) if trial.is_profile else self._job
+        job = endless(self.job) if trial.is_profile else self.job
         core = core_of(job, trial)
         schedule, placements = self._schedule_of(trial)
         with LocalCluster(
             job,
             folder,
             str(checkpoints),
-            mechanism=self._mechanism,
+            mechanism=self.mechanism,
             cpus=placements[0],
             endless=trial.is_profile,
             logs=logs,
         ) as cluster:
-            self._observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
+            self.observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
             faults = TrialFaults(core, trial.slug, worker_names(core), cluster)
-            rounds = Rounds(self._observer, limits, faults)
+            rounds = Rounds(self.observer, limits, faults)
             ending = self._steered(trial, core, cluster, limits=limits, rounds=rounds, faults=faults)
-            self._observer.end()
+            self.observer.end()
             counted = counted_in(core, cluster)
             files = cluster.series_files()
         everybody = dict.fromkeys((*worker_names(core), *sorted(files)))  # also those that joined
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in everybody}
         evaluations = tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values()))))
-        history = replace(
-            history_of(trial, ending, counted),
+        history = TrialHistory(
+            policy=trial.policy,
+            round=trial.round,
             steps=align(series),
+            adjustments=counted.adjustments,
+            phase=ending.phase,
+            message=ending.message,
+            restarts=counted.restarts,
+            level=trial.level,
             changes=tuple(limits.changes),
-            faults=tuple(faults.records),
             evaluations=evaluations,
+            faults=tuple(faults.records),
         )
         if limits.missed() and ending.phase == "Succeeded":
-            self._observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")
+            self.observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")
         if ending.stopped_by is not None and not trial.is_profile:
             self._warn_of_early_end(history, checkpoints)
-        failed = failed_worker(ending, rounds.failures, cluster.log_file)
+        blamed = failing_worker(ending.message, rounds.failures) if ending.phase == "Failed" else None
+        failed = None if blamed is None else FailedWorker(blamed, cluster.log_file(blamed))
         return TrialResult(
             trial, history, tuple(rounds.entries), series, ending.stopped_by, counted.least_batches, failed
         )
@@ -227,46 +202,45 @@ class Runner:
     def _schedule_of(self, trial: Trial) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
         """A trial has all of the schedule, a profile one level of it."""
         if not trial.is_profile:
-            return self._schedule, self._placements
-        return Schedule((self._schedule.levels[trial.level],)), (self._placements[trial.level],)
+            return self.schedule, self.placements
+        return Schedule((self.schedule.levels[trial.level],)), (self.placements[trial.level],)
 
     def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits, faults: TrialFaults) -> Callable[[float], None]:
         def look() -> None:
-            self._observer.look()
+            self.observer.look()
             faults.tend()
-            if self._control is not None:
-                self._control.serve(faults.answer)
+            if self.control is not None:
+                self.control.serve(faults.answer)
 
         def pause(seconds: float) -> None:
-            self._stop.check()
+            self.stop.check()
             left = limits.seconds_left()
             cluster.wait(seconds if left is None else min(seconds, left), look)
-            self._stop.check()
+            self.stop.check()
 
         return pause
 
     def _leave(self, cluster: LocalCluster) -> None:
         """Let the workers write a checkpoint and end; a second signal cuts that short."""
-        saving = " and write a checkpoint" if self._keeps_checkpoints else ""
-        self._observer.warn(
-            f"stopping: the workers finish their step{saving}, within {self._grace_seconds:g} s "
-            "(ask again to kill them)"
+        saving = " and write a checkpoint" if self.keeps_checkpoints else ""
+        self.observer.warn(
+            f"stopping: the workers finish their step{saving}, within {self.grace_seconds:g} s (ask again to kill them)"
         )
         try:
-            with self._stop.insistable():
-                if not cluster.interrupt(self._grace_seconds):
-                    self._observer.warn("some workers did not end in time and were killed")
+            with self.stop.insistable():
+                if not cluster.interrupt(self.grace_seconds):
+                    self.observer.warn("some workers did not end in time and were killed")
         except Insisted:
-            self._observer.warn("killing the workers")
+            self.observer.warn("killing the workers")
 
     def _warn_of_early_end(self, history: TrialHistory, checkpoints: Path) -> None:
         """Report how far a trial has come that a signal ended, and what is kept of it."""
         trained = history.steps[-1].number + 1 if history.steps else 0
         saved = newest_step(checkpoints)
         kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
-        if not self._keeps_checkpoints:
+        if not self.keeps_checkpoints:
             kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
-        self._observer.warn(f"{history.title}: stopped after {trained} steps; {kept}")
+        self.observer.warn(f"{history.title}: stopped after {trained} steps; {kept}")
 
 
 def core_of(job: HeteroTrainingJob, trial: Trial) -> Job:
