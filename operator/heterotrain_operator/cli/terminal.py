@@ -7,9 +7,9 @@ of any other each row becomes a line that names its figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from rich.box import HEAVY_HEAD, Box
 from rich.cells import cell_len
@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.report.value import Column, Report, Row, Sentence, Table, Tone, Toned
+from heterotrain_operator.experiments.report.value import Column, Report, Sentence, Table, Tone
 
 PIPED_WIDTH = 80
 """Columns of a table where the output is no terminal; fewer where COLUMNS says so."""
@@ -122,19 +122,22 @@ def _names(table: Table) -> list[str]:
     return list(dict.fromkeys(by.said(row) for row in table.rows))
 
 
-def _beside(table: Table, names: Sequence[str]) -> tuple[list[Column], list[Row]]:
+def _beside(table: Table, names: Sequence[str]) -> tuple[list[Column], list[Any]]:
     """The columns and rows of a table in which the groups of these names stand side by side."""
     by, key, *others = table.shown(details=False)
-    columns = [key]
-    rows: dict[str, dict[str, object]] = {}
-    for number, name in enumerate(names):
-        keyed = [replace(column, key=f"{column.cell} {number}") for column in others]
-        columns += [replace(keyed[0], heading=f"{name}\n{others[0].heading}"), *keyed[1:]]
-        for row in table.rows:
-            if by.said(row) == name:
-                kept = rows.setdefault(key.said(row), {key.cell: key.said(row)})
-                kept |= {to.cell: row.get(of.cell) for to, of in zip(keyed, others, strict=True)}
+    rows: dict[str, dict[str, Any]] = {}  # of each key the row of each group
+    for row in table.rows:
+        if by.said(row) in names:
+            rows.setdefault(key.said(row), {})[by.said(row)] = row
+    columns = [replace(key, of=lambda kept: key.of(next(iter(kept.values()))))]
+    for name in names:
+        own = [replace(column, of=_of_group(column, name)) for column in others]
+        columns += [replace(own[0], heading=f"{name}\n{own[0].heading}"), *own[1:]]
     return columns, list(rows.values())
+
+
+def _of_group(column: Column, name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda kept: column.of(kept[name]) if name in kept else None
 
 
 def shortened(name: str, width: int) -> str:
@@ -152,7 +155,7 @@ def shortened(name: str, width: int) -> str:
 
 def fitted(
     columns: Sequence[Column],
-    rows: Iterable[Row],
+    rows: Iterable[Any],
     width: int,
     *,
     title: str | None = None,
@@ -166,33 +169,34 @@ def fitted(
     rows, shown = list(rows), list(columns)
     while _least_width(shown, rows, box, gap) > width and any(column.rank for column in shown):
         shown.remove(max(shown, key=lambda column: column.rank))
-    widths = {column.cell: _natural(column, rows) for column in shown}
-    over = sum(widths.values()) + _overhead(len(shown), box, gap) - width
-    for column in sorted((c for c in shown if c.text or c.name), key=lambda column: column.name):
-        taken = min(max(over, 0), widths[column.cell] - _least(column, rows))
-        widths[column.cell] -= taken
-        over -= taken
+    widths = [_natural(column, rows) for column in shown]
+    over = sum(widths) + _overhead(len(shown), box, gap) - width
+    for index in sorted(range(len(shown)), key=lambda index: shown[index].name):
+        if shown[index].text or shown[index].name:
+            taken = min(max(over, 0), widths[index] - _least(shown[index], rows))
+            widths[index] -= taken
+            over -= taken
     table = RichTable(
         title=title, title_justify="left", box=box, pad_edge=box is not None, padding=(0, 1) if box else (0, gap, 0, 0)
     )
-    for column in shown:
+    for column, own in zip(shown, widths, strict=True):
         table.add_column(
             column.heading,
             justify="left" if column.is_left else "right",
             no_wrap=True,
             overflow="ellipsis",
-            width=widths[column.cell],
+            width=own,
             vertical="bottom",
         )
     for row in rows:
-        table.add_row(*(_cell(row, column, widths[column.cell]) for column in shown))
+        table.add_row(*(_cell(row, column, own) for column, own in zip(shown, widths, strict=True)))
     return table
 
 
 class FittedTable:
     """A table without lines, as wide as the place in which it is printed."""
 
-    def __init__(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Any]) -> None:
         self._columns = columns
         self._rows = rows
 
@@ -200,27 +204,25 @@ class FittedTable:
         yield fitted(self._columns, self._rows, options.max_width, box=None)
 
 
-def fits(columns: Sequence[Column], rows: Sequence[Row], width: int) -> bool:
+def fits(columns: Sequence[Column], rows: Sequence[Any], width: int) -> bool:
     """Whether a table with lines has room for all of its columns."""
     return _least_width(columns, rows, HEAVY_HEAD, 0) <= width
 
 
-def _cell(row: Row, column: Column, width: int) -> Text:
+def _cell(row: Any, column: Column, width: int) -> Text:
     said = column.said(row)
-    value = row.get(column.cell)
-    style = STYLES[value.tone] if isinstance(value, Toned) else ""
-    return Text(shortened(said, width) if column.name else said, style)
+    return Text(shortened(said, width) if column.name else said, STYLES[column.toned(row).tone])
 
 
 def _overhead(number: int, box: Box | None, gap: int) -> int:
     return 3 * number + 1 if box is not None else gap * (number - 1)
 
 
-def _natural(column: Column, rows: Sequence[Row]) -> int:
+def _natural(column: Column, rows: Sequence[Any]) -> int:
     return max(*map(cell_len, column.heading.split("\n")), column.least, *(cell_len(column.said(row)) for row in rows))
 
 
-def _least(column: Column, rows: Sequence[Row]) -> int:
+def _least(column: Column, rows: Sequence[Any]) -> int:
     """The width below which the column is useless."""
     natural, heading = _natural(column, rows), max(map(cell_len, column.heading.split("\n")))
     if column.text:
@@ -239,7 +241,7 @@ def _least(column: Column, rows: Sequence[Row]) -> int:
 
 
 def _least_width(
-    columns: Sequence[Column], rows: Sequence[Row], box: Box | None, gap: int, *, whole: bool = False
+    columns: Sequence[Column], rows: Sequence[Any], box: Box | None, gap: int, *, whole: bool = False
 ) -> int:
     """The least width of a table with all of these columns; `whole`: with nothing shortened."""
     width_of = _natural if whole else _least

@@ -227,8 +227,8 @@ def test_explanation_has_a_line_per_worker(width: int) -> None:
 def test_names_are_shortened_in_the_middle_and_stay_different() -> None:
     assert shortened("digits-large-0", 14) == "digits-large-0"
     assert shortened("digits-large-0", 10) == "dig…arge-0"
-    columns = (Column("worker", name=True), Column("more", rank=1))
+    columns = (Column("worker", str, name=True), Column("more", lambda _: "x" * 40, rank=1))
     names = [f"{LONG}-{kind}-group-of-workers-0" for kind in ("large", "small")]
-    shown = lines(fitted(columns, [{"worker": name, "more": "x" * 40} for name in names], 60), 60)
+    shown = lines(fitted(columns, names, 60), 60)
     assert len({row[0] for row in rows(shown)}) == 2
     assert all(len(line) <= 60 for line in shown)

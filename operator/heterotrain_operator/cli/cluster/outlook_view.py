@@ -11,7 +11,7 @@ from rich.text import Text
 from heterotrain_operator.cli.cluster.evidence import Evidence
 from heterotrain_operator.cli.terminal import FittedTable
 from heterotrain_operator.core.batching.quorum import why_left_out
-from heterotrain_operator.core.outlook import Outlook, outlook
+from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
 from heterotrain_operator.core.prediction.least_batch import why_no_fewer
 from heterotrain_operator.core.prediction.memory_limit import why_no_more
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -74,38 +74,23 @@ def _fitted(line: Line) -> str:
     return f"{fixed}{wording.seconds(line.seconds_per_sample)} a sample"
 
 
-WORKER_COLUMNS = (
-    Column("WORKER", name=True),
-    Column("BATCH"),
-    Column("BOUNDS", rank=5),
-    Column("CPU", "{:g}".format, rank=4),
-    Column("OWN TIME", _own_time, rank=1),
-    Column("SAMPLES/S", wording.rate, rank=3),
-    Column("FITTED OWN TIME", _fitted, rank=2, left=True),
-    Column("NEXT"),
-    Column("BEST"),
-)
-
-
 def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> FittedTable:
-    rows = [
-        {
-            "WORKER": worker.seat.name,
-            "BATCH": worker.seat.batch,
-            "BOUNDS": f"{worker.seat.bounds[0]}-{worker.seat.bounds[1]}",
-            "CPU": limits.get(worker.seat.name)
-            or worker.seat.memory.step_time.cpu_limit
-            or worker.seat.group.cpu_limit,
-            "OWN TIME": worker.seat.estimate,
-            "SAMPLES/S": worker.samples_per_second,
-            "FITTED OWN TIME": worker.line,
-            "NEXT": worker.proposed,
-            "BEST": worker.best,
-        }
-        for worker in ahead.workers
+    def limit(worker: WorkerOutlook) -> float | None:
+        seat = worker.seat
+        return limits.get(seat.name) or seat.memory.step_time.cpu_limit or seat.group.cpu_limit
+
+    columns = [
+        Column("WORKER", lambda worker: worker.seat.name, name=True),
+        Column("BATCH", lambda worker: worker.seat.batch),
+        Column("BOUNDS", lambda worker: f"{worker.seat.bounds[0]}-{worker.seat.bounds[1]}", rank=5),
+        Column("CPU", limit, "{:g}".format, rank=4),
+        Column("OWN TIME", lambda worker: worker.seat.estimate, _own_time, rank=1),
+        Column("SAMPLES/S", lambda worker: worker.samples_per_second, wording.rate, rank=3),
+        Column("FITTED OWN TIME", lambda worker: worker.line, _fitted, rank=2, left=True),
     ]
-    changes = ahead.proposal.batches is not None
-    return FittedTable([column for column in WORKER_COLUMNS if changes or column.cell != "NEXT"], rows)
+    if ahead.proposal.batches is not None:
+        columns.append(Column("NEXT", lambda worker: worker.proposed))
+    return FittedTable([*columns, Column("BEST", lambda worker: worker.best)], ahead.workers)
 
 
 def _proposal(evidence: Evidence, ahead: Outlook) -> str:

@@ -105,31 +105,18 @@ def _hundredths(value: int) -> str:
 
 
 JOB_COLUMNS = (
-    Column("NAME", name=True),
-    Column("PHASE", left=True),
-    Column("WORKERS", shown, rank=2, left=True),
-    Column("STEP", rank=1),
-    Column("IMBALANCE", _hundredths, rank=3),
-    Column("PLAN", rank=8),
-    Column("AGE", rank=6, left=True),
+    Column("NAME", lambda job: job.name, name=True),
+    Column("PHASE", phase, left=True),
+    Column("WORKERS", lambda job: job.ready, shown, rank=2, left=True),
+    Column("STEP", steps, rank=1),
+    Column("IMBALANCE", lambda job: job.imbalance_percent, _hundredths, rank=3),
+    Column("PLAN", lambda job: job.plan_version, rank=8),
 )
 WIDE_COLUMNS = (
-    Column("POLICY", rank=7, left=True),
-    Column("GLOBAL BATCH", rank=9),
-    Column("RESTARTS", rank=4),
-    Column("REASON", shown, rank=5, text=True, least=20),
-)
-WORKER_COLUMNS = (
-    Column("WORKER", name=True),
-    Column("BATCH"),
-    Column("FITS", rank=6, optional=True),
-    Column("OWN TIME", wording.seconds, rank=1),
-    Column("WAITING", wording.percent, rank=2),
-    Column("SLOWED BY", rank=2, left=True, optional=True),
-    Column("CPU", lambda cores: f"{float(cores):g}", rank=3),
-    Column("PLAN", rank=5),
-    Column("NODE", shown, rank=4, name=True),
-    Column("STATE", text=True, least=10),
+    Column("POLICY", lambda job: f"{shown(job.policy)}{' (dry run)' if job.dry_run else ''}", rank=7, left=True),
+    Column("GLOBAL BATCH", lambda job: job.global_batch, rank=9),
+    Column("RESTARTS", lambda job: job.restarts, rank=4),
+    Column("REASON", lambda job: job.reason, shown, rank=5, text=True, least=20),
 )
 
 
@@ -137,48 +124,35 @@ def jobs_table(
     jobs: Sequence[JobState], now: datetime, *, everywhere: bool, wide: bool, width: int = UNCUT_WIDTH
 ) -> RichTable:
     """One line per job: the columns that kubectl prints, and in the wide form what explains them."""
-    rows = [
-        {
-            "NAMESPACE": job.namespace,
-            "NAME": job.name,
-            "PHASE": phase(job),
-            "WORKERS": job.ready,
-            "STEP": steps(job),
-            "IMBALANCE": job.imbalance_percent,
-            "PLAN": job.plan_version,
-            "AGE": since(job.created, now),
-            "POLICY": f"{shown(job.policy)}{' (dry run)' if job.dry_run else ''}",
-            "GLOBAL BATCH": job.global_batch,
-            "RESTARTS": job.restarts,
-            "REASON": job.reason,
-        }
-        for job in jobs
-    ]
-    columns = [Column("NAMESPACE", name=True)] if everywhere else []
-    return fitted([*columns, *JOB_COLUMNS, *(WIDE_COLUMNS if wide else ())], rows, width, box=None)
+    columns = [Column("NAMESPACE", lambda job: job.namespace, name=True)] if everywhere else []
+    columns += [*JOB_COLUMNS, Column("AGE", lambda job: since(job.created, now), rank=6, left=True)]
+    return fitted([*columns, *(WIDE_COLUMNS if wide else ())], jobs, width, box=None)
 
 
 def workers_table(workers: Sequence[WorkerState], plan_version: int | None, width: int = UNCUT_WIDTH) -> RichTable:
     """One line per worker; a plan other than the active one is marked."""
-    rows = []
-    for worker in workers:
+
+    def plan(worker: WorkerState) -> Toned:
         behind = worker.plan_version is not None and worker.plan_version != plan_version
-        rows.append(
-            {
-                "WORKER": worker.name,
-                "BATCH": worker.batch,
-                "FITS": worker.most,
-                "OWN TIME": worker.own_seconds,
-                "WAITING": worker.waiting,
-                "SLOWED BY": Toned(worker.slowed_by or None, Tone.DOUBT),
-                "CPU": worker.cpu_limit,
-                "PLAN": Toned(worker.plan_version, Tone.DOUBT if behind else Tone.PLAIN),
-                "NODE": worker.node,
-                "STATE": state(worker),
-            }
-        )
-    table = Table(WORKER_COLUMNS, tuple(rows))
-    return fitted(table.shown(details=False), rows, width, box=None)
+        return Toned(worker.plan_version, Tone.DOUBT if behind else Tone.PLAIN)
+
+    columns = (
+        Column("WORKER", lambda worker: worker.name, name=True),
+        Column("BATCH", lambda worker: worker.batch),
+        Column("FITS", lambda worker: worker.most, rank=6, optional=True),
+        Column("OWN TIME", lambda worker: worker.own_seconds, wording.seconds, rank=1),
+        Column("WAITING", lambda worker: worker.waiting, wording.percent, rank=2),
+        Column("SLOWED BY", _slowed_by, rank=2, left=True, optional=True),
+        Column("CPU", lambda worker: worker.cpu_limit, lambda cores: f"{float(cores):g}", rank=3),
+        Column("PLAN", plan, rank=5),
+        Column("NODE", lambda worker: worker.node, shown, rank=4, name=True),
+        Column("STATE", state, text=True, least=10),
+    )
+    return fitted(Table(columns, tuple(workers)).shown(details=False), workers, width, box=None)
+
+
+def _slowed_by(worker: WorkerState) -> Toned:
+    return Toned(worker.slowed_by or None, Tone.DOUBT)
 
 
 def state(worker: WorkerState) -> str:

@@ -25,25 +25,6 @@ from heterotrain_operator.experiments.trials.observer import Entry, Observer
 from heterotrain_operator.experiments.trials.trial import worker_names
 
 
-def _memory(metrics: WorkerMetrics) -> str:
-    return wording.memory(metrics.memory_peak_bytes, metrics.memory_limit_bytes)
-
-
-WORKER_COLUMNS = (
-    Column("worker", name=True),
-    Column("device", rank=9, left=True),
-    Column("CPU limit", rank=4),
-    Column("batch"),
-    Column("fits", rank=6, optional=True),
-    Column("memory", _memory, rank=7, least=16, optional=True),
-    Column("own time", wording.seconds, rank=1),
-    Column("waiting", wording.percent, rank=2),
-    Column("samples/s", wording.rate, rank=5),
-    Column("plan", rank=8),
-    Column("phase", rank=3, least=13, left=True),
-)
-
-
 def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
     """Mean own seconds, and the share of waiting, since the active plan began."""
     if metrics.steps <= 0:
@@ -79,35 +60,37 @@ def workers_table(
     workers = by_rank(job, seen)[:most]
     devices = {group.name: group.device for group in job.groups}
     limited = any(w.metrics is not None and w.metrics.memory_limit_bytes is not None for w in workers)
-    rows = [
-        {
-            "worker": worker.name,
-            "device": devices.get(worker.group, ""),
-            "CPU limit": "none" if worker.cpu_limit is None else f"{worker.cpu_limit:g}",
-            "fits": memory_limits.get(worker.name),
-            "memory": worker.metrics if limited else None,
-            **_figures(worker, pace.steps_per_second),
-        }
-        for worker in workers
-    ]
-    table = Table(WORKER_COLUMNS, tuple(rows))
-    return fitted(table.shown(details=False), rows, width)
+    rate = pace.steps_per_second
+
+    def memory(metrics: WorkerMetrics) -> str | None:
+        return wording.memory(metrics.memory_peak_bytes, metrics.memory_limit_bytes) if limited else None
+
+    def samples(metrics: WorkerMetrics) -> float | None:
+        return rate * metrics.batch_size if rate else None
+
+    columns = (
+        Column("worker", lambda worker: worker.name, name=True),
+        Column("device", lambda worker: devices.get(worker.group, ""), rank=9, left=True),
+        Column("CPU limit", lambda worker: "none" if worker.cpu_limit is None else f"{worker.cpu_limit:g}", rank=4),
+        Column("batch", _reported(lambda metrics: metrics.batch_size)),
+        Column("fits", lambda worker: memory_limits.get(worker.name), rank=6, optional=True),
+        Column("memory", _reported(memory), rank=7, least=16, optional=True),
+        Column("own time", _reported(lambda metrics: own_and_wait(metrics)[0]), wording.seconds, rank=1),
+        Column("waiting", _reported(lambda metrics: own_and_wait(metrics)[1]), wording.percent, rank=2),
+        Column("samples/s", _reported(samples), wording.rate, rank=5),
+        Column("plan", _reported(lambda metrics: metrics.plan_version), rank=8),
+        Column("phase", _phase, rank=3, least=13, left=True),
+    )
+    return fitted(Table(columns, workers).shown(details=False), workers, width)
 
 
-def _figures(worker: WorkerSeen, rate: float | None) -> dict[str, Any]:
-    """What a worker reports of itself, by heading."""
-    metrics = worker.metrics
-    if metrics is None:
-        return {"phase": worker.phase.lower()}
-    own, waiting = own_and_wait(metrics)
-    return {
-        "batch": metrics.batch_size,
-        "own time": own,
-        "waiting": waiting,
-        "samples/s": rate * metrics.batch_size if rate else None,
-        "plan": metrics.plan_version,
-        "phase": metrics.phase or worker.phase.lower(),
-    }
+def _reported(figure: Callable[[WorkerMetrics], Any]) -> Callable[[WorkerSeen], Any]:
+    """A figure of a worker's metrics, None while there are none."""
+    return lambda worker: None if worker.metrics is None else figure(worker.metrics)
+
+
+def _phase(worker: WorkerSeen) -> str:
+    return (worker.metrics.phase if worker.metrics is not None else "") or worker.phase.lower()
 
 
 def plain_line(title: str, job: Job, seen: Seen, pace: Pace, *, reason: str, endless: bool = False) -> str:

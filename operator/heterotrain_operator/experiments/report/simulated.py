@@ -130,32 +130,22 @@ def _ended(policy: PolicyFigures) -> str:
 
 
 COLUMNS = (
-    Column("policy", name=True),
-    Column("step over best", _ratio),
-    Column(f"after {SETTLING_INTERVALS} intervals", _ratio, rank=3),
-    Column("plans per 100", lambda spread: _spread(spread, 1), rank=1),
-    Column(f"to within {CLOSE:.0%}", _within, rank=2),
-    Column("first move", lambda spread: _spread(spread, 0), rank=4),
-    Column("job", _ended, rank=5),
+    Column("policy", lambda row: row[1], name=True),
+    Column("step over best", lambda row: row[0].ratio, _ratio),
+    Column(f"after {SETTLING_INTERVALS} intervals", lambda row: row[0].settled_ratio, _ratio, rank=3),
+    Column("plans per 100", lambda row: row[0].plans_per_100_intervals, lambda spread: _spread(spread, 1), rank=1),
+    Column(f"to within {CLOSE:.0%}", lambda row: row[0], _within, rank=2),
+    Column("first move", lambda row: row[0].steps_to_first_move, lambda spread: _spread(spread, 0), rank=4),
+    Column("job", lambda row: row[0], _ended, rank=5),
 )
+"""Of a policy's figures and its name."""
 
 
 def comparison_table(found: Comparison) -> Table:
     """One row per policy."""
     failed = {run.policy for run in found.failed}
-    rows = tuple(
-        {
-            "policy": Toned(each.policy, Tone.FAILURE) if each.policy in failed else each.policy,
-            "step over best": each.ratio,
-            f"after {SETTLING_INTERVALS} intervals": each.settled_ratio,
-            "plans per 100": each.plans_per_100_intervals,
-            f"to within {CLOSE:.0%}": each,
-            "first move": each.steps_to_first_move,
-            "job": each,
-        }
-        for each in found.policies
-    )
-    return Table(COLUMNS, rows)
+    names = (Toned(each.policy, Tone.FAILURE if each.policy in failed else Tone.PLAIN) for each in found.policies)
+    return Table(COLUMNS, tuple(zip(found.policies, names, strict=True)))
 
 
 def standstill(policy: PolicyFigures) -> str:

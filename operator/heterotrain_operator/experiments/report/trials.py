@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.ceiling import LEAST_SIZES, MeasuredCeiling, Profile
@@ -14,7 +15,6 @@ from heterotrain_operator.experiments.report.value import (
     Column,
     Part,
     Report,
-    Row,
     Section,
     Sentence,
     Table,
@@ -110,177 +110,124 @@ def metrics_of(trials: Sequence[TrialSummary]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for trial in trials for each in trial.evaluations for name in each.metrics))
 
 
+def _metric(of: Callable[[Any], Mapping[str, float]], name: str) -> Callable[[Any], float | None]:
+    """What a script evaluated under a name."""
+    return lambda row: of(row).get(name)
+
+
 TRIAL_COLUMNS = (
-    Column("policy", name=True),
-    Column("ended", left=True, detail=True),
-    Column("steps", rank=5),
-    Column("time", wording.seconds, rank=1),
-    Column("samples/s", wording.rate, rank=2),
-    Column("iteration", wording.seconds, rank=3),
-    Column("adjustments", rank=7),
-    Column("restarts", detail=True),
-    Column("final loss", wording.loss, rank=6),
-    Column("to target", wording.seconds, rank=4, optional=True),
-    Column("of ceiling", wording.percent, rank=2, optional=True),
-    Column("of ceiling, all steps", wording.percent, detail=True, optional=True),
+    Column("ended", lambda trial: trial.phase, left=True, detail=True),
+    Column("steps", lambda trial: trial.steps, rank=5),
+    Column("time", lambda trial: trial.seconds, wording.seconds, rank=1),
+    Column("samples/s", lambda trial: trial.samples_per_second, wording.rate, rank=2),
+    Column("iteration", lambda trial: trial.iteration_seconds, wording.seconds, rank=3),
+    Column("adjustments", lambda trial: trial.adjustments, rank=7),
+    Column("restarts", lambda trial: trial.restarts, detail=True),
+    Column("final loss", lambda trial: trial.final_loss, wording.loss, rank=6),
+    Column("to target", lambda trial: trial.target_seconds, wording.seconds, rank=4, optional=True),
+    Column("of ceiling", lambda trial: trial.ceiling_fraction, wording.percent, rank=2, optional=True),
+    Column(
+        "of ceiling, all steps", lambda trial: trial.ceiling_fraction_all, wording.percent, detail=True, optional=True
+    ),
 )
 
 
 def _trials_table(summary: Summary, *, detail: bool) -> Table:
     """One row per trial; what its script evaluated last is in it, too."""
-    measured = metrics_of(summary.trials)[:METRICS]
-    columns = tuple(Column(name, wording.loss, rank=2, least=6, key=f"evaluated {name}") for name in measured)
-    rows: list[Row] = []
-    for trial in summary.trials:
+
+    def named(trial: TrialSummary) -> Toned:
         name = title(trial, summary)
-        rows.append(
-            {
-                "policy": name if trial.phase == "Succeeded" else Toned(f"{name}: {trial.phase}", Tone.FAILURE),
-                "ended": trial.phase,
-                "steps": trial.steps,
-                "time": trial.seconds,
-                "samples/s": trial.samples_per_second,
-                "iteration": trial.iteration_seconds,
-                "adjustments": trial.adjustments,
-                "restarts": trial.restarts,
-                "final loss": trial.final_loss,
-                "to target": trial.target_seconds,
-                "of ceiling": trial.ceiling_fraction,
-                "of ceiling, all steps": trial.ceiling_fraction_all,
-                **{f"evaluated {name}": trial.measured.get(name) for name in measured},
-            }
-        )
-    return Table((*TRIAL_COLUMNS, *columns), tuple(rows), detail=detail)
+        well = trial.phase == "Succeeded"
+        return Toned(name, Tone.PLAIN) if well else Toned(f"{name}: {trial.phase}", Tone.FAILURE)
+
+    measured = (
+        Column(name, _metric(lambda trial: trial.measured, name), wording.loss, rank=2, least=6)
+        for name in metrics_of(summary.trials)[:METRICS]
+    )
+    return Table((Column("policy", named, name=True), *TRIAL_COLUMNS, *measured), summary.trials, detail=detail)
 
 
 WORKER_COLUMNS = (
-    Column("policy", name=True),
-    Column("worker", name=True),
-    Column("batch"),
-    Column("samples", "{:,}".format, detail=True),
-    Column("own time", wording.seconds, rank=1),
-    Column("wait", wording.seconds, detail=True),
-    Column("waiting", wording.percent, rank=2),
+    Column("policy", lambda row: row[0], name=True),
+    Column("worker", lambda row: row[1].name, name=True),
+    Column("batch", lambda row: row[1].batch),
+    Column("samples", lambda row: row[1].samples, "{:,}".format, detail=True),
+    Column("own time", lambda row: row[1].settled_own_seconds, wording.seconds, rank=1),
+    Column("wait", lambda row: row[1].settled_wait_seconds, wording.seconds, detail=True),
+    Column("waiting", lambda row: row[1].wait_share, wording.percent, rank=2),
 )
+"""Of a trial's name and one of its workers; own times and waiting are means since the last adjustment."""
 
 
 def _workers_table(summary: Summary, *, detail: bool) -> Table:
-    """One row per trial and worker: its batch, own time and share of waiting since the last adjustment."""
-    rows = tuple(
-        {
-            "policy": title(trial, summary),
-            "worker": worker.name,
-            "batch": worker.batch,
-            "samples": worker.samples,
-            "own time": worker.settled_own_seconds,
-            "wait": worker.settled_wait_seconds,
-            "waiting": worker.wait_share,
-        }
-        for trial in summary.trials
-        for worker in trial.worker
-    )
-    return Table(WORKER_COLUMNS, rows, beside="policy", detail=detail)
+    """One row per trial and worker."""
+    rows = tuple((title(trial, summary), worker) for trial in summary.trials for worker in trial.worker)
+    return Table(WORKER_COLUMNS, rows, beside=True, detail=detail)
 
 
 PHASE_COLUMNS = (
-    Column("policy", name=True),
-    Column("CPU limits", left=True),
-    Column("from step", rank=4),
-    Column("steps", rank=5),
-    Column("samples/s", wording.rate, rank=2),
-    Column("iteration", wording.seconds, rank=1),
-    Column("adjustments", rank=6),
-    Column("of ceiling", wording.percent),
-    Column("of ceiling, all steps", wording.percent, rank=3),
+    Column("policy", lambda row: row[0], name=True),
+    Column("CPU limits", lambda row: row[1].label, left=True),
+    Column("from step", lambda row: row[1].first_step, rank=4),
+    Column("steps", lambda row: row[1].steps, rank=5),
+    Column("samples/s", lambda row: row[1].samples_per_second, wording.rate, rank=2),
+    Column("iteration", lambda row: row[1].iteration_seconds, wording.seconds, rank=1),
+    Column("adjustments", lambda row: row[1].adjustments, rank=6),
+    Column("of ceiling", lambda row: row[1].ceiling_fraction, wording.percent),
+    Column("of ceiling, all steps", lambda row: row[1].ceiling_fraction_all, wording.percent, rank=3),
 )
-"""The column with the share of the ceiling is never left out."""
+"""Of a trial's name and one of its phases; the column with the share of the ceiling is never left out."""
 
 
 def _phases_table(summary: Summary) -> Table:
     """One row per trial and phase between changes of CPU limits."""
-    rows = tuple(
-        {
-            "policy": title(trial, summary),
-            "CPU limits": phase.label,
-            "from step": phase.first_step,
-            "steps": phase.steps,
-            "samples/s": phase.samples_per_second,
-            "iteration": phase.iteration_seconds,
-            "adjustments": phase.adjustments,
-            "of ceiling": phase.ceiling_fraction,
-            "of ceiling, all steps": phase.ceiling_fraction_all,
-        }
-        for trial in summary.trials
-        for phase in trial.phases
+    return Table(
+        PHASE_COLUMNS, tuple((title(trial, summary), phase) for trial in summary.trials for phase in trial.phases)
     )
-    return Table(PHASE_COLUMNS, rows)
 
 
 def _evaluations_table(trial: TrialSummary) -> Table:
     """What the script evaluated in a trial."""
-    names = metrics_of([trial])
-    metrics = (Column(name, wording.loss, key=f"evaluated {name}") for name in names)
-    rows = tuple(
-        {
-            "step": each.step,
-            "after": each.seconds,
-            **{f"evaluated {name}": each.metrics.get(name) for name in names},
-        }
-        for each in trial.evaluations
+    columns = (
+        Column("step", lambda each: each.step),
+        Column("after", lambda each: each.seconds, wording.seconds),
+        *(Column(name, _metric(lambda each: each.metrics, name), wording.loss) for name in metrics_of([trial])),
     )
-    return Table((Column("step"), Column("after", wording.seconds), *metrics), rows, detail=True, heading="Evaluations")
+    return Table(columns, trial.evaluations, detail=True, heading="Evaluations")
+
+
+def _why(entry: Entry) -> str:
+    return "; ".join(f"{event.reason}: {event.message}" for event in entry.events) or entry.reason
 
 
 DECISION_COLUMNS = (
-    Column("step"),
-    Column("after", wording.clock),
-    Column("plan"),
-    Column("batches", wording.batches, left=True),
-    Column("why", text=True),
+    Column("step", lambda entry: entry.step),
+    Column("after", lambda entry: entry.seconds, wording.clock),
+    Column("plan", lambda entry: "" if entry.version is None else entry.version),
+    Column("batches", lambda entry: entry.batches, wording.batches, left=True),
+    Column("why", _why, text=True),
 )
 
 
 def decisions_table(entries: Sequence[Entry]) -> Table:
     """One row per decision that is worth keeping."""
-    rows = tuple(
-        {
-            "step": entry.step,
-            "after": entry.seconds,
-            "plan": "" if entry.version is None else entry.version,
-            "batches": entry.batches,
-            "why": "; ".join(f"{event.reason}: {event.message}" for event in entry.events) or entry.reason,
-        }
-        for entry in entries
-    )
-    return Table(DECISION_COLUMNS, rows, detail=True)
+    return Table(DECISION_COLUMNS, tuple(entries), detail=True)
 
 
 PROFILE_COLUMNS = (
-    Column("worker", name=True),
-    Column("batch"),
-    Column("own time (median)", wording.seconds),
-    Column("interquartile range", wording.seconds),
-    Column("steps"),
-    Column("before", wording.seconds),
-    Column("after", wording.seconds),
+    Column("worker", lambda row: row[0], name=True),
+    Column("batch", lambda row: row[1].batch),
+    Column("own time (median)", lambda row: row[1].own_seconds, wording.seconds),
+    Column("interquartile range", lambda row: row[1].spread_seconds, wording.seconds),
+    Column("steps", lambda row: row[1].steps),
+    Column("before", lambda row: row[1].before_seconds, wording.seconds),
+    Column("after", lambda row: row[1].after_seconds, wording.seconds),
 )
 
 
 def _profile_table(profile: Profile) -> Table:
     """One row per worker and batch size at which it was profiled."""
-    rows = tuple(
-        {
-            "worker": worker.name,
-            "batch": point.batch,
-            "own time (median)": point.own_seconds,
-            "interquartile range": point.spread_seconds,
-            "steps": point.steps,
-            "before": point.before_seconds,
-            "after": point.after_seconds,
-        }
-        for worker in profile.workers
-        for point in worker.points
-    )
+    rows = tuple((worker.name, point) for worker in profile.workers for point in worker.points)
     return Table(PROFILE_COLUMNS, rows, detail=True)
 
 

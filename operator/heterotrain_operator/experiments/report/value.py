@@ -6,7 +6,7 @@ wording, and a test reads facts instead of HTML or boxes. Colours and widths bel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -34,13 +34,10 @@ class Toned:
     tone: Tone
 
 
-Row = Mapping[str, Any]
-"""Values by the keys of their columns: plain ones, or Toned; None where one is not known."""
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table. `words` is the type of its values: how one is worded.
+    """One column of a table: `of` takes its value from a row (None if it is not known, Toned if it is meant in some
+    way), and `words` is the type of the values: how one is worded.
 
     Where there is little room, the column with the greatest `rank` is the first to be left out; 0 never is. `least` is
     its width even if its cells are narrower now, so that columns do not come and go with every figure. A `name` may be
@@ -49,46 +46,41 @@ class Column:
     """
 
     heading: str
+    of: Callable[[Any], Any]
     words: Callable[[Any], str] = str
     rank: int = 0
     least: int = 0
     left: bool = False
     name: bool = False
     text: bool = False
-    key: str = ""
     detail: bool = False
     optional: bool = False
-
-    @property
-    def cell(self) -> str:
-        """The key of its values in a row: its heading, unless another column has the same heading."""
-        return self.key or self.heading
 
     @property
     def is_left(self) -> bool:
         """Whether its cells begin at the left."""
         return self.left or self.name or self.text
 
-    def value(self, row: Row) -> Any:
-        """Its value in a row, None if it is not known."""
-        value = row.get(self.cell)
-        return value.value if isinstance(value, Toned) else value
+    def toned(self, row: Any) -> Toned:
+        """Its value in a row, and how that is meant."""
+        value = self.of(row)
+        return value if isinstance(value, Toned) else Toned(value, Tone.PLAIN)
 
-    def said(self, row: Row) -> str:
+    def said(self, row: Any) -> str:
         """Its value in a row, worded."""
-        value = self.value(row)
+        value = self.toned(row).value
         return UNKNOWN if value is None else self.words(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of values. With `beside`, the key of its first column, a terminal puts the rows that differ in it side by
-    side, as far as there is room. The page has the `heading` above it.
+    """Columns of rows, which are any values that the columns know. `beside`: a terminal puts rows that differ in the
+    first column side by side, as far as there is room. The page has the `heading` above it.
     """
 
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    beside: str = ""
+    rows: tuple[Any, ...]
+    beside: bool = False
     detail: bool = False
     heading: str = ""
 
@@ -98,7 +90,7 @@ class Table:
             column
             for column in self.columns
             if (details or not column.detail)
-            and (not column.optional or any(column.value(row) is not None for row in self.rows))
+            and (not column.optional or any(column.toned(row).value is not None for row in self.rows))
         ]
 
 
