@@ -60,9 +60,13 @@ def add_trial(folder: Path, slug: str, logs: dict[str, str], age: int) -> None:
         os.utime(log, (age, age))
 
 
-def test_all_workers_are_named_in_the_order_of_their_indices(here: Path, heterotrain: Run) -> None:
-    a_run(here, {"digits-a-10": "ten\n", "digits-a-2": "two\nand no end"})
-    assert heterotrain("logs", "digits").out == "digits-a-2 | two\ndigits-a-2 | and no end\ndigits-a-10 | ten\n"
+def test_all_workers_are_named_in_the_order_of_their_indices_and_each_has_its_tail(
+    here: Path, heterotrain: Run
+) -> None:
+    a_run(here, {"digits-a-10": "ten\n", "digits-a-2": "1\n2\nand no end"})
+    said = ["digits-a-2 | 1", "digits-a-2 | 2", "digits-a-2 | and no end", "digits-a-10 | ten"]
+    assert heterotrain("logs", "digits").out.splitlines() == said
+    assert heterotrain("logs", "digits", "--tail", "2").out.splitlines() == said[1:]
 
 
 @pytest.mark.parametrize("worker", ["digits-a-0", "a-0"])
@@ -73,11 +77,6 @@ def test_a_single_worker_is_printed_as_it_wrote(
     (runs.log_folder(folder, "optimal-1") / "digits-a-0" / "log").write_bytes(b"\x1b[1mbold\x1b[0m \xff\r50 %\n")
     assert main(["logs", "digits", worker]) == 0
     assert capsysbinary.readouterr().out == b"\x1b[1mbold\x1b[0m \xff\r50 %\n"
-
-
-def test_the_tail_is_that_of_each_worker(here: Path, heterotrain: Run) -> None:
-    a_run(here, {"digits-a-0": "1\n2\n3\n", "digits-a-1": "4\n"})
-    assert heterotrain("logs", "digits", "--tail", "2").out == "digits-a-0 | 2\ndigits-a-0 | 3\ndigits-a-1 | 4\n"
 
 
 def test_the_newest_run_counts_wherever_its_folder_is(here: Path, heterotrain: Run) -> None:

@@ -51,17 +51,14 @@ def test_example_runs(path: Path, heterotrain: Run):
     assert path.stem in said.err
 
 
-def test_each_policy_has_a_row_and_is_said_to_be_simulated(tmp_path: Path, heterotrain: Run):
-    said = heterotrain("simulate", write_scenario(tmp_path), "--intervals", "30")
-    assert said.out == ""
+def test_slow_worker_costs_uniform_batches_what_optimal_ones_save_and_all_is_said_to_be_simulated(
+    tmp_path: Path, heterotrain: Run
+):
+    said = heterotrain("simulate", write_scenario(tmp_path), "--intervals", "60", "--json")
     rows = [line.split(": ")[0] for line in said.err.splitlines() if ": step over best " in line]
     assert rows == ["Optimal", "Uniform"]
     assert "no figure here was measured on a machine" in said.err
     assert "Uniform ended with batches 32 / 32" in said.err
-
-
-def test_slow_worker_costs_uniform_batches_what_optimal_ones_save(tmp_path: Path, heterotrain: Run):
-    said = heterotrain("simulate", write_scenario(tmp_path), "--intervals", "60", "--json")
     optimal, uniform = json.loads(said.out)["policies"]
     assert optimal["policy"] == "Optimal"
     assert optimal["settled_ratio"]["mean"] < 1.1

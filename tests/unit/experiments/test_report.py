@@ -85,25 +85,18 @@ def test_report_shows_trials_decisions_manifest_and_machine(folder: Path):
         assert words in text
 
 
-def test_pictures_are_kept_beside_the_page(folder: Path):
-    names = {path.name for path in folder.glob("*.png")}
-    assert names == {"loss.png", "optimal-1.png", "uniform-1.png", "profile.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
-
-
-def test_series_hold_every_record_with_its_worker(folder: Path):
+def test_pictures_series_decisions_and_figures_are_kept_beside_the_page(folder: Path):
+    pictures = list(folder.glob("*.png"))
+    assert {path.name for path in pictures} == {"loss.png", "optimal-1.png", "uniform-1.png", "profile.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     lines = [json.loads(line) for line in (folder / "optimal-1-series.jsonl").read_text("utf-8").splitlines()]
     assert len(lines) == 2 * 90
     assert [(line["step"], line["worker"]) for line in lines[:3]] == [(0, FAST), (0, SLOW), (1, FAST)]
-
-
-def test_decisions_are_kept_with_their_reasons(folder: Path):
     (line,) = (folder / "optimal-1-decisions.jsonl").read_text("utf-8").splitlines()
     assert json.loads(line)["events"][0]["reason"] == "BatchRebalanced"
-
-
-def test_summary_is_kept_as_json(folder: Path):
-    assert json.loads((folder / "summary.json").read_text("utf-8"))["arms"][0]["policy"] == "Optimal"
+    optimal = json.loads((folder / "summary.json").read_text("utf-8"))["arms"][0]
+    assert optimal["policy"] == "Optimal"
+    assert optimal["evaluations"][0]["metrics"] == {"<accuracy>": 0.75}
 
 
 def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
@@ -137,5 +130,3 @@ def test_report_has_the_evaluations_of_each_trial(folder: Path):
     assert text.count("<h3>Evaluations</h3>") == 1
     assert "&lt;accuracy&gt;</th>" in text
     assert "<td>60</td><td>1:10</td><td>0.75</td>" in text
-    (summary,) = [json.loads((folder / "summary.json").read_text("utf-8"))]
-    assert summary["arms"][0]["evaluations"][0]["metrics"] == {"<accuracy>": 0.75}

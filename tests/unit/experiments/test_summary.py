@@ -227,12 +227,9 @@ def test_speedup_is_the_ratio_of_rates_and_of_iterations_and_over_rounds_their_m
     assert (found.rounds, *spread) == (2, pytest.approx(2.5), pytest.approx(3.25), pytest.approx(4.0))
 
 
-def test_failed_trial_fails_the_run():
+def test_failed_trial_fails_the_run_and_a_profile_without_figures_gives_a_reason_instead_of_a_ceiling():
     found = whole(adjusted_trial(), TrialHistory("Uniform", 1, (), 0, "Failed", "job-slow-0 exited with 1"))
     assert (found.phase, found.message) == ("Failed", "job-slow-0 exited with 1")
-
-
-def test_profile_without_figures_gives_no_ceiling_but_a_reason():
     found = whole(adjusted_trial(), profiled=(trial("Profile", (), 0, "Running"),))
     assert found.profile is None
     assert found.warnings[0].startswith("no ceiling: no step of job-fast-0, job-slow-0 was fit")
