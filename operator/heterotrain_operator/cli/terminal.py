@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from rich.box import HEAVY_HEAD, Box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
@@ -191,17 +191,6 @@ def fitted(
     for row in rows:
         table.add_row(*(_cell(row, column, own) for column, own in zip(shown, widths, strict=True)))
     return table
-
-
-class FittedTable:
-    """A table without lines, as wide as the place in which it is printed."""
-
-    def __init__(self, columns: Sequence[Column], rows: Sequence[Any]) -> None:
-        self._columns = columns
-        self._rows = rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield fitted(self._columns, self._rows, options.max_width, box=None)
 
 
 def fits(columns: Sequence[Column], rows: Sequence[Any], width: int) -> bool:

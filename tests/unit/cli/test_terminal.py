@@ -218,7 +218,7 @@ def test_explanation_has_a_line_per_worker(width: int) -> None:
     job = trained(name="a-job-with-a-name-of-some-length")
     core = to_core(parse_manifest({key: job.document[key] for key in ("apiVersion", "kind", "metadata", "spec")}))
     evidence = Evidence(read_job(job.document), core, (), job.world.plan, job.world.memory, (), ())
-    shown = lines(explanation(evidence, job.now), width)
+    shown = lines(explanation(evidence, job.now, width), width)
     start = next(number for number, line in enumerate(shown) if line.startswith("WORKER"))
     assert [line.split()[0][-5:] for line in shown[start + 1 : start + 4]] == ["-g0-0", "-g1-0", "-g2-0"]
     assert shown[start].split()[-1] == "BEST"

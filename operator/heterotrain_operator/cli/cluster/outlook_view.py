@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from heterotrain_operator.cli.cluster.evidence import Evidence
-from heterotrain_operator.cli.terminal import FittedTable
+from heterotrain_operator.cli.terminal import fitted
 from heterotrain_operator.core.batching.quorum import why_left_out
 from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
 from heterotrain_operator.core.prediction.least_batch import why_no_fewer
@@ -21,7 +22,7 @@ from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.report.value import Column
 
 
-def outlook_of(evidence: Evidence, now: datetime) -> list[RenderableType]:
+def outlook_of(evidence: Evidence, now: datetime, width: int) -> list[RenderableType]:
     """The sections on the workers, the next decision and the best split; empty without a valid job and a plan."""
     job, plan = evidence.core, evidence.plan
     if job is None or plan is None:
@@ -37,7 +38,7 @@ def outlook_of(evidence: Evidence, now: datetime) -> list[RenderableType]:
         return section("What would be decided now", [str(error)])
     limits = {worker.name: worker.cpu_limit for worker in evidence.job.workers}
     parts: list[RenderableType] = [Text(), Text("What is known of the workers", style="bold")]
-    parts.append(_workers_table(ahead, limits))
+    parts.append(_workers_table(ahead, limits, width))
     if any(worker.reported for worker in ahead.workers):
         note = "Own times are those of the status: of two digits, and with the noise that steps usually have."
         parts.append(Text(note, style="dim"))
@@ -74,7 +75,7 @@ def _fitted(line: Line) -> str:
     return f"{fixed}{wording.seconds(line.seconds_per_sample)} a sample"
 
 
-def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> FittedTable:
+def _workers_table(ahead: Outlook, limits: Mapping[str, float | None], width: int) -> Table:
     def limit(worker: WorkerOutlook) -> float | None:
         seat = worker.seat
         return limits.get(seat.name) or seat.memory.step_time.cpu_limit or seat.group.cpu_limit
@@ -90,7 +91,7 @@ def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> Fitted
     ]
     if ahead.proposal.batches is not None:
         columns.append(Column("NEXT", lambda worker: worker.proposed))
-    return FittedTable([*columns, Column("BEST", lambda worker: worker.best)], ahead.workers)
+    return fitted([*columns, Column("BEST", lambda worker: worker.best)], ahead.workers, width, box=None)
 
 
 def _proposal(evidence: Evidence, ahead: Outlook) -> str:
