@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-unit test-pythons test-e2e verify manifests format chart-score kind kind-down images clean
+.PHONY: help install demo test test-all test-unit test-pythons test-e2e verify manifests format chart-score kind kind-down images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,8 +30,11 @@ install: $(VENV)/installed ## set up .venv with the command line and the trainin
 demo: $(VENV)/installed ## watch three unequal workers converge, against uniform batches (about 2 minutes)
 	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo --fresh
 
-test: $(VENV)/installed-dev ## run all tests that need no cluster
+test: $(VENV)/installed-dev ## run the tests that need no cluster (10 minutes on two cores)
 	hack/tests.sh $(ONLY)
+
+test-all: $(VENV)/installed-dev ## run these, the long matrices, many more examples, and the other versions of Python
+	hack/tests.sh --all $(ONLY)
 
 test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers and install no packages
 	hack/tests.sh --unit $(ONLY)

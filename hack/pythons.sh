@@ -55,7 +55,7 @@ become_tests() { # FOLDER [PYTEST ARGUMENT ...]: leaves in FOLDER/without what w
     for each in $NEED_TORCH; do tests+=("--ignore=$each"); done
   fi
   exec "$folder/bin/python" -m pytest -q -o "cache_dir=$folder/pytest_cache" "$@" "${tests[@]}" --ignore="$NOT_OF_PYTHON" \
-    -m "not processes and not packages and not e2e"
+    -m "not processes and not packages and not e2e and not long"
 }
 
 at_hand=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)
@@ -64,7 +64,7 @@ begun=() # versions
 processes=()
 for version in $PROMISED; do
   if [ "$version" = "$at_hand" ]; then
-    summary+=("Python $version: in .venv, whose tests are those of make test")
+    summary+=("Python $version: in .venv, whose tests are those of make test-all")
     continue
   fi
   python=$(find_python "$version")

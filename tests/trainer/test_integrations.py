@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import heterotrain
-from heterotrain import contract, frameworks
+from heterotrain import contract, refusals
 from heterotrain.contract import TrainingConfig
 from heterotrain.integrations.accelerate import Accelerator
 from heterotrain.integrations.lightning import fit
@@ -245,16 +245,16 @@ def test_what_another_framework_has_prepared_is_recognised(tmp_path: Path) -> No
     prepared = own.prepare(*parts())
     for each in prepared[1:]:
         with pytest.raises(TypeError, match=r"integrations\.accelerate"):
-            frameworks.check(each)
+            refusals.check(each)
     fabric = Fabric(accelerator="cpu", devices=1)
     model, optimizer, loader = parts()
     for each in (*fabric.setup(model, optimizer), fabric.setup_dataloaders(loader)):
         with pytest.raises(TypeError, match="Fabric"):
-            frameworks.check(each)
+            refusals.check(each)
     with pytest.raises(TypeError, match=r"lightning\.fit"):
-        frameworks.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
+        refusals.check(lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu"))
     with pytest.raises(TypeError, match=r"transformers\.train"):
-        frameworks.check(hugging_face(tmp_path))
+        refusals.check(hugging_face(tmp_path))
     with pytest.raises(TypeError, match="module inside"):
-        frameworks.check(nn.DataParallel(nn.Linear(1, 1)))
-    frameworks.check(*parts(), Regression())
+        refusals.check(nn.DataParallel(nn.Linear(1, 1)))
+    refusals.check(*parts(), Regression())

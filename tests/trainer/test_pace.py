@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heterotrain.state.replica_watch import MOST_STEPS
-from heterotrain.training.pace import FIRST_STEPS, Pace
+from heterotrain.training.exchange import FIRST_STEPS, Pace
 
 
 def due(step_seconds: float, steps: int, *, plan: int = 1, pace: Pace | None = None, begin: int = 0) -> list[int]:

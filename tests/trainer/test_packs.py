@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain.groups.packs import packs
+from heterotrain.groups.control import packs
 
 MOST = 64
 """Bytes, so that tensors of 16 and more travel alone."""

@@ -10,7 +10,7 @@ import pytest
 from heterotrain.contract import MAX_PLAN_BYTES, PLAN_FILE, Member, Plan
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
-from heterotrain.job.resplit import resplit
+from heterotrain.training.gathering import resplit
 
 
 def plan(version: int, generation: int = 1, continues: int = 0, workers: int = 2) -> Plan:

@@ -6,7 +6,7 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain.data.sampler import CARRY, DROP, PARTIAL, Rules
-from heterotrain.training.remarks import remarks_on_division, sizes_of_steps
+from heterotrain.training.life import remarks_on_division, sizes_of_steps
 
 
 def plan(*batches: int) -> Plan:

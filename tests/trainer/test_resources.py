@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heterotrain.reporting import cgroups as own
 from heterotrain.reporting import resources
-from heterotrain.reporting.cgroups import own
 
 GIBIBYTE = 1 << 30
 NO_LIMIT_V1 = "9223372036854771712"

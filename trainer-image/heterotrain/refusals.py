@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from heterotrain.frameworks import check
-
 _NAMED = 5  # names that a message lists before it only counts them
 
 
@@ -91,3 +89,40 @@ def remark_on_lacking(modules: Sequence[nn.Module], lacking: Sequence[nn.Paramet
         f"the optimizer has not {', '.join(names[:_NAMED])}{more}, which the model would train: they stay as they are, "
         "and their gradients are dropped after each step; set requires_grad to False where that is meant"
     )
+
+
+_ACCELERATE = (
+    "was prepared by accelerate; write `accelerator = heterotrain.integrations.accelerate.Accelerator(session)`, "
+    "or give session.prepare() what accelerator.prepare() was given"
+)
+_FABRIC = "was set up by Lightning Fabric; give session.prepare() what fabric.setup() was given, and leave Fabric out"
+_PARALLEL = "sums gradients over workers by itself, as the session does; give session.prepare() the module inside it"
+
+_REFUSED: dict[tuple[str, str], str] = {
+    ("accelerate", "AcceleratedOptimizer"): _ACCELERATE,
+    ("accelerate", "DataLoaderDispatcher"): _ACCELERATE,
+    ("accelerate", "DataLoaderShard"): _ACCELERATE,
+    ("deepspeed", "DeepSpeedEngine"): "has a training loop of its own; give session.prepare() the module inside it",
+    ("lightning", "LightningOptimizer"): "is Lightning's; use heterotrain.integrations.lightning.fit(session, module)",
+    ("lightning", "Trainer"): "is Lightning's; use heterotrain.integrations.lightning.fit(session, module)",
+    ("lightning", "_FabricDataLoader"): _FABRIC,
+    ("lightning", "_FabricModule"): _FABRIC,
+    ("lightning", "_FabricOptimizer"): _FABRIC,
+    ("torch", "DataParallel"): _PARALLEL,
+    ("torch", "DistributedDataParallel"): _PARALLEL,
+    ("torch", "FullyShardedDataParallel"): _PARALLEL,
+    ("transformers", "Trainer"): "is transformers'; use heterotrain.integrations.transformers.train(session, trainer)",
+}
+"""By package and class, what `session.prepare()` cannot be given, and what to do instead."""
+
+_PACKAGE_OF = {"pytorch_lightning": "lightning", "lightning_fabric": "lightning"}
+
+
+def check(*given: object) -> None:
+    """Raises TypeError for an object that another framework has wrapped or prepared."""
+    for each in given:
+        for base in type(each).__mro__:
+            package = base.__module__.partition(".")[0]
+            remedy = _REFUSED.get((_PACKAGE_OF.get(package, package), base.__name__))
+            if remedy:
+                raise TypeError(f"{type(each).__name__} {remedy}")

@@ -22,16 +22,15 @@ from heterotrain.data.evaluation import Measure
 from heterotrain.data.loading import Loader, Prefetch, Source
 from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
-from heterotrain.frameworks import check
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
-from heterotrain.refusals import check_loss, check_modules, check_optimizer, remark_on_lacking
-from heterotrain.reporting.cuda_peak import peak_memory_of
+from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, remark_on_lacking
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
+from heterotrain.reporting.peak import peak_memory_of
 from heterotrain.training.batches import Batches
 from heterotrain.training.context import Context
 from heterotrain.training.leaving import last_words

@@ -15,7 +15,7 @@ from heterotrain_operator.cli.cluster.commands import add_commands
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.script_job import IMAGE, is_script
 from heterotrain_operator.clusters.local.chaos import GREATEST_NEIGHBOURS, STARVED_CORES
-from heterotrain_operator.experiments.scenarios.scenario import MAX_INTERVALS, MAX_SEEDS
+from heterotrain_operator.experiments.scenarios import MAX_INTERVALS, MAX_SEEDS
 from heterotrain_operator.experiments.trials.faults import FAULTS, LASTING, UNDOES
 
 SHELLS = ("bash", "zsh", "tcsh")

@@ -17,8 +17,8 @@ from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
 from heterotrain_operator.cli.terminal import LiveView, Progress, messages, print_report, progress_line, say
 from heterotrain_operator.experiments.report.simulated import Course, report_of
 from heterotrain_operator.experiments.runs import cleared, out_problems
-from heterotrain_operator.experiments.scenarios.reading import Changes, load_simulation
-from heterotrain_operator.experiments.scenarios.simulation import Simulation
+from heterotrain_operator.experiments.scenarios import Changes
+from heterotrain_operator.experiments.scenarios.reading import Simulation, load_simulation
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 from heterotrain_operator.experiments.simulations.comparison import Comparison, RunFigures, compared, figures_of
 from heterotrain_operator.experiments.trials.stop import Interrupted, StopSignals, stop_signals

@@ -17,13 +17,11 @@ from typing import Any
 import torch
 
 from heterotrain.groups import control
-from heterotrain.groups.control import Signals
+from heterotrain.groups.control import Signals, packs
 from heterotrain.groups.generation import Collective, CollectiveError, Generation
-from heterotrain.groups.packs import packs
 from heterotrain.training import agreeing
 from heterotrain.training.group import Group
-from heterotrain.training.membership import going_over
-from heterotrain.training.membership.going_over import GoingOver
+from heterotrain.training.membership import GoingOver, going_over
 
 worker, kind = sys.argv[1], sys.argv[2]
 hand_over, broadcast = agreeing.hand_over, Generation.broadcast

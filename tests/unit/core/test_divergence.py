@@ -25,7 +25,7 @@ class PowerWorld(World):
     power = 2.0
 
     def law(self) -> TimeLaw:
-        return Power(self.power)
+        return Power(self.power, 0.0, 0.001)
 
     def best_seconds(self) -> float:
         """The step of the best split."""

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
@@ -16,12 +16,10 @@ from heterotrain.contract import StepRecord
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.api.document import MAX_CHARACTERS
 from heterotrain_operator.clusters.simulated import communication, events, laws, noise
-from heterotrain_operator.experiments.scenarios import reference
-from heterotrain_operator.experiments.scenarios.communication import Communication
-from heterotrain_operator.experiments.scenarios.events import Event
-from heterotrain_operator.experiments.scenarios.laws import StepTime
-from heterotrain_operator.experiments.scenarios.noises import Noise
-from heterotrain_operator.experiments.scenarios.reading import Changes, load_simulation, parse_simulation, scenario_text
+from heterotrain_operator.clusters.simulated.described import Choice
+from heterotrain_operator.clusters.simulated.scenario import MemoryUse, Timing
+from heterotrain_operator.experiments.scenarios import Changes, reference
+from heterotrain_operator.experiments.scenarios.reading import load_simulation, parse_simulation, scenario_text
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -101,28 +99,56 @@ def test_fields_of_a_worker_come_from_itself_its_group_and_all():
     assert scenario.model_of("trial-slow-1", "slow").law == laws.Affine(0.01, 0.002)
 
 
-def test_noise_that_workers_share_is_that_of_the_scenario():
-    document = changed({"sharedNoise": {"autoregressive": {"variation": 0.3, "correlation": 0.98}}})
-    assert parse_simulation(document, HERE).scenario.shared_noise == noise.AR1(0.98, 0.3)
-    assert parse_simulation(GOOD, HERE).scenario.shared_noise == noise.NoNoise()
-
-
 LINE = {"fixedSeconds": 0.01, "secondsPerSample": 0.002}
+AFFINE = laws.Affine(0.01, 0.002)
+NET = {"modelMebibytes": 100, "mebibytesPerSecond": 1000}
+MIB = 2**20
 
 
 @pytest.mark.parametrize(
-    ("time", "law"),
+    ("change", "place", "meant"),
     [
-        ({"plateau": {"leastSeconds": 0.05, **LINE}}, laws.Plateau(0.05, 0.01, 0.002)),
-        ({"power": {"exponent": 1.5, "atSamples": 32, **LINE}}, laws.Power(1.5, 0.01, 0.002, 32)),
-        ({"affine": LINE, "multipleOf": 16}, laws.Padded(laws.Affine(0.01, 0.002), 16)),
-        ({"affine": LINE, "memoryCliff": {"aboveSamples": 40}}, laws.MemoryCliff(laws.Affine(0.01, 0.002), 40)),
-        ({"affine": LINE, "penaltyOfLast": 1.5}, laws.Throttled(laws.Affine(0.01, 0.002), 1.5)),
+        ({"workers.all.time": {"plateau": {"leastSeconds": 0.05, **LINE}}}, "law", laws.Plateau(0.05, 0.01, 0.002)),
+        (
+            {"workers.all.time": {"power": {"exponent": 1.5, "atSamples": 32, **LINE}}},
+            "law",
+            laws.Power(1.5, 0.01, 0.002, 32),
+        ),
+        ({"workers.all.time": {"affine": LINE, "multipleOf": 16}}, "law", laws.Padded(AFFINE, 16)),
+        (
+            {"workers.all.time": {"affine": LINE, "memoryCliff": {"aboveSamples": 40}}},
+            "law",
+            laws.MemoryCliff(AFFINE, 40),
+        ),
+        ({"workers.all.time": {"affine": LINE, "penaltyOfLast": 1.5}}, "law", laws.Throttled(AFFINE, 1.5)),
+        ({"workers.all.noise": {"independent": {"variation": 0.1}}}, "noise", noise.Independent(0.1)),
+        ({"workers.all.noise": {"heavyTailed": {"variation": 0.1}}}, "noise", noise.HeavyTailed(0.1)),
+        ({"workers.all.noise": {"replayed": {"series": [[1, 2.5]]}}}, "noise", noise.Replayed(((1.0, 2.5),))),
+        (
+            {"workers.all.memory": {"mebibytesPerSample": 2, "limitMebibytes": 9}},
+            "memory",
+            MemoryUse(0, 2 * MIB, 9 * MIB),
+        ),
+        ({}, "shared_noise", noise.NoNoise()),
+        (
+            {"sharedNoise": {"autoregressive": {"variation": 0.3, "correlation": 0.98}}},
+            "shared_noise",
+            noise.AR1(0.98, 0.3),
+        ),
+        ({"communication": {"ring": NET}}, "communication", communication.RingAllReduce(100 * MIB, 1000 * MIB)),
+        (
+            {"communication": {"parameterServer": {**NET, "servers": 2}}},
+            "communication",
+            communication.ParameterServer(100 * MIB, 1000 * MIB, servers=2),
+        ),
+        ({"timing": {"switchSteps": 5}}, "timing", Timing(switch_steps=5)),
     ],
+    ids=lambda value: type(value).__name__,
 )
-def test_times_become_laws(time: dict[str, Any], law: laws.TimeLaw):
-    model = parse_simulation(changed({"workers.all.time": time}), HERE).scenario.model_of("trial-fast-0", "fast")
-    assert model.law == law
+def test_what_files_say_becomes_values_of_the_simulation(change: dict[str, Any], place: str, meant: object):
+    scenario = parse_simulation(changed(change), HERE).scenario
+    model = scenario.model_of("trial-fast-0", "fast")
+    assert getattr(model if place in ("law", "noise", "memory") else scenario, place) == meant
 
 
 EVENTS: list[tuple[dict[str, Any], events.ClusterEvent]] = [
@@ -146,14 +172,6 @@ EVENTS: list[tuple[dict[str, Any], events.ClusterEvent]] = [
 @pytest.mark.parametrize(("event", "meant"), EVENTS)
 def test_events_become_those_of_the_simulation(event: dict[str, Any], meant: events.ClusterEvent):
     assert parse_simulation(changed({"events": [event]}), HERE).scenario.events == (meant,)
-
-
-def test_communication_becomes_that_of_the_simulation():
-    figures = {"modelMebibytes": 100, "mebibytesPerSecond": 1000}
-    ring = parse_simulation(changed({"communication": {"ring": figures}}), HERE).scenario
-    assert ring.communication == communication.RingAllReduce(100 * 2**20, 1000 * 2**20)
-    server = parse_simulation(changed({"communication": {"parameterServer": {**figures, "servers": 2}}}), HERE).scenario
-    assert server.communication == communication.ParameterServer(100 * 2**20, 1000 * 2**20, servers=2)
 
 
 def test_limit_of_a_group_is_one_of_the_job_as_a_template_would_say_it():
@@ -287,11 +305,6 @@ def test_folder_of_no_run_or_a_short_one_is_refused_by_its_name(tmp_path: Path):
         load_simulation(run_folder(tmp_path, (100, 100, 100), steps=5))
 
 
-def test_every_event_of_the_simulation_can_be_asked_for():
-    made = {type(meant) for _, meant in EVENTS}
-    assert made == set(get_args(events.ClusterEvent))
-
-
 def test_reference_is_what_models_and_examples_say():
     assert (ROOT / reference.PATH).read_text("utf-8") == reference.render(ROOT)
 
@@ -309,7 +322,8 @@ def test_example_is_read_and_says_what_it_shows(path: Path):
 
 def test_every_law_noise_and_event_has_an_example():
     used = {kind for path in EXAMPLES for kind in kinds_in(yaml.safe_load(path.read_text("utf-8")))}
-    known = {kind for each in (Event, Noise, StepTime, Communication) for kind in each.kinds()}
+    known = {kind for each in Choice.__subclasses__() for kind in each.kinds()}
+    assert known >= {"affine", "replayed", "ring", "sourceDown"}
     known |= {"multipleOf", "memoryCliff", "penaltyOfLast", "memory", "spread", "startSeconds", "cpuLimit", "manifest"}
     known |= {"sharedNoise"}
     assert known <= used

@@ -111,7 +111,7 @@ def test_no_more_peers_are_held_than_are_allowed(start: Start) -> None:
 def test_a_worker_without_descriptors_receives_peers_again_once_it_has_some(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("heterotrain.groups.peering.listener._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("heterotrain.groups.peering.server._AGAIN_SECONDS", 0.01)
     a, b = start("a"), start("b")
     made = socket.socket()
     made.setblocking(False)

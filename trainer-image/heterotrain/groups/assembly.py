@@ -16,14 +16,13 @@ from heterotrain.contract import Member, Plan
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number, Roster
 from heterotrain.groups.convening.worker_state import Rules, listeners
-from heterotrain.groups.joiners import Joiners
-from heterotrain.groups.links import Links
-from heterotrain.groups.peering.addresses import split_address
+from heterotrain.groups.links import Joiners, Links
 from heterotrain.groups.peering.board_store import BoardStore, StoreError
 from heterotrain.groups.peering.boards import Boards
 from heterotrain.groups.peering.channel import Channel, End
 from heterotrain.groups.peering.event_loop import safely
 from heterotrain.groups.peering.messages import Begins, Frame, Joins, Left, Over, Prepare, Vouches
+from heterotrain.groups.peering.own_sockets import split_address
 from heterotrain.groups.peering.server import PeerServer
 from heterotrain.groups.peering.vouching import SUFFIX, Order
 from heterotrain.groups.stepping import Stepping

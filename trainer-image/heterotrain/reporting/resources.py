@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from heterotrain.reporting.cgroups.figures import number, pressure_seconds, read_figures
-from heterotrain.reporting.cgroups.own import PROC, own_cgroup
+from heterotrain.reporting.cgroups import PROC, number, own_cgroup, pressure_seconds, read_figures
 
 MAX_CHILDREN = 64
 """Processes that this one started itself, such as those that load data, of which the CPU time is read."""

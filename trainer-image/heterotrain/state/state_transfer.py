@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 
-from heterotrain.groups.control import broadcast_document, broadcast_tensors, sum_over_ranks
+from heterotrain.groups.control import broadcast_document, broadcast_tensors, packs, sum_over_ranks
 from heterotrain.groups.generation import Collective, Generation
-from heterotrain.groups.packs import packs
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from heterotrain.data.loading import Loader, Prefetch
-from heterotrain.training.life import WorkerLife
-from heterotrain.training.remarks import sizes_of_steps
+from heterotrain.training.life import WorkerLife, sizes_of_steps
 
 log = logging.getLogger(__name__)
 

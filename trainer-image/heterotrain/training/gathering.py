@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from heterotrain.contract import Member, Plan, parse_plan
-from heterotrain.groups.aside import Aside
 from heterotrain.groups.assembly import Assembly, MembershipError
 from heterotrain.groups.convening.protocol import Form
 from heterotrain.groups.convening.roster import Roster
@@ -23,7 +23,6 @@ from heterotrain.groups.peering.board_store import BoardStore
 from heterotrain.groups.peering.messages import Begins, Prepare
 from heterotrain.groups.succession import Preparation, Succession
 from heterotrain.job.plans import Plans
-from heterotrain.job.resplit import resplit
 
 log = logging.getLogger(__name__)
 
@@ -280,3 +279,67 @@ class Gathering:
                         f"{member.name} has another {trait} than {plan.leader} ({found} and {wanted}); all workers "
                         "must run the same script on the same data, with the same version of this library"
                     )
+
+
+def resplit(plan: Plan, members: Sequence[Member]) -> Plan:
+    """The plan with these members instead, each with a batch as many times as large as it was, in whole samples.
+
+    Members whose batches are all 0 get equal ones. A member computes no more samples at once than before: the rest
+    takes further passes. Who has ended is the operator's word alone, and not handed on.
+    """
+    if tuple(members) == plan.members:
+        return plan
+    total = plan.global_batch_size
+    weights = [member.batch_size for member in members]
+    if not any(weights):
+        weights = [1] * len(members)
+    shares = zip(members, _proportional(weights, total), strict=True)
+    return replace(plan, members=tuple(_with_batch(*each) for each in shares), evicted=())
+
+
+def _with_batch(member: Member, batch_size: int) -> Member:
+    at_once = member.micro_batch_size or member.batch_size
+    passes = 0 < at_once < batch_size
+    return replace(member, batch_size=batch_size, micro_batch_size=at_once if passes else 0)
+
+
+def _proportional(weights: Sequence[int], total: int) -> list[int]:
+    """Whole numbers of this sum, by the method of largest remainders; of equal remainders the first."""
+    whole = sum(weights)
+    parts = [weight * total // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda place: -(weights[place] * total % whole))
+    for place in by_remainder[: total - sum(parts)]:
+        parts[place] += 1
+    return parts
+
+
+EXPECTED: tuple[type[Exception], ...] = (RuntimeError, OSError, ValueError)
+"""What such a call may raise; anything else is a mistake in this library, and is shown by the thread."""
+
+
+class Aside(threading.Thread):
+    """Begins with the call at once; `done` is set when it has ended."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(name="heterotrain-aside", daemon=True)
+        self.done = threading.Event()
+        self._call = call
+        self._returned: Any = None
+        self._error: Exception | None = RuntimeError("a call beside the main thread had no end")
+        self.start()
+
+    def run(self) -> None:
+        """Keep what the call returns or raises."""
+        try:
+            self._returned = self._call()
+            self._error = None
+        except EXPECTED as error:
+            self._error = error
+        finally:
+            self.done.set()
+
+    def result(self) -> Any:
+        """What the call returned. Raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._returned

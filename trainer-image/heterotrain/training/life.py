@@ -12,16 +12,15 @@ import time
 from collections.abc import Iterator
 
 from heterotrain import contract
-from heterotrain.data.sampler import Position, Share
-from heterotrain.state.loop_changes import LoopChanges
+from heterotrain.contract import Plan
+from heterotrain.data import sampler
+from heterotrain.data.sampler import Position, Rules, Share
+from heterotrain.state.batch_norm import WARNING
+from heterotrain.state.replica_watch import LoopChanges
 from heterotrain.training.context import Context
-from heterotrain.training.following import Following
-from heterotrain.training.membership.going_over import GoingOver
-from heterotrain.training.membership.joining import Joining
-from heterotrain.training.membership.reforming import Reforming
+from heterotrain.training.membership import Following, GoingOver, Joining, Reforming
 from heterotrain.training.parts import put_together
 from heterotrain.training.protocol import BatchProtocol
-from heterotrain.training.remarks import remarks_on_division
 from heterotrain.training.subject import Subject
 
 log = logging.getLogger(__name__)
@@ -260,3 +259,42 @@ class WorkerLife:
             f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
             f"break, a return or an exception; {why}"
         )
+
+
+_FEW_STEPS = 5  # of an epoch, below which a smaller one among them is worth a remark
+
+_CURE = "training.lastStep: Carry fills each step from the next epoch"
+
+
+def sizes_of_steps(rules: Rules, global_batch_size: int) -> str:
+    """How many steps an epoch has, and how many of them are smaller than the global batch, in words."""
+    steps = rules.steps_per_epoch(global_batch_size)
+    epoch = f"an epoch of {rules.length} samples has {steps} {'step' if steps == 1 else 'steps'}"
+    if rules.last_step == sampler.CARRY:
+        return f"{epoch} at most, all of them full"
+    smaller = rules.smaller_steps(global_batch_size)
+    return f"{epoch}, {len(smaller)} of them smaller, of {_listed(smaller)} samples" if smaller else epoch
+
+
+def remarks_on_division(rules: Rules, plan: Plan) -> Iterator[str]:
+    """The remarks, which are the same on all workers, so the leader alone logs them."""
+    length, batch = rules.length, plan.global_batch_size
+    steps, smaller = rules.steps_per_epoch(batch), rules.smaller_steps(batch)
+    if rules.last_step == sampler.PARTIAL and smaller:
+        if length < batch:
+            yield (
+                f"each epoch is one step of its {length} samples, which are fewer than the global batch of {batch}; "
+                f"{_CURE}"
+            )
+        elif steps <= _FEW_STEPS:
+            are = "is" if len(smaller) == 1 else "are"
+            yield (
+                f"{len(smaller)} of {steps} steps of each epoch {are} smaller, of {_listed(smaller)} samples instead "
+                f"of {batch}, and balancing goes by the others mostly; {_CURE}"
+            )
+    if rules.least > 1 and len(plan.members) > 1:
+        yield WARNING
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    return " and ".join(map(str, sizes))

@@ -8,7 +8,7 @@
   `gradient_sum.py`, `reduction.py`), and waits for all sums at its end. About once a second messages travel beside them
   (`exchange.py`).
 * **commit**: if all of a step's buckets completed on one worker, every worker contributed. So a worker commits when its
-  own buckets completed. A step that failed changes nothing, and is done again with new groups (`reforming.py`).
+  own buckets completed. A step that failed changes nothing, and is done again with new groups (`membership.py`).
 """
 
 from __future__ import annotations

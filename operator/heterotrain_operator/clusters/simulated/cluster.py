@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
 from heterotrain.contract import Plan, PlanError, parse_plan
 from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.clusters.simulated.draws import Draws, natures
-from heterotrain_operator.clusters.simulated.events import LateMetrics, LossOfMetrics, SourceDown, Unreadable
-from heterotrain_operator.clusters.simulated.influences import Influences, concerns
-from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, SimulatedPod
+from heterotrain_operator.clusters.simulated.events import LossOfMetrics, Reader
+from heterotrain_operator.clusters.simulated.influences import Influences, Trainee
+from heterotrain_operator.clusters.simulated.noise import Draws, natures
+from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY, SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import Scenario
+from heterotrain_operator.clusters.simulated.steps import mean_seconds
 from heterotrain_operator.clusters.simulated.training import Training
-from heterotrain_operator.clusters.simulated.warming import warm
 from heterotrain_operator.core.model import Decision, Seen, WorkerKey, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory
 
@@ -48,15 +49,14 @@ class SimulatedCluster:
         self.created = 0
         self._reported: set[str] = set()
         self._draws = Draws(scenario.seed)
-        self._influences = Influences(scenario)
+        self._influences = Influences(scenario.events, scenario.seed)
         self.training = Training(scenario, self._draws, self._influences)
         self._columns: dict[str, int] = {}
         self._natures: list[float] = []
         self._losses = [event for event in scenario.events if isinstance(event, LossOfMetrics)]
-        self._readings = np.random.default_rng([scenario.seed, 5])
+        self._reader = Reader(np.random.default_rng([scenario.seed, 5]), self.now)
         self._limits_step = -1
         self._waiting: set[str] = set()
-        self._scraped: dict[str, tuple[float, WorkerMetrics]] = {}
         self._add_columns(scenario.workers())
 
     # --- the port -------------------------------------------------------------------------------------------
@@ -153,27 +153,22 @@ class SimulatedCluster:
     def _seen(self) -> tuple[tuple[WorkerSeen, ...], str]:
         """The pods with what can be read of them, and why nobody can be read."""
         step = self.training.executed
-        losses = [e for e in self._losses if e.begin <= step and (e.until is None or step < e.until)]
-        if any(isinstance(event, SourceDown) for event in losses):
-            silent = tuple(replace(pod.seen(), metrics=None) for pod in self.pods.values())
-            return silent, "the source of metrics does not answer"
+        losses = [event for event in self._losses if event.lasts(step, step + 1)]
+        problem = next((event.problem for event in losses if event.problem), "")
+        if problem:
+            return tuple(replace(pod.seen(), metrics=None) for pod in self.pods.values()), problem
         if not losses:
             return tuple([pod.seen() for pod in self.pods.values()]), ""
         return tuple([self._read(pod, losses) for pod in self.pods.values()]), ""
 
     def _read(self, pod: SimulatedPod, losses: list[LossOfMetrics]) -> WorkerSeen:
-        metrics = pod.metrics
+        metrics, self._reader.now = pod.metrics, self.now
         for event in losses:
-            if not concerns(event.workers, pod.name, pod.group):
-                continue
-            if isinstance(event, Unreadable) and self._readings.random() < event.probability:
-                return replace(pod.seen(), metrics=None)
-            if isinstance(event, LateMetrics):
-                at, scraped = self._scraped.get(pod.uid, (-np.inf, metrics))
-                if self.now - at >= event.every_seconds:
-                    at, scraped = self.now, metrics
-                    self._scraped[pod.uid] = at, scraped
-                metrics = scraped
+            if event.concerns(pod.name, pod.group):
+                read = event.read(pod.uid, metrics, self._reader)
+                if read is None:
+                    return replace(pod.seen(), metrics=None)
+                metrics = read
         return pod.seen(metrics)
 
     def _tend_pods(self) -> None:
@@ -195,7 +190,7 @@ class SimulatedCluster:
         for event in self._influences.limits:
             if self._limits_step < event.at <= executed and event.known:
                 for pod in self.pods.values():
-                    if concerns(event.workers, pod.name, pod.group):
+                    if event.concerns(pod.name, pod.group):
                         pod.cpu_limit = event.cores
         self._limits_step = executed
         self.training.tend(self.pods, self.now)
@@ -256,8 +251,19 @@ class SimulatedCluster:
         return pod
 
     def _ready(self, pod: SimulatedPod) -> WorkerMetrics:
+        """The metrics of a worker that is ready. Where others follow a plan, it has warmed up: it has computed steps of
+        its own, beside those that train, at the mean batch of its group.
+        """
         plan = self.training.followed_plan if self.scenario.timing.warms_up else None
-        return warm(pod, plan, self._influences, step=self.training.executed)
+        if plan is None:
+            return READY
+        alike = [member.batch_size for member in plan.members if member.group == pod.group] or plan.batch_sizes
+        batch = max(round(fmean(alike)), 1)
+        [own] = mean_seconds([pod], [batch])
+        trainee = Trainee(pod.name, pod.group, pod.column, pod.begun_limit, pod.started_step)
+        found = self._influences.of(self.training.executed, 1, (trainee,))
+        own = float(own) * (1.0 if found is None else float(found.true[0, 0]))
+        return replace(READY, warm_up=((batch, own),))
 
     def _add_columns(self, workers: list[tuple[str, str]]) -> None:
         models = [self.scenario.model_of(name, group) for name, group in workers]

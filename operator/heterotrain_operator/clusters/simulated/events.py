@@ -1,204 +1,217 @@
 """What happens to workers while they train: their times change, they die, their metrics cannot be read.
 
 Moments are executed steps, counted from 0 without ever going back, so every policy meets the same cluster at the same
-step. An event concerns the `workers` that it names, each by its own name or all of a group by the group's; with none
-named, everybody.
+step. Events that change times are in `influences.py`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, ClassVar, Protocol
 
-from heterotrain_operator.clusters.simulated.valid import above, at_least, not_before, within
+import numpy as np
+from pydantic import Field
 
-Cause = Literal["script", "throttled", "cpu-wait"]
-"""Why a worker takes longer, as its use of resources shows: it computes more itself (or its device is slower, which
-looks the same), its CPU limit holds it back, or it waits for a CPU that somebody else has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Jump:
-    """From step `begin` up to `until` (never: None) own times are `factor` times as long."""
-
-    workers: tuple[str, ...]
-    factor: float
-    begin: int
-    until: int | None = None
-    cause: Cause = "script"
-
-    def __post_init__(self) -> None:
-        above(0, factor=self.factor)
-        not_before(self.begin, self.until)
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """Own times grow steadily from once, at step `begin`, to `factor` times, at step `until`; so they stay."""
-
-    workers: tuple[str, ...]
-    factor: float
-    begin: int
-    until: int
-    cause: Cause = "script"
-
-    def __post_init__(self) -> None:
-        above(0, factor=self.factor)
-        not_before(self.begin, self.until)
+from heterotrain_operator.api.base import MAX_SECONDS, MAX_STEPS, Fraction, Text
+from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.clusters.simulated.described import (
+    MAX_WORKER_NAMES,
+    Choice,
+    Step,
+    WorkerName,
+    Written,
+    kind,
+    said,
+)
+from heterotrain_operator.clusters.simulated.influences import (
+    ChangeOfTime,
+    Drift,
+    Happening,
+    Interference,
+    Jump,
+    LimitChange,
+    WarmUp,
+)
+from heterotrain_operator.core.model import WorkerMetrics
 
 
-@dataclass(frozen=True, slots=True)
-class Interference:
-    """A neighbour that comes and goes: in the first `busy` part of every `period` steps times are `factor` times as
-    long, each worker's periods shifted at random if `scattered`.
+class Process(Protocol):
+    """What ends: the process of a simulated pod."""
 
-    The oracle knows its mean alone; `followed`: it knows when the neighbour is busy.
-    """
-
-    workers: tuple[str, ...]
-    factor: float
-    period: int
-    busy: float = 0.5
-    begin: int = 0
-    until: int | None = None
-    scattered: bool = False
-    followed: bool = False
-    cause: Cause = "cpu-wait"
-
-    def __post_init__(self) -> None:
-        above(0, factor=self.factor)
-        at_least(1, period=self.period)
-        within(0, 1, busy=self.busy)
-        not_before(self.begin, self.until)
-
-    @property
-    def busy_steps(self) -> int:
-        """In how many steps of a period it is busy: the nearest whole number, the greater one of two as near."""
-        return math.floor(self.busy * self.period + 0.5)
-
-    @property
-    def mean_factor(self) -> float:
-        """Of a whole period."""
-        return 1 + self.busy_steps / self.period * (self.factor - 1)
+    def end(self, exit_code: int, *, message: str = "", disrupted: bool = False, out_of_memory: bool = False) -> None:
+        """It ends with that exit code."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """From step `at` on the CPU limit is so many cores, and times are `(before / cores) ** elasticity` times as long.
+class EndOfWorker(Happening):
+    """An event that ends workers' processes, `at` a step."""
 
-    Elasticity 0: the limit does not bind; 1: time is inversely proportional to it. A worker of no limit before is as
-    fast as `before` cores would make it (its own limit if it has one). `known`: the operator sees the new limit.
-    """
-
-    workers: tuple[str, ...]
-    cores: float
+    __slots__ = ()
     at: int
-    known: bool = True
-    elasticity: float = 1.0
-    before: float | None = None
 
-    def __post_init__(self) -> None:
-        above(0, cores=self.cores)
-        at_least(0, at=self.at, elasticity=self.elasticity)
-        if self.before is not None:
-            above(0, before=self.before)
+    def end(self, process: Process) -> None:
+        """End one of them."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class WarmUp:
-    """A worker that has just started is slow: its first step is `factor` times as long, and what exceeds 1 falls to
-    about a third (1/e) within every `steps` steps.
+class Preemption(EndOfWorker):
+    """Pods are taken away.
+
+    Others confirm it (a disruption), so no restart is counted.
     """
-
-    workers: tuple[str, ...]
-    factor: float
-    steps: float
-
-    def __post_init__(self) -> None:
-        at_least(1, factor=self.factor)
-        above(0, steps=self.steps)
-
-
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """At step `at` the workers' pods are taken away, which others confirm (a disruption): no restart is counted."""
 
     workers: tuple[str, ...]
     at: int
 
-    def __post_init__(self) -> None:
-        at_least(0, at=self.at)
+    def end(self, process: Process) -> None:
+        process.end(143, message="its node was taken away", disrupted=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
-    """At step `at` the workers' processes end with that exit code; `out_of_memory`: the kernel killed them."""
+class Death(EndOfWorker):
+    """Processes end."""
 
     workers: tuple[str, ...]
     at: int
-    exit_code: int = 137
+    exit_code: Annotated[int, said("With which exit code.", ge=1, le=255)] = 137
     out_of_memory: bool = False
-    message: str = ""
+    message: Annotated[Text, said("The last words.")] = ""
 
-    def __post_init__(self) -> None:
-        at_least(0, at=self.at)
-        within(1, 255, exit_code=self.exit_code)
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """From step `begin` up to `until` each reading of a worker's metrics fails with that probability, by itself."""
-
-    workers: tuple[str, ...]
-    begin: int = 0
-    until: int | None = None
-    probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        not_before(self.begin, self.until)
-        within(0, 1, probability=self.probability)
+    def end(self, process: Process) -> None:
+        process.end(self.exit_code, message=self.message, out_of_memory=self.out_of_memory)
 
 
 @dataclass(frozen=True, slots=True)
-class LateMetrics:
-    """From step `begin` up to `until` what is read of a worker is renewed every so many seconds alone, as where a
-    Prometheus server scrapes it.
+class OutOfMemory(Happening):
+    """Workers are killed for memory.
+
+    In files it is a kind of its own, whatever workers used; in simulations, a death.
     """
 
     workers: tuple[str, ...]
-    every_seconds: float
-    begin: int = 0
-    until: int | None = None
+    at: int
 
-    def __post_init__(self) -> None:
-        above(0, every_seconds=self.every_seconds)
-        not_before(self.begin, self.until)
+    def death(self) -> Death:
+        """As it happens."""
+        return Death(self.workers, self.at, out_of_memory=True, message="out of memory")
+
+
+@dataclass(slots=True)
+class Reader:
+    """Who reads metrics: with draws of its own, the time, and what was last scraped of each pod, by UID, and when."""
+
+    random: np.random.Generator
+    now: float
+    scraped: dict[str, tuple[float, WorkerMetrics]] = field(default_factory=dict)
+
+
+class LossOfMetrics(Happening):
+    """An event that keeps metrics from the operator."""
+
+    __slots__ = ()
+    problem: ClassVar[str] = ""
+    """Why nobody's metrics can be read; empty: they can."""
+
+    def read(self, uid: str, metrics: WorkerMetrics, reader: Reader) -> WorkerMetrics | None:
+        """What is read of a pod's metrics; None: nothing."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
-class SourceDown:
-    """From step `begin` up to `until` the source of metrics does not answer, so nobody's can be read."""
+class Unreadable(LossOfMetrics):
+    """Metrics cannot be read."""
+
+    workers: tuple[str, ...]
+    begin: int = 0
+    until: int | None = None
+    probability: Annotated[Fraction, said("Probability that one reading fails.")] = 1.0
+
+    def read(self, uid: str, metrics: WorkerMetrics, reader: Reader) -> WorkerMetrics | None:
+        return None if reader.random.random() < self.probability else metrics
+
+
+@dataclass(frozen=True, slots=True)
+class LateMetrics(LossOfMetrics):
+    """Metrics are old.
+
+    They are renewed now and then alone, as where a Prometheus server scrapes them.
+    """
+
+    workers: tuple[str, ...]
+    every_seconds: Annotated[float, said("Seconds from one to the next.", ge=0.001, le=MAX_SECONDS)]
+    begin: int = 0
+    until: int | None = None
+
+    def read(self, uid: str, metrics: WorkerMetrics, reader: Reader) -> WorkerMetrics | None:
+        at, scraped = reader.scraped.get(uid, (-math.inf, metrics))
+        if reader.now - at >= self.every_seconds:
+            at, scraped = reader.now, metrics
+            reader.scraped[uid] = at, scraped
+        return scraped
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDown(LossOfMetrics):
+    """No metrics at all can be read."""
+
+    problem: ClassVar[str] = "the source of metrics does not answer"
 
     begin: int
     until: int | None = None
+    workers: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        not_before(self.begin, self.until)
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        """Everybody."""
-        return ()
-
-
-ChangeOfTime = Jump | Drift | Interference | LimitChange | WarmUp
-"""Events that make own times longer or shorter."""
-
-EndOfWorker = Preemption | Death
-"""Events that end workers' processes."""
-
-LossOfMetrics = Unreadable | LateMetrics | SourceDown
-"""Events that keep metrics from the operator."""
 
 ClusterEvent = ChangeOfTime | EndOfWorker | LossOfMetrics
+
+
+class EventChoice(Choice):
+    """Something that happens to workers. Steps are counted as they are executed, those after a restart again."""
+
+    beside: ClassVar[tuple[str, ...]] = ("at_step", "until_step", "workers")
+
+    at_step: Step = Field(default=0, description="The step with which it begins.")
+    until_step: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = Field(
+        default=None, description="The step with which it is over. Absent: it stays."
+    )
+    workers: Annotated[tuple[WorkerName, ...], Field(max_length=MAX_WORKER_NAMES)] = Field(
+        default=(), description="Groups, or single workers as <group>-<index>. Absent: all workers."
+    )
+    jump: Written[Jump] | None = kind(Jump)
+    drift: Written[Drift] | None = kind(Drift)
+    interference: Written[Interference] | None = kind(Interference)
+    cpu_limit: Written[LimitChange] | None = kind(LimitChange)
+    warm_up: Written[WarmUp] | None = kind(WarmUp)
+    preemption: Written[Preemption] | None = kind(Preemption)
+    death: Written[Death] | None = kind(Death)
+    out_of_memory: Written[OutOfMemory] | None = kind(OutOfMemory)
+    unreadable: Written[Unreadable] | None = kind(Unreadable)
+    late_metrics: Written[LateMetrics] | None = kind(LateMetrics)
+    source_down: Written[SourceDown] | None = kind(SourceDown)
+
+    def problems(self, path: str) -> Iterator[Problem]:
+        """What does not go together, by the fields that the kind has; there is exactly one kind."""
+        ((name, chosen),) = self.given().items()
+        known = {each.name: each for each in fields(chosen.of)}
+        until = known.get("until")
+        if self.until_step is not None:
+            if until is None:
+                yield Problem(f"{path}.untilStep", f"means nothing for {name}, which has no end")
+            elif self.until_step <= self.at_step:
+                yield Problem(f"{path}.untilStep", f"must be above atStep, {self.at_step}, found {self.until_step}")
+        elif until is not None and until.default is MISSING:
+            reason = f"is required for {name}: by then times have changed by the whole factor"
+            yield Problem(f"{path}.untilStep", reason)
+        if self.at_step and not {"at", "begin"} & set(known):
+            yield Problem(f"{path}.atStep", f"means nothing for {name}, which begins with every start of a worker")
+        if self.workers and known["workers"].default == ():
+            yield Problem(f"{path}.workers", f"means nothing for {name}, which concerns everybody")
+
+    def event(self, workers: Sequence[str]) -> ClusterEvent:
+        """The event, for the workers by their names in the simulation; there is exactly one kind."""
+        begin, until = self.at_step, self.until_step
+        found: ClusterEvent | OutOfMemory
+        found = self.chosen.value(workers=tuple(workers), at=begin, begin=begin, until=until)
+        return found.death() if isinstance(found, OutOfMemory) else found

@@ -7,9 +7,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, ClassVar, Protocol
 
-from heterotrain_operator.clusters.simulated.valid import above, at_least
+from pydantic import Field
+
+from heterotrain_operator.clusters.simulated.described import (
+    Choice,
+    Described,
+    PositiveStepSeconds,
+    Samples,
+    StepSeconds,
+    Written,
+    kind,
+    said,
+)
+
+Fixed = Annotated[StepSeconds, said("Seconds of a step whatever its batch.", default=0.0, alias="fixedSeconds")]
+PerSample = Annotated[PositiveStepSeconds, said("Seconds for each sample.", alias="secondsPerSample")]
 
 
 class TimeLaw(Protocol):
@@ -21,62 +35,58 @@ class TimeLaw(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
-    """`fixed + per_sample * b` seconds: a CPU, and any device that the batch keeps busy."""
+class Affine(Described):
+    """A fixed part, and a part for each sample.
 
-    fixed: float = 0.002
-    per_sample: float = 0.001
+    `fixed + per_sample * b` seconds: a CPU, and any device that the batch keeps busy.
+    """
 
-    def __post_init__(self) -> None:
-        at_least(0, fixed=self.fixed)
-        above(0, per_sample=self.per_sample)
+    fixed: Fixed
+    per_sample: PerSample
 
     def seconds(self, batch: float, /) -> float:
-        """Mean own seconds of a step with so many samples."""
         return self.fixed + self.per_sample * batch
 
 
 @dataclass(frozen=True, slots=True)
-class Plateau:
-    """`max(floor, fixed + per_sample * b)` seconds: a GPU that small batches do not fill.
+class Plateau(Described):
+    """The same time for all small batches, as on GPUs.
 
-    With no samples at all only the fixed part is done.
+    `max(floor, fixed + per_sample * b)` seconds. With no samples at all only the fixed part is done.
     """
 
-    floor: float
-    fixed: float = 0.002
-    per_sample: float = 0.001
-
-    def __post_init__(self) -> None:
-        at_least(0, floor=self.floor, fixed=self.fixed)
-        above(0, per_sample=self.per_sample)
+    floor: Annotated[
+        PositiveStepSeconds, said("Seconds of every step up to where the line exceeds them.", alias="leastSeconds")
+    ]
+    fixed: Fixed
+    per_sample: PerSample
 
     def seconds(self, batch: float, /) -> float:
-        """Mean own seconds of a step with so many samples."""
         if batch <= 0:
             return min(self.fixed, self.floor)
         return max(self.floor, self.fixed + self.per_sample * batch)
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
-    """`fixed + per_sample * b * (b / reference) ** (exponent - 1)` seconds: at the reference batch as an affine law.
+class Power(Described):
+    """A part that grows with a power of the batch.
 
-    Beyond exponent 1 every further sample is dearer, as where caches overflow or attention spans the batch; `exponent`
-    may be any number above 0.
+    `fixed + per_sample * b * (b / reference) ** (exponent - 1)` seconds: at the reference batch as an affine law.
+    Beyond exponent 1 every further sample is dearer, as where caches overflow or attention spans the batch.
     """
 
-    exponent: float
-    fixed: float = 0.0
-    per_sample: float = 0.001
-    reference: float = 64.0
-
-    def __post_init__(self) -> None:
-        at_least(0, fixed=self.fixed)
-        above(0, exponent=self.exponent, per_sample=self.per_sample, reference=self.reference)
+    exponent: Annotated[
+        float,
+        said("1 is affine; above it every further sample is dearer, as where attention spans the batch.", gt=0, le=4),
+    ]
+    fixed: Fixed
+    per_sample: PerSample
+    reference: Annotated[
+        Samples,
+        said("The batch at which it is as long as by the affine law.", alias="atSamples"),
+    ] = 64
 
     def seconds(self, batch: float, /) -> float:
-        """Mean own seconds of a step with so many samples."""
         if batch <= 0:
             return self.fixed
         return self.fixed + self.per_sample * self.reference * math.pow(batch / self.reference, self.exponent)
@@ -89,28 +99,22 @@ class Padded:
     law: TimeLaw
     multiple: int
 
-    def __post_init__(self) -> None:
-        at_least(1, multiple=self.multiple)
-
     def seconds(self, batch: float, /) -> float:
-        """Mean own seconds of a step with so many samples."""
         return self.law.seconds(-(-batch // self.multiple) * self.multiple)
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryCliff:
-    """Another law, but each sample beyond `batch` takes `factor` times as long: memory is swapped or recomputed."""
+class MemoryCliff(Described):
+    """From which batch on samples are dearer.
+
+    Another law, but each sample beyond `batch` takes `factor` times as long: memory is swapped or recomputed.
+    """
 
     law: TimeLaw
-    batch: float
-    factor: float = 4.0
-
-    def __post_init__(self) -> None:
-        at_least(0, batch=self.batch)
-        at_least(1, factor=self.factor)
+    batch: Annotated[Samples, said("The greatest batch without them.", alias="aboveSamples")]
+    factor: Annotated[float, said("Each sample beyond it takes this many times as long.", ge=1, le=1000)] = 4.0
 
     def seconds(self, batch: float, /) -> float:
-        """Mean own seconds of a step with so many samples."""
         if batch <= self.batch:
             return self.law.seconds(batch)
         edge = self.law.seconds(self.batch)
@@ -129,9 +133,33 @@ class Throttled:
     law: TimeLaw
     penalty: float = 1.5
 
-    def __post_init__(self) -> None:
-        at_least(1, penalty=self.penalty)
-
     def seconds(self, batch: float, /) -> float:
-        """Mean own seconds of a step with so many samples, of a worker that waits for others."""
         return self.law.seconds(batch)
+
+
+class StepTime(Choice):
+    """How long a worker's step takes by its batch, without noise: one of the laws, and what modifies it."""
+
+    beside: ClassVar[tuple[str, ...]] = ("multiple_of", "memory_cliff", "penalty_of_last")
+
+    affine: Written[Affine] | None = kind(Affine)
+    plateau: Written[Plateau] | None = kind(Plateau)
+    power: Written[Power] | None = kind(Power)
+    multiple_of: Samples | None = Field(
+        default=None, description="The time is that of the next multiple of so many samples, as kernels compute them."
+    )
+    memory_cliff: Written[MemoryCliff] | None = kind(MemoryCliff)
+    penalty_of_last: Annotated[float, Field(ge=1, le=100)] | None = Field(
+        default=None,
+        description="Whoever keeps all others waiting takes this many times as long, as with short steps under a CPU "
+        "quota, which waiting saves up.",
+    )
+
+    def law(self) -> TimeLaw:
+        """The law; there is exactly one."""
+        law: TimeLaw = self.chosen.value()
+        if self.multiple_of is not None:
+            law = Padded(law, self.multiple_of)
+        if self.memory_cliff is not None:
+            law = self.memory_cliff.value(law=law)
+        return law if self.penalty_of_last is None else Throttled(law, self.penalty_of_last)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from heterotrain_operator.clusters.simulated.draws import Matrix
 from heterotrain_operator.clusters.simulated.laws import TimeLaw
+from heterotrain_operator.clusters.simulated.noise import Matrix
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.steps import Steps, mean_seconds
 from heterotrain_operator.core.facts import bounds_of, group_of, multiples_of

@@ -1,14 +1,20 @@
-"""A simulated pod with the worker in it: what it is, and where it is in its life."""
+"""A simulated pod with the worker in it: what it is, where it is in its life, and what becomes of several at once.
+
+Trainers whose members can change while they train do something by themselves: those that are left share the batches.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from heterotrain.contract import PHASE_PREPARING, PHASE_WAITING
+from heterotrain.contract import MEMBERS_CHANGE, MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
 from heterotrain_operator.clusters.simulated.laws import TimeLaw
 from heterotrain_operator.clusters.simulated.scenario import MemoryUse
 from heterotrain_operator.core.model import PodPhase, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.split.allocation import split_proportionally
+from heterotrain_operator.core.split.passes import at_once
 
 FIRST_WORDS = WorkerMetrics(plan_version=0, phase=PHASE_PREPARING)
 READY = WorkerMetrics(plan_version=0, phase=PHASE_WAITING)
@@ -96,16 +102,24 @@ class SimulatedPod:
         """When its life goes on: it runs, is ready, or is gone."""
         return min([at for at in (self.runs_at, self.ready_at, self.gone_at) if at is not None], default=math.inf)
 
-    def end(self, exit_code: int, *, finished: bool = False, message: str = "", disrupted: bool = False) -> None:
-        """Its process ends."""
+    def end(
+        self,
+        exit_code: int,
+        *,
+        finished: bool = False,
+        message: str = "",
+        disrupted: bool = False,
+        out_of_memory: bool = False,
+    ) -> None:
+        """Its process ends; `out_of_memory`: the kernel killed it, for its memory."""
         self.phase = "Succeeded" if exit_code == 0 else "Failed"
         self.runs_at = self.ready_at = None
         self.exit_code, self.finished, self.message, self.disrupted = exit_code, finished, message, disrupted
+        self.out_of_memory = out_of_memory
 
     def end_out_of_memory(self, message: str) -> None:
         """The kernel killed it, for its memory."""
-        self.end(137, message=message)
-        self.out_of_memory = True
+        self.end(137, message=message, out_of_memory=True)
 
     def end_by_script(self, step: int, message: str = "ValueError: label 17") -> None:
         """The script raised, after so many committed steps."""
@@ -126,3 +140,54 @@ class SimulatedPod:
         """With an error after which no other try may be made."""
         self.end(1, message=message)
         self.fatal = True
+
+
+def kill_beyond_limits(pods: Sequence[SimulatedPod], plan: Plan) -> bool:
+    """Kill members of the plan, by rank, whose memory does not hold their batches; whether there are any."""
+    killed = False
+    for pod, member in zip(pods, plan.members, strict=True):
+        use = pod.memory
+        if use is not None and use.limit_bytes is not None and use.peak_bytes(at_once(member)) > use.limit_bytes:
+            pod.end_out_of_memory(f"out of memory (limit {use.limit_bytes / 2**20:.0f} MiB)")
+            killed = True
+    return killed
+
+
+def can_change(pods: Sequence[SimulatedPod]) -> bool:
+    """Whether these members can go on with others, and without some of them that live."""
+    return all(pod.protocol >= MEMBERS_CHANGE for pod in pods)
+
+
+def may_end(pods: Sequence[SimulatedPod]) -> bool:
+    """Whether these members can go on without some that have ended."""
+    return all(pod.protocol >= MEMBERS_MAY_END for pod in pods)
+
+
+def reformed(plan: Plan, survivors: Sequence[SimulatedPod]) -> Plan:
+    """The plan with those that are left of its members, and their batches as many times as large, in whole samples; a
+    member computes no more of them at once than before.
+    """
+    uids = {pod.uid for pod in survivors}
+    members = [member for member in plan.members if member.uid in uids]
+    total = plan.global_batch_size
+    batches = split_proportionally([member.batch_size for member in members], total, [(0, total)] * len(members))
+    return replace(
+        plan,
+        members=tuple(
+            replace(member, batch_size=batch, micro_batch_size=at_once(member) if batch > at_once(member) else 0)
+            for member, batch in zip(members, batches, strict=True)
+        ),
+    )
+
+
+def present_of(plan: Plan, pods: Mapping[str, SimulatedPod]) -> list[SimulatedPod]:
+    """The plan's members that are there and can take part in steps, by rank."""
+    found = ((pods.get(member.name), member.uid) for member in plan.members)
+    return [pod for pod, uid in found if pod is not None and pod.uid == uid and pod.is_ready]
+
+
+def leave(pods: Sequence[SimulatedPod], staying: Collection[str], step: int) -> None:
+    """Members whose UIDs are not among those that stay end in order, after so many committed steps."""
+    for pod in pods:
+        if pod.uid not in staying and pod.exit_code is None and pod.gone_at is None:
+            pod.end_in_order(step)

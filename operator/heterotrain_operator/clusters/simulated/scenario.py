@@ -4,33 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from heterotrain_operator.clusters.simulated.communication import Communication, NoCommunication
+from heterotrain_operator.clusters.simulated.described import (
+    Count,
+    Described,
+    Duration,
+    Mebibytes,
+    PositiveMebibytes,
+    said,
+)
 from heterotrain_operator.clusters.simulated.events import ClusterEvent
 from heterotrain_operator.clusters.simulated.laws import Affine, TimeLaw
 from heterotrain_operator.clusters.simulated.noise import Noise, NoNoise
-from heterotrain_operator.clusters.simulated.valid import above, at_least, within
 from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Job
 
+PLAIN = Affine(0.002, 0.001)
+"""The law of workers of which nothing is said."""
+
 
 @dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """`fixed_bytes + per_sample_bytes * b` at a batch of b samples at once, give or take a part (`variation`).
+class MemoryUse(Described):
+    """Peak memory by the batch that is computed at once; a worker whose peak exceeds its limit is killed.
 
-    Beyond the limit the worker is killed; without one it never is, and exports none.
+    `fixed_bytes + per_sample_bytes * b` at a batch of b samples. Without a limit it never is, and exports none.
     """
 
-    fixed_bytes: float
-    per_sample_bytes: float
-    limit_bytes: float | None = None
-    variation: float = 0.01
-
-    def __post_init__(self) -> None:
-        at_least(0, fixed_bytes=self.fixed_bytes, per_sample_bytes=self.per_sample_bytes)
-        within(0, 0.5, variation=self.variation)
-        if self.limit_bytes is not None:
-            above(0, limit_bytes=self.limit_bytes)
+    fixed_bytes: Annotated[
+        Mebibytes, said("What a step takes whatever its batch.", default=0.0, alias="fixedMebibytes")
+    ]
+    per_sample_bytes: Annotated[Mebibytes, said("What each sample takes.", alias="mebibytesPerSample")]
+    limit_bytes: Annotated[
+        PositiveMebibytes | None, said("The limit of the worker's container. Absent: none.", alias="limitMebibytes")
+    ] = None
+    variation: Annotated[float, said("By which part of them peaks vary at most, up and down.", ge=0, le=0.5)] = 0.01
 
     def peak_bytes(self, batch: float) -> float:
         """Most memory in a step of so many samples at once, without noise."""
@@ -49,7 +58,7 @@ class WorkerModel:
     `exports_use`: what it used of the CPU, and what kept it from more, is among its metrics.
     """
 
-    law: TimeLaw = field(default_factory=Affine)
+    law: TimeLaw = PLAIN
     scale: float = 1.0
     noise: Noise = field(default_factory=NoNoise)
     spread: float = 0.0
@@ -61,42 +70,26 @@ class WorkerModel:
     node: str = ""
     exports_use: bool = True
 
-    def __post_init__(self) -> None:
-        above(0, scale=self.scale)
-        within(0, 2, spread=self.spread)
-        at_least(0, start_seconds=self.start_seconds)
-        at_least(1, least_batch=self.least_batch, protocol=self.protocol)
-        if self.cpu_limit is not None:
-            above(0, cpu_limit=self.cpu_limit)
-
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """How long things take beside steps.
+class Timing(Described):
+    """How long things take beside steps."""
 
-    A pod runs `pod_seconds` after it was created; `prepare_seconds` later its script is ready. Members of a new
-    generation meet within `rendezvous_seconds`. A plan that was published is followed `switch_steps` steps later, as
-    many as loaders prefetch, and the first `unmeasured_steps` under it are not measured. A pod that is deleted is gone
-    after `stop_seconds`. Members that can change while they train stand still for `reform_seconds` when one of them has
-    ended, and for `transition_seconds` when others join or leave. A worker that `warms_up` has computed some steps
-    by itself before it is ready to join them, within `prepare_seconds`, and shows what they took.
-    """
-
-    pod_seconds: float = 1.0
-    prepare_seconds: float = 2.0
-    rendezvous_seconds: float = 1.0
-    switch_steps: int = 2
-    unmeasured_steps: int = 1
-    stop_seconds: float = 1.0
-    reform_seconds: float = 1.0
-    transition_seconds: float = 0.5
-    warms_up: bool = True
-
-    def __post_init__(self) -> None:
-        at_least(0, pod_seconds=self.pod_seconds, prepare_seconds=self.prepare_seconds)
-        at_least(0, rendezvous_seconds=self.rendezvous_seconds, stop_seconds=self.stop_seconds)
-        at_least(0, reform_seconds=self.reform_seconds, transition_seconds=self.transition_seconds)
-        at_least(0, switch_steps=self.switch_steps, unmeasured_steps=self.unmeasured_steps)
+    pod_seconds: Annotated[Duration, said("From the creation of a pod until it runs.")] = 1.0
+    prepare_seconds: Annotated[Duration, said("From then until its script is ready to train.")] = 2.0
+    rendezvous_seconds: Annotated[Duration, said("Until the members of a new generation have met.")] = 1.0
+    switch_steps: Annotated[
+        Count, said("Steps from the publication of a plan until it is followed, as loaders prefetch.")
+    ] = 2
+    unmeasured_steps: Annotated[Count, said("First steps under a new plan, which are not measured.")] = 1
+    stop_seconds: Annotated[Duration, said("Until a deleted pod is gone.")] = 1.0
+    reform_seconds: Annotated[
+        Duration, said("Until workers of protocol 3 go on without one of them that has ended.")
+    ] = 1.0
+    transition_seconds: Annotated[Duration, said("For so long they stand still when others join or leave them.")] = 0.5
+    warms_up: Annotated[
+        bool, said("A worker computes some steps by itself before it joins others, and shows what they took.")
+    ] = True
 
 
 AT_ONCE = Timing(0.0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0, warms_up=False)
@@ -130,10 +123,6 @@ class Scenario:
 
     def __post_init__(self) -> None:
         """Raises ValueError if a model or an event is of nobody that the job has."""
-        at_least(1, intervals=self.intervals, epoch_steps=self.epoch_steps)
-        at_least(0, seed=self.seed, checkpoint_steps=self.checkpoint_steps)
-        if self.total_steps is not None:
-            at_least(1, total_steps=self.total_steps)
         groups = sorted(group.name for group in self.job.groups)
         known = {*groups, *(name for name, _ in self.workers())}
         uses = [("models", self.models), *((f"{number}", event.workers) for number, event in enumerate(self.events))]

@@ -13,21 +13,20 @@ from dataclasses import replace
 import numpy as np
 
 from heterotrain.contract import PHASE_HOLDING, PHASE_REFORMING, PHASE_STARTING, PHASE_TRAINING, Plan
-from heterotrain_operator.clusters.simulated.counters import Counted, FollowedPlan
-from heterotrain_operator.clusters.simulated.draws import SHARED, Draws, Matrix
-from heterotrain_operator.clusters.simulated.ending import end_by, kill_beyond_limits
 from heterotrain_operator.clusters.simulated.events import EndOfWorker
-from heterotrain_operator.clusters.simulated.influences import Influence, Influences, Trainee, concerns
-from heterotrain_operator.clusters.simulated.pod import SimulatedPod
-from heterotrain_operator.clusters.simulated.reforming import (
+from heterotrain_operator.clusters.simulated.influences import Influence, Influences, Trainee
+from heterotrain_operator.clusters.simulated.noise import SHARED, Draws, Matrix
+from heterotrain_operator.clusters.simulated.pod import (
+    SimulatedPod,
     can_change,
+    kill_beyond_limits,
     leave,
     may_end,
     present_of,
     reformed,
 )
 from heterotrain_operator.clusters.simulated.scenario import Scenario
-from heterotrain_operator.clusters.simulated.steps import Steps, unheld_seconds
+from heterotrain_operator.clusters.simulated.steps import Counted, FollowedPlan, Steps, unheld_seconds
 from heterotrain_operator.core.model import WorkerMetrics
 
 Pods = dict[str, SimulatedPod]
@@ -334,8 +333,9 @@ class Training:
         while self._ends and self._ends[0].at <= self.executed:
             event = self._ends.pop(0)
             for pod in pods.values():
-                if pod.exit_code is None and concerns(event.workers, pod.name, pod.group):
-                    end_by(event, pod, self.step)
+                if pod.exit_code is None and event.concerns(pod.name, pod.group):
+                    pod.last_step = self.step
+                    event.end(pod)
                     died = True
         return died
 

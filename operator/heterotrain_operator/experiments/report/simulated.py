@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from heterotrain.contract import StepRecord
-from heterotrain_operator.clusters.simulated.events import ClusterEvent, LimitChange
+from heterotrain_operator.clusters.simulated.events import ClusterEvent
+from heterotrain_operator.clusters.simulated.influences import LimitChange
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.history import LimitChange as Change
 from heterotrain_operator.experiments.figures.history import TrialHistory

@@ -18,29 +18,46 @@ from heterotrain_operator.api.document import document_in, read_text
 from heterotrain_operator.api.field_problems import field_problem, in_json, plain_mapping
 from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.clusters.simulated.communication import NoCommunication
+from heterotrain_operator.clusters.simulated.described import choice_problems
+from heterotrain_operator.clusters.simulated.events import ClusterEvent
+from heterotrain_operator.clusters.simulated.influences import ChangeOfTime
 from heterotrain_operator.clusters.simulated.noise import NoNoise
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.experiments.scenarios.base import MAX_PRODUCT, MAX_TOTAL_STEPS
-from heterotrain_operator.experiments.scenarios.choice import choice_problems
-from heterotrain_operator.experiments.scenarios.job import job_of
+from heterotrain_operator.experiments.scenarios import Changes
 from heterotrain_operator.experiments.scenarios.recorded import scenario_of
-from heterotrain_operator.experiments.scenarios.resolve import events_of, models_of, names_of
+from heterotrain_operator.experiments.scenarios.resolve import events_of, job_of, models_of, names_of
 from heterotrain_operator.experiments.scenarios.scenario import ScenarioFile
-from heterotrain_operator.experiments.scenarios.simulation import Simulation
+
+MAX_PRODUCT = 1e6
+"""By how much all events together may make steps longer, or shorter, if they all happened at once."""
+
+MAX_TOTAL_STEPS = 10_000_000
+"""Steps of one simulation; three figures of each are kept."""
 
 BASELINE = "Uniform"
 """What the job's own policy is compared with, if the scenario does not say."""
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What the command line has instead of the file's own; None: the file's."""
+class Simulation:
+    """`scenario` has the job's own policy and the first seed; each of `policies` runs with each of `seeds` in turn.
 
-    policies: tuple[str, ...] = ()
-    seed: int | None = None
-    seeds: int | None = None
-    intervals: int | None = None
+    `text` is the file's as it was read, empty if it was none.
+    """
+
+    name: str
+    description: str
+    scenario: Scenario
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    text: str = ""
+
+    def runs(self) -> Iterator[tuple[str, Scenario]]:
+        """Each policy and its scenario; those of one seed have the same noise."""
+        for seed in self.seeds:
+            for policy in self.policies:
+                yield policy, replace(self.scenario, job=replace(self.scenario.job, policy=policy), seed=seed)
 
 
 def load_simulation(path: Path, changes: Changes | None = None) -> Simulation:
@@ -89,28 +106,25 @@ def _resolved(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> S
     names = names_of(core)
     models = models_of(file.workers, core, names, problems)
     events = tuple(events_of(file.events, names, models, core, problems))
-    problems += _too_much(file, core, changes)
+    problems += _too_much(file, events, core, changes)
     policies = changes.policies or file.policies
     problems += _policy_problems(policies, "--policy" if changes.policies else "policies")
     if problems:
         raise ManifestError(problems)
     own = core.policy
-    try:
-        scenario = Scenario(
-            job=core,
-            models=models,
-            events=events,
-            timing=file.timing.timing(),
-            seed=file.seed if changes.seed is None else changes.seed,
-            intervals=changes.intervals or file.intervals,
-            total_steps=job.spec.training.steps,
-            checkpoint_steps=file.checkpoint_steps,
-            title=file.name,
-            communication=NoCommunication() if file.communication is None else file.communication.communication(),
-            shared_noise=NoNoise() if file.shared_noise is None else file.shared_noise.noise(),
-        )
-    except ValueError as error:
-        raise ManifestError([Problem("", str(error))]) from error
+    scenario = Scenario(
+        job=core,
+        models=models,
+        events=events,
+        timing=file.timing.value(),
+        seed=file.seed if changes.seed is None else changes.seed,
+        intervals=changes.intervals or file.intervals,
+        total_steps=job.spec.training.steps,
+        checkpoint_steps=file.checkpoint_steps,
+        title=file.name,
+        communication=NoCommunication() if file.communication is None else file.communication.chosen.value(),
+        shared_noise=NoNoise() if file.shared_noise is None else file.shared_noise.chosen.value(),
+    )
     count = changes.seeds or file.seeds
     return Simulation(
         name=file.name,
@@ -121,17 +135,15 @@ def _resolved(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> S
     )
 
 
-def _too_much(file: ScenarioFile, job: Job, changes: Changes) -> Iterator[Problem]:
+def _too_much(file: ScenarioFile, events: Sequence[ClusterEvent], job: Job, changes: Changes) -> Iterator[Problem]:
     """What no field exceeds by itself, but all of them together."""
     intervals = changes.intervals or file.intervals
     if intervals * job.interval > MAX_TOTAL_STEPS:
         reason = f"{intervals} intervals of {job.interval} steps are more than {MAX_TOTAL_STEPS} steps"
         yield Problem("--intervals" if changes.intervals else "intervals", reason)
-    for what, factors in (
-        ("longer", [event.factor for event in file.events if event.factor > 1]),
-        ("shorter", [1 / event.factor for event in file.events if event.factor < 1]),
-    ):
-        if math.fsum(map(math.log, factors)) > math.log(MAX_PRODUCT):
+    logarithms = [math.log(event.whole_factor) for event in events if isinstance(event, ChangeOfTime)]
+    for what, sign in (("longer", 1), ("shorter", -1)):
+        if math.fsum(max(sign * each, 0.0) for each in logarithms) > math.log(MAX_PRODUCT):
             yield Problem("events", f"make steps more than {MAX_PRODUCT:.0e} times {what}, all together")
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from heterotrain.contract import StepRecord
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, to_core
+from heterotrain_operator.clusters.simulated.noise import MAX_SERIES
 from heterotrain_operator.core.facts import worker_name
-from heterotrain_operator.experiments.scenarios.base import MAX_SERIES
 
 MANIFEST = "manifest.yaml"
 SERIES = "*-series.jsonl"

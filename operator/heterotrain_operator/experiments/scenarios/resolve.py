@@ -1,19 +1,90 @@
-"""Turn what a scenario says of workers and events into what the simulation takes, under the simulation's names."""
+"""Turn what a scenario says into what the simulation takes: its job, and workers and events under the job's names."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from heterotrain_operator.api import Problem
+from heterotrain_operator.api import API_VERSION, KIND, HeteroTrainingJob, ManifestError, Problem, parse_simulated
+from heterotrain_operator.api.document import read_document
 from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.api.problems import render_path
-from heterotrain_operator.clusters.simulated.events import ClusterEvent
+from heterotrain_operator.clusters.simulated.events import ClusterEvent, EventChoice
+from heterotrain_operator.clusters.simulated.influences import LimitChange
 from heterotrain_operator.clusters.simulated.scenario import WorkerModel
 from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.experiments.scenarios.events import CpuLimit, Event
-from heterotrain_operator.experiments.scenarios.scenario import ALL
-from heterotrain_operator.experiments.scenarios.workers import WorkerBehaviour, merged
+from heterotrain_operator.experiments.scenarios.scenario import ALL, WorkerBehaviour, merged
+
+_CONTAINER = {"name": "trainer", "image": "simulated"}
+
+
+def job_of(plain: Mapping[str, Any], folder: Path, problems: list[Problem]) -> HeteroTrainingJob | None:
+    """The job that a scenario names or describes; None if there is a problem with it."""
+    spec, manifest = plain.get("job"), plain.get("manifest")
+    if (spec is None) == (manifest is None):
+        found = "neither" if spec is None else "both"
+        problems.append(Problem("", f"needs exactly one of job and manifest, found {found}"))
+        return None
+    if isinstance(manifest, str):
+        try:
+            document = read_document(folder / manifest)
+            job = parse_simulated(document)
+        except ManifestError as error:
+            problems += [Problem("manifest", f"{manifest}: {problem}") for problem in error.problems]
+            return None
+        return job
+    if not isinstance(spec, dict):
+        return None
+    name = plain.get("name")
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name if isinstance(name, str) else "scenario"},
+        "spec": _completed(spec, plain.get("workers")),
+    }
+    try:
+        job = parse_simulated(document)
+    except ManifestError as error:
+        problems += [_of_job(problem) for problem in error.problems if not problem.path.startswith("metadata")]
+        return None
+    return job
+
+
+def _completed(spec: dict[str, Any], workers: object) -> dict[str, Any]:
+    """The spec with templates, which say no more than the CPU limits of groups, and with an end, which the scenario
+    has.
+    """
+    spec = copy.deepcopy(spec)
+    groups = spec.get("workerGroups")
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, dict) and "template" not in group:
+            cores = _cpu_limit(workers, group.get("name"))
+            resources = {} if cores is None else {"resources": {"limits": {"cpu": str(cores)}}}
+            group["template"] = {"spec": {"containers": [{**_CONTAINER, **resources}]}}
+    training = spec.get("training")
+    if isinstance(training, dict) and "steps" not in training and "epochs" not in training:
+        training["epochs"] = 1
+    return spec
+
+
+def _cpu_limit(workers: object, group: object) -> float | None:
+    """The CPU limit of a group's workers, in cores, as the scenario says it; None if it says none that is one."""
+    for name in (group, ALL):
+        behaviour = workers.get(name) if isinstance(workers, dict) and isinstance(name, str) else None
+        cores = behaviour.get("cpuLimit") if isinstance(behaviour, dict) else None
+        if isinstance(cores, int | float) and not isinstance(cores, bool) and cores > 0:
+            return cores
+    return None
+
+
+def _of_job(problem: Problem) -> Problem:
+    """A problem of the spec by its path in the scenario."""
+    rest = problem.path.removeprefix("spec")
+    reason = problem.reason.replace("spec.", "job.")
+    return Problem(f"job{rest}" if problem.path.startswith("spec") else problem.path, reason)
 
 
 def _workers_of(job: Job, group: Group) -> tuple[str, ...]:
@@ -45,26 +116,18 @@ def models_of(
     everybody = given.get(ALL)
     models = {}
     for group in job.groups:
-        models[group.name] = _model(group.name, merged(everybody, given.get(group.name)), problems)
+        models[group.name] = merged(everybody, given.get(group.name)).model()
     for name, behaviour in given.items():
         full = names.get(name)
         if full is None or full in models or name == ALL:
             continue
         own = next(group.name for group in job.groups if full in _workers_of(job, group))
-        models[full] = _model(name, merged(everybody, given.get(own), behaviour), problems)
+        models[full] = merged(everybody, given.get(own), behaviour).model()
     return models
 
 
-def _model(name: str, behaviour: WorkerBehaviour, problems: list[Problem]) -> WorkerModel:
-    try:
-        return behaviour.model()
-    except ValueError as error:
-        problems.append(Problem(render_path(("workers", name)), str(error)))
-        return WorkerModel()
-
-
 def events_of(
-    given: Sequence[Event],
+    given: Sequence[EventChoice],
     names: Mapping[str, str],
     models: Mapping[str, WorkerModel],
     job: Job,
@@ -78,14 +141,14 @@ def events_of(
         for position, name in enumerate(event.workers):
             if name != ALL and name not in names:
                 found.append(Problem(f"{path}.workers[{position}]", _unknown_name(name, names, job)))
-        if not found and isinstance(event.chosen, CpuLimit) and event.chosen.before is None:
+        if not found:
+            made = event.event(() if ALL in event.workers else tuple(names[name] for name in event.workers))
             concerned = event.workers or (ALL,)
             free = next((name for name in concerned if unlimited & {name, names.get(name)}), None)
-            if free is not None:
+            if isinstance(made, LimitChange) and made.before is None and free is not None:
                 found.append(Problem(f"{path}.cpuLimit.before", f"is required, since {free} has no cpuLimit before"))
-        if not found:
-            workers = () if ALL in event.workers else tuple(names[name] for name in event.workers)
-            yield event.event(workers)
+            else:
+                yield made
         problems += found
 
 

@@ -9,8 +9,7 @@ from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.events import Death, Preemption
 from heterotrain_operator.clusters.simulated.laws import Affine
-from heterotrain_operator.clusters.simulated.pod import SimulatedPod
-from heterotrain_operator.clusters.simulated.reforming import reformed
+from heterotrain_operator.clusters.simulated.pod import SimulatedPod, reformed
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, Scenario, Timing, WorkerModel
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.experiments.report.simulated import standstill
@@ -94,7 +93,7 @@ def test_survivors_share_the_batch_and_compute_no_more_at_once_than_before() -> 
     members = tuple(
         Member(name, f"u-{name}", "10.0.0.1:1", "a", batch) for name, batch in (("x", 30), ("y", 20), ("z", 10))
     )
-    pods = [SimulatedPod(name, "a", 0, f"u-{name}", Affine(), protocol=3) for name in ("x", "z")]
+    pods = [SimulatedPod(name, "a", 0, f"u-{name}", Affine(0.002, 0.001), protocol=3) for name in ("x", "z")]
     plan = reformed(Plan(4, 2, "step", members), pods)
     assert [(m.name, m.batch_size, m.micro_batch_size) for m in plan.members] == [("x", 45, 30), ("z", 15, 10)]
     assert (plan.version, plan.generation, plan.global_batch_size) == (4, 2, 60)

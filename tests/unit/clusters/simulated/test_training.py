@@ -10,7 +10,6 @@ import pytest
 
 from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.communication import RingAllReduce
-from heterotrain_operator.clusters.simulated.draws import Draws, Matrix, residuals
 from heterotrain_operator.clusters.simulated.events import (
     ClusterEvent,
     Death,
@@ -25,11 +24,10 @@ from heterotrain_operator.clusters.simulated.events import (
     WarmUp,
 )
 from heterotrain_operator.clusters.simulated.laws import Affine, Throttled
-from heterotrain_operator.clusters.simulated.noise import AR1, HeavyTailed, Independent, Noise, NoNoise, Replayed
+from heterotrain_operator.clusters.simulated.noise import AR1, Matrix, Noise
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, MemoryUse, Scenario, Timing, WorkerModel
 from heterotrain_operator.clusters.simulated.steps import Steps
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
-from heterotrain_operator.core.state import Memory
 from heterotrain_operator.loop import Loop
 
 FAST, SLOW = "job-fast-0", "job-slow-0"
@@ -159,51 +157,6 @@ def test_noise_of_a_worker_at_a_step_depends_on_no_batch_and_on_no_cut() -> None
         runs.append(np.concatenate([steps.factors for steps in simulation.steps]))
         assert len({steps.plan.batch_sizes for steps in simulation.steps}) == (1 if policy == "Uniform" else 2)
     assert np.array_equal(*runs)
-
-
-NOISES: list[Noise] = [
-    NoNoise(),
-    Independent(0.2),
-    AR1(0.9, 0.2),
-    HeavyTailed(0.2),
-    Replayed(((0.1, 0.11, 0.2, 0.1), (1.0, 3.0, 1.0))),
-]
-
-
-@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
-def test_noise_is_positive_of_mean_one_and_of_its_variation(noise: Noise) -> None:
-    draws = Draws(5)
-    draws.add([noise] * 50)
-    factors = draws.peek(4000)
-    assert factors.min() > 0
-    assert factors.mean() == pytest.approx(1, abs=0.03)
-    if not isinstance(noise, Replayed):
-        assert factors.std() == pytest.approx(getattr(noise, "variation", 0.0), rel=0.15)
-
-
-def test_what_delays_one_step_lasts_under_autoregressive_noise() -> None:
-    draws = Draws(5)
-    draws.add([AR1(0.9, 0.1)] * 20)
-    logs = np.log(draws.peek(3000))
-    correlation = np.mean([np.corrcoef(column[1:], column[:-1])[0, 1] for column in logs.T])
-    assert correlation == pytest.approx(0.9, abs=0.02)
-
-
-def test_workers_of_equal_noise_have_draws_of_their_own_and_later_ones_change_none() -> None:
-    first, both = Draws(5), Draws(5)
-    first.add([Independent(0.1), Independent(0.1)])
-    both.add([Independent(0.1), Independent(0.1)])
-    assert np.array_equal(first.peek(10), both.peek(10))
-    both.skip(4)
-    both.add([Independent(0.1)])
-    assert np.array_equal(first.peek(40)[4:], both.peek(36)[:, :2])
-    assert not np.allclose(both.peek(36)[:, 0], both.peek(36)[:, 2])
-
-
-def test_replayed_residuals_are_over_the_mean_of_the_neighbourhood() -> None:
-    slow_wave = [1.0] * 50 + [2.0] * 50
-    assert residuals(slow_wave, 0) == pytest.approx([2 / 3] * 50 + [4 / 3] * 50)
-    assert residuals(slow_wave, 4)[:40] == pytest.approx(1.0, abs=0.01)
 
 
 def slowdown(*events: ClusterEvent, steps: int = 40, models: Mapping[str, WorkerModel] = MODELS) -> list[float]:
@@ -351,18 +304,3 @@ def test_workers_that_start_again_go_on_from_the_last_checkpoint() -> None:
         loop.round(scenario.job, None)
         cluster.wait(0.5)
     assert cluster.training.step == cluster.training.executed - 57 + 40
-
-
-def test_an_operator_that_remembers_nothing_but_the_record_decides_the_same() -> None:
-    plans = []
-    for forgetful in (False, True):
-        models = {name: replace(model, noise=Independent(0.1)) for name, model in MODELS.items()}
-        scenario = Scenario(replace(JOB, policy="Optimal"), models, (Jump(("fast",), 3.0, 200),))
-        cluster = SimulatedCluster(scenario, forgetful=forgetful)
-        loop = Loop(cluster, clock=lambda cluster=cluster: cluster.now, monotonic=lambda cluster=cluster: cluster.now)
-        for _ in range(60):
-            loop.round(scenario.job, None)
-            cluster.wait(1.0)
-        assert isinstance(cluster.record.memory, str if forgetful else Memory)
-        plans.append(cluster.plan)
-    assert plans[0] == plans[1]
