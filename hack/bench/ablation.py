@@ -1,33 +1,29 @@
-"""What each guard of the decisions is worth: simulated clusters with it, and without it or with another constant.
+"""What each guard of the decisions is worth: simulated clusters with it, and without it.
 
     .venv/bin/python hack/bench/ablation.py
-    .venv/bin/python hack/bench/ablation.py --constants --out out/bench/ablation.json
     .venv/bin/python hack/bench/ablation.py --without rollback --case "jump 2x" --workers 8 --seeds 10
 
 Nothing here can be switched by users: attributes of the decisions' modules are replaced in the benchmark's processes.
-`--constants` halves and doubles every constant of the modules that estimate and decide instead. For each change the
-table shows by how much the settled E (see `simulated.py`) of `Optimal` becomes worse where it becomes worst, the mean
-over all scenarios, plans per 100 intervals, and how many more runs stay off for good. What hurts nowhere is named last.
+For each change the table shows by how much the settled E (see `simulated.py`) of `Optimal` becomes worse where it
+becomes worst, the mean over all scenarios, plans per 100 intervals, and how many more runs stay off for good.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import math
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+import runner
 import simulated
+import tables_simulated
 from simulated_scenarios import INTERVALS, by_name
+from table import OWN_POLICY
 
 CORE = "heterotrain_operator.core"
 HURTS = 0.005
@@ -64,16 +60,11 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An attribute of a module of the decisions, and what replaces it: a value, or what a function makes of it."""
+    """An attribute of a module of the decisions, and what replaces it."""
 
     module: str
     name: str
-    value: object = None
-    of: Callable[[Any], object] | None = None
-
-    def replacement(self, original: object) -> object:
-        """What stands in its place."""
-        return self.value if self.of is None else self.of(original)
+    value: object
 
 
 def _as_proposed(memory: object, seats: object, proposal: object) -> tuple[object, object]:
@@ -107,7 +98,7 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     "least saving": (Change("batching.policies.optimal", "LEAST_SAVING", 0.0),),
     "sure savings": (Change("batching.policies.optimal", "LEAST_SURE_SAVING", 1.0),),
     "expected step": (Change("batching.policies.optimal", "EXPECTED_CAUTION", math.inf),),
-    "trial of splits for noise": (Change("batching.caution", "tried", _as_proposed),),
+    "trial of splits for noise": (Change("batching.rollback", "tried", _as_proposed),),
     "bound of splits for noise": (Change("batching.policies.optimal", "MOST_RAISED", 1e6),),
     "samples left where times are not sure": (Change("batching.policies.optimal", "LEAST_PART_KEPT", 0.0),),
     "limit of growth": (Change("batching.policies.optimal", "GREATEST_GROWTH", 1_000_000),),
@@ -117,52 +108,33 @@ WITHOUT: Mapping[str, tuple[Change, ...]] = {
     ),
     "doubtful windows set aside": (Change("prediction.jumps", "ASIDE_DEVIATIONS", math.inf),),
     "bound of a window's variance": (Change("prediction.jumps", "MOST_VARIABLE", math.inf),),
-    "what workers share": (Change("prediction.shared", "shared_change", _as_independent),),
-    "what moved workers share": (Change("prediction.shared", "shared_by_moved", _as_independent),),
+    "what workers share": (Change("prediction.jumps", "shared_change", _as_independent),),
+    "what moved workers share": (Change("prediction.jumps", "shared_by_moved", _as_independent),),
     "drifts": (Change("prediction.roughness", "TREND", math.inf),),
-    "speed by what holds back": (Change("prediction.held_back", "shows_another_speed", _never),),
+    "speed by what holds back": (Change("prediction.causes", "shows_another_speed", _never),),
     "another speed at the batch before": (Change("prediction.jumps", "is_another_speed", _never),),
     "jumps' windows out of the fit": (Change("prediction.step_time", "JUMPED", 0),),
-    "patience": (Change("batching.patience", "with_patience", _as_decided),),
+    "patience": (Change("batching.rebalance", "with_patience", _as_decided),),
     "likeness within groups": (Change("batching.likeness", "as_likely", _as_measured),),
-    "likeness of slopes": (Change("batching.slopes", "as_alike", _as_measured),),
-    "workers that relapse": (Change("batching.relapses", "as_wary", _as_followed),),
-    "early decisions": (Change("batching.early", "is_due", _never),),
+    "likeness of slopes": (Change("batching.likeness", "as_alike", _as_measured),),
+    "workers that relapse": (Change("batching.likeness", "as_wary", _as_followed),),
+    "early decisions": (Change("batching.quorum", "is_due", _never),),
     "errors of windows": (Change("prediction.roughness", "inflation_of", _as_independent),),
     "pinned cost": (Change("batching.measuring", "PINNED_WINDOWS", math.inf),),
     "outliers": (Change("prediction.jumps", "OUTLIER_RATIO", 1e9),),
     "prior of the fixed share": (
-        Change("prediction.affine", "PRIOR_SHARE", 10.0),
-        Change("prediction.affine", "PRIOR_WEIGHT", 1 / 10.0**2),
+        Change("prediction.predictors.ema", "PRIOR_SHARE", 10.0),
+        Change("prediction.predictors.ema", "PRIOR_WEIGHT", 1 / 10.0**2),
     ),
     "greatest fixed share": (
-        Change("prediction.affine", "GREATEST_SHARE", 1 - 1e-9),
-        Change("prediction.affine", "MOST_OVERHEAD", (1 - 1e-9) / 1e-9),
+        Change("prediction.predictors.ema", "GREATEST_SHARE", 1 - 1e-9),
+        Change("prediction.predictors.ema", "MOST_OVERHEAD", (1 - 1e-9) / 1e-9),
     ),
-    "error of the model": (Change("prediction.affine", "MODEL_ERROR", 1e-9),),
-    "least span": (Change("prediction.affine", "LEAST_SPAN", 1e-9),),
-    "forgetting": (Change("prediction.affine", "FORGETTING", 1.0),),
+    "error of the model": (Change("prediction.predictors.ema", "MODEL_ERROR", 1e-9),),
+    "least span": (Change("prediction.predictors.ema", "LEAST_SPAN", 1e-9),),
+    "forgetting": (Change("prediction.predictors.ema", "FORGETTING", 1.0),),
 }
 """What can be taken out, by a name for people."""
-
-TUNED = (
-    "batching.caution",
-    "batching.early",
-    "batching.patience",
-    "batching.policies.optimal",
-    "batching.measuring",
-    "batching.rollback",
-    "prediction.affine",
-    "prediction.elasticity",
-    "prediction.held_back",
-    "prediction.jumps",
-    "prediction.noise",
-    "prediction.roughness",
-    "prediction.shared",
-    "prediction.step_time",
-    "prediction.variation",
-)
-"""Modules whose constants `--constants` halves and doubles."""
 
 
 def known() -> dict[str, tuple[Change, ...]]:
@@ -174,20 +146,6 @@ def known() -> dict[str, tuple[Change, ...]]:
     }
 
 
-def constants() -> dict[str, tuple[Change, ...]]:
-    """Every constant of TUNED, halved and doubled."""
-    found = {}
-    for module in TUNED:
-        for name, value in vars(importlib.import_module(f"{CORE}.{module}")).items():
-            own = name.isupper() and isinstance(value, int | float) and not isinstance(value, bool)
-            if own and math.isfinite(value) and not name.startswith(("ABSURD", "LEAST_SECONDS")):
-                for factor in (0.5, 2.0):
-                    kind = type(value)
-                    of = Change(module, name, of=lambda old, f=factor, kind=kind: kind(old * f) or kind(1))
-                    found[f"{module}.{name} x {factor:g}"] = (of,)
-    return found
-
-
 @contextmanager
 def replaced(changes: Sequence[Change]) -> Iterator[None]:
     """While inside, attributes are replaced in their module and wherever they were imported from it."""
@@ -195,11 +153,10 @@ def replaced(changes: Sequence[Change]) -> Iterator[None]:
     try:
         for change in changes:
             original = getattr(importlib.import_module(f"{CORE}.{change.module}"), change.name)
-            new = change.replacement(original)
             for path, module in list(sys.modules.items()):
                 if path.startswith(CORE) and vars(module).get(change.name) is original:
                     restored.append((module, change.name, original))
-                    setattr(module, change.name, new)
+                    setattr(module, change.name, change.value)
         yield
     finally:
         for module, name, original in reversed(restored):
@@ -224,13 +181,13 @@ class Worth:
         return self.worst > HURTS or self.plans_worst > PLANS_HURT or self.off > 0
 
 
-def one(work: tuple[str, bool, str, int, int]) -> simulated.Run:
+def one(key: runner.Key) -> simulated.Run:
     """One run under a change, by its name; without a name under none."""
-    name, tuned, case, workers, seed = work
-    changes = (constants() if tuned else known())[name] if name else ()
+    name, case, workers, seed = key
+    changes = known()[name] if name else ()
     with replaced(changes):
         try:
-            return simulated.one((case, INTERVALS, workers, simulated.OWN_POLICY, seed))
+            return simulated.one((case, INTERVALS, workers, OWN_POLICY, seed))
         except (ArithmeticError, ValueError) as error:
             if not name:
                 raise
@@ -255,55 +212,34 @@ def _difference(new: float, old: float) -> float:
 
 
 def measure(names: Sequence[str], options: argparse.Namespace) -> list[Worth]:
-    """All changes, each compared with none; progress goes to standard error."""
+    """All changes, each compared with none."""
     places = [(case, workers) for case in options.case for workers in options.workers]
-    work = [
-        (name, options.constants, case, workers, seed)
+    keys = [
+        (name, case, workers, seed)
         for name in ("", *names)
         for case, workers in places
         for seed in range(options.seeds)
     ]
-    found: list[Worth] = []
-    base: dict[tuple[str, int], simulated.Row] = {}
-    with ProcessPoolExecutor(options.processes, initializer=os.nice, initargs=(simulated.NICENESS,)) as pool:
-        runs = pool.map(one, work, chunksize=4)
-        for number, name in enumerate(("", *names)):
-            rows = []
-            for case, workers in places:
-                own = [next(runs) for _ in range(options.seeds)]
-                rows.append(simulated.row_of(by_name()[case], workers, simulated.OWN_POLICY, own))
-            if name:
-                found.append(worth_of(name, base, rows))
-            else:
-                base = {(row.case, row.workers): row for row in rows}
-            print(f"\r{number} of {len(names)} changes", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return found
+    runs = runner.play(one, simulated.Run, keys, options, (*simulated.SOURCES, "hack/bench/ablation.py"))
 
+    def next_rows() -> list[simulated.Row]:
+        return [
+            simulated.row_of(by_name()[case], workers, OWN_POLICY, [next(runs) for _ in range(options.seeds)])
+            for case, workers in places
+        ]
 
-def lines_of(found: Sequence[Worth], title: str) -> Iterator[str]:
-    """The table as text."""
-    yield f"{title:52} {'worst E':>8} {'mean E':>8} {'plans':>6} {'worst':>6} {'off':>4}  where"
-    for each in found:
-        yield (
-            f"{each.without:52} {each.worst:+8.3f} {each.mean:+8.3f} {each.plans:+6.1f} {each.plans_worst:+6.1f} "
-            f"{each.off:+4}  {each.worst_case}"
-        )
-    harmless = [each.without for each in found if not each.hurts]
-    yield f"hurts nowhere: {', '.join(harmless) or 'none'}; all of it simulated"
+    base = {(row.case, row.workers): row for row in next_rows()}
+    return [worth_of(name, base, next_rows()) for name in names]
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command's options."""
     parser = argparse.ArgumentParser(description="Take guards out of the decisions, one by one, in simulated clusters.")
     parser.add_argument("--without", action="append", choices=known(), help="again for several (all)")
-    parser.add_argument("--constants", action="store_true", help="halve and double constants instead")
     parser.add_argument("--case", action="append", choices=by_name(), help="again for several (one of each kind)")
     parser.add_argument("--workers", type=int, nargs="+", default=[3, 8], help="numbers of workers (3 8)")
     parser.add_argument("--seeds", type=int, default=4, help="runs of each (4)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object there, too")
+    runner.options_of(parser, pool=True)
     options = parser.parse_args(arguments)
     options.case = options.case or CASES
     if min(*options.workers, options.seeds, options.processes) < 1:
@@ -314,7 +250,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
     options = parse(arguments)
-    names = list(constants()) if options.constants else options.without or list(known())
+    names = options.without or list(known())
     found = measure(names, options)
     document = {
         "benchmark": "ablation",
@@ -323,16 +259,9 @@ def main(arguments: Sequence[str]) -> int:
         "cases": list(options.case),
         "changes": [asdict(each) | {"hurts": each.hurts} for each in found],
     }
-    text = json.dumps(document, indent=1)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n", encoding="utf-8")
-    if options.json:
-        print(text)
-    else:
-        print(*lines_of(found, "constant" if options.constants else "without"), sep="\n")
+    runner.report(document, tables_simulated.ablation([document]), options)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    runner.command(main)

@@ -1,30 +1,26 @@
 """How fast synchronous training is on unequal CPU workers, by policy, and how much of the possible that is.
 
-    .venv/bin/python hack/bench/bsp.py --estimate
     .venv/bin/python hack/bench/bsp.py --workload resnet18 --level 8 --level dynamic --out out/bench/bsp
     .venv/bin/python hack/bench/bsp.py --workload emulated --level 8 --level interference --out out/bench/bsp
-    .venv/bin/python hack/bench/table.py out/bench/bsp
+    .venv/bin/python hack/bench/page.py out/bench/bsp --print
 
 Every setting, a workload at a level of heterogeneity or under changes, is one experiment, as `heterotrain run
 --compare` runs it: all policies, in rounds of reversed order, between two profiles of the workers. Its figures go into
-a file of its own, and settings that are there are not run again: a long benchmark can be done in parts, and `table.py`
-reads them together.
+a file of its own, and settings that are there are not run again: a long benchmark can be done in parts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import bsp_cost
+import runner
+import tables_measured
 import yaml
 from bsp_emulated import DESCRIPTION, Emulated
 from bsp_figures import figures
@@ -34,7 +30,6 @@ from bsp_setting import (
     WARM_UP_STEPS,
     WORKLOADS,
     Setting,
-    expected_seconds,
     manifest,
     schedule,
     spare_cores,
@@ -50,7 +45,6 @@ from heterotrain_operator.experiments.schedules.schedule_file import load_schedu
 from heterotrain_operator.experiments.trials.observer import Observer
 from heterotrain_operator.experiments.trials.stop import stop_signals
 from heterotrain_operator.experiments.trials.trial import limits_of
-from heterotrain_operator.experiments.wording import clock
 
 LEVELS = (*map(str, PAPER_CORES), *CHANGING)
 
@@ -83,29 +77,11 @@ def experiment(setting: Setting, folder: Path) -> Experiment:
 
 
 def run(setting: Setting, folder: Path) -> dict[str, Any]:
-    """Run one setting in `folder`; returns its document. Raises RuntimeError if the run fails."""
+    """Run one setting in `folder`; returns its document. Raises BenchmarkError if the run fails."""
     wanted = experiment(setting, folder)
-    load = os.getloadavg()[0]
     mechanism: Mechanism = Emulated(folder) if setting.workload.emulated else detect()
     # Waits share a CPU without disturbing each other.
-    unplaced = ({},) * len(wanted.schedule.levels)
-    with stop_signals() as stop:
-        results = run_trials(
-            wanted,
-            folder,
-            mechanism=mechanism,
-            observer=Titles(),
-            stop=stop,
-            placements=unplaced if setting.workload.emulated else placements_of(wanted),
-        )
-    last = results[-1].history
-    if last.phase not in WELL:
-        raise RuntimeError(f"{setting.name}: {last.title} {last.phase.lower()}: {last.message}")
-    found = summary_of(wanted, results, mechanism.describe())
-    summary = found.to_json()
-    ceilings = [level.ceilings for level in found.levels] or [found.ceilings]
-    by_level = [{each.global_batch: each for each in level} for level in ceilings]
-    trained = {(each.trial.policy, each.trial.round): each.history for each in results if not each.trial.is_profile}
+    placements = ({},) * len(wanted.schedule.levels) if setting.workload.emulated else placements_of(wanted)
     warm_up_steps = min(WARM_UP_STEPS, setting.steps // 2)
     return {
         "benchmark": "bsp",
@@ -118,16 +94,37 @@ def run(setting: Setting, folder: Path) -> dict[str, Any]:
         "warm_up_steps": warm_up_steps,
         "cores": setting.cores,
         "schedule": schedule(setting),
-        "machine": {
-            "cores": machine_cores(),
-            "load_before": load,
-            "limits": summary["limits"],
-            "python": platform.python_version(),
-            "torch": version("torch"),
-        },
-        **figures(summary, trained, by_level, warm_up_steps),
-        "warnings": summary["warnings"],
+        **measured(wanted, folder, mechanism, placements, warm_up_steps),
     }
+
+
+def measured(
+    wanted: Experiment, folder: Path, mechanism: Mechanism, placements: Sequence[Any], warm_up_steps: int
+) -> dict[str, Any]:
+    """The figures of an experiment, and the machine on which they were measured. Raises BenchmarkError if it fails."""
+    machine = runner.machine() | {"limits": mechanism.describe()}
+    with stop_signals() as stop:
+        results = run_trials(wanted, folder, mechanism=mechanism, observer=Titles(), stop=stop, placements=placements)
+    last = results[-1].history
+    if last.phase not in WELL:
+        raise runner.BenchmarkError(f"{last.title} {last.phase.lower()}: {last.message}")
+    found = summary_of(wanted, results, mechanism.describe())
+    summary = found.to_json()
+    ceilings = [level.ceilings for level in found.levels] or [found.ceilings]
+    by_level = [{each.global_batch: each for each in level} for level in ceilings]
+    trained = {(each.trial.policy, each.trial.round): each.history for each in results if not each.trial.is_profile}
+    figures_found = figures(summary, trained, by_level, warm_up_steps)
+    return {"machine": machine, **figures_found, "warnings": summary["warnings"]}
+
+
+def of_manifest(job: dict[str, Any], compared: Sequence[str], rounds: int, folder: Path) -> dict[str, Any]:
+    """The figures of any job under its own policy and others. Raises BenchmarkError if it is refused or fails."""
+    try:
+        wanted = experiment_of(parse_manifest(job), compared=compared, rounds=rounds)
+    except ValueError as error:
+        raise runner.BenchmarkError(str(error)) from error
+    warm_up_steps = min(WARM_UP_STEPS, job["spec"]["training"]["steps"] // 2)
+    return measured(wanted, folder, detect(), placements_of(wanted), warm_up_steps)
 
 
 def settings(options: argparse.Namespace) -> list[Setting]:
@@ -156,7 +153,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--phase-steps", type=int, default=80, help=f"of each phase of {', '.join(CHANGING)} (80)")
     parser.add_argument("--cores", type=float, help="of the four workers together (what the machine can spare)")
     parser.add_argument("--out", type=Path, default=Path("out/bench/bsp"), help="folder of results (out/bench/bsp)")
-    parser.add_argument("--estimate", action="store_true", help="only say how long it would take")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or options.steps < 2 or options.phase_steps < 2 or (options.cores or 1) <= 0:
         parser.error("--rounds must be at least 1, --steps and --phase-steps 2, --cores above 0")
@@ -164,30 +160,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is not there yet. Raises RuntimeError if a setting fails."""
+    """Run what is not there yet. Raises BenchmarkError if a setting fails."""
     options = parse(arguments)
-    wanted = [each for each in settings(options) if not (options.out / f"{each.name}.json").exists()]
-    costs = {model: bsp_cost.measure(WORKLOADS[model]) for model in dict.fromkeys(e.workload.model for e in wanted)}
-    expected = [expected_seconds(each, costs[each.workload.model]) for each in wanted]
-    for each, seconds in zip(wanted, expected, strict=True):
-        print(f"{each.name}: about {clock(seconds)}", file=sys.stderr)
-    print(f"{len(wanted)} settings to run, about {clock(sum(expected))} together", file=sys.stderr)
-    if options.estimate:
-        return 0
     options.out.mkdir(parents=True, exist_ok=True)
-    for each in wanted:
+    for each in settings(options):
+        path = options.out / f"{each.name}.json"
+        if path.exists():
+            continue
         with tempfile.TemporaryDirectory(prefix="heterotrain-bsp-") as folder:
             document = run(each, Path(folder))
         # Under its name only when it is whole: what has a file is not run again.
-        part = options.out / f"{each.name}.part"
+        part = path.with_suffix(".part")
         part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        part.rename(options.out / f"{each.name}.json")
-        print(f"{each.name}: {options.out / f'{each.name}.json'}", file=sys.stderr)
+        part.rename(path)
+        print(tables_measured.bsp([document]), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except RuntimeError as error:
-        sys.exit(f"bsp: {error}")
+    runner.command(main)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bsp_setting import TRIAL_FIGURES
+
 from heterotrain_operator.experiments.figures import phases
 from heterotrain_operator.experiments.figures.ceiling import Ceilings, ceilings_at
 from heterotrain_operator.experiments.figures.history import TrialHistory
@@ -18,21 +20,6 @@ from heterotrain_operator.experiments.figures.steps import (
 
 LOSS_STEPS = 10
 """Steps whose mean counts as a loss reached: one step's loss is mostly its samples' luck."""
-
-TRIAL_FIGURES = (
-    "policy",
-    "round",
-    "steps",
-    "iteration_seconds",
-    "adjustments",
-    "restarts",
-    "final_loss",
-    "ceiling_seconds",
-    "ceiling_fraction",
-    "ceiling_fraction_all",
-    "phases",
-)
-"""As `heterotrain run --json` has them."""
 
 
 def common_loss(trials: Sequence[Sequence[Step]]) -> float | None:
@@ -77,7 +64,7 @@ def figures(
     return {
         "target_loss": target,
         "arms": [
-            {name: trial[name] for name in TRIAL_FIGURES}
+            {name: trial[name] for name in (*TRIAL_FIGURES, "phases")}
             | {
                 "samples_per_second": samples_per_second(own.steps[warm_up_steps:]),
                 "ceiling_fraction_settled": settled_fraction(own, levels),

@@ -54,6 +54,20 @@ POLICIES = ("Uniform", "Static", "Proportional")
 
 WARM_UP_STEPS = 20
 
+TRIAL_FIGURES = (
+    "policy",
+    "round",
+    "steps",
+    "iteration_seconds",
+    "adjustments",
+    "restarts",
+    "final_loss",
+    "ceiling_seconds",
+    "ceiling_fraction",
+    "ceiling_fraction_all",
+)
+"""As `heterotrain run --json` has them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -91,11 +105,6 @@ class Phase:
     label: str
     level: int
     neighbours: tuple[str, ...] = ()
-
-    def cores(self, total: float) -> tuple[float, ...]:
-        """What is left to each worker: neighbours share its limit."""
-        own = limits(self.level, total)
-        return tuple(each / (1 + self.neighbours.count(name)) for name, each in zip(WORKERS, own, strict=True))
 
 
 CHANGING: Mapping[str, int] = {DYNAMIC: len(DYNAMIC_LEVELS), INTERFERENCE: 5}
@@ -163,40 +172,52 @@ def quantity(cores: float) -> str:
     return f"{round(1000 * cores)}m"
 
 
+def group(
+    name: str, command: Sequence[str], bounds: tuple[int, int], threads: int = 1, cpu: str | None = None, **more: object
+) -> dict[str, Any]:
+    """A worker group whose script computes in so many threads; `bounds` of a batch, in samples."""
+    variables = [{"name": "OMP_NUM_THREADS", "value": str(threads)}]
+    container = {"name": "trainer", "image": "none", "command": list(command), "env": variables}
+    if cpu is not None:
+        container["resources"] = {"limits": {"cpu": cpu}}
+    template = {"spec": {"containers": [container]}}
+    return {"name": name, "batchSize": dict(zip(("min", "max"), bounds, strict=True)), "template": template, **more}
+
+
+def job(name: str, groups: Sequence[dict[str, Any]], policy: str, global_batch: int, steps: int) -> dict[str, Any]:
+    """The job of these groups; one that fails is not tried again."""
+    return {
+        "apiVersion": "heterotrain.dev/v1alpha1",
+        "kind": "HeteroTrainingJob",
+        "metadata": {"name": name},
+        "spec": {
+            "workerGroups": list(groups),
+            "training": {"globalBatchSize": global_batch, "steps": steps, "seed": 7},
+            "batching": {"policy": policy},
+            "runPolicy": {"backoffLimit": 0},
+        },
+    }
+
+
+def script(model: str, width: int | None, samples: int) -> list[str]:
+    """The command that trains a bundled workload."""
+    words = ["python", str(SCRIPT), "--model", model, "--samples", str(samples)]
+    return words + ([] if width is None else ["--width", str(width)])
+
+
 def manifest(setting: Setting) -> dict[str, Any]:
     """The job of a setting."""
     load = setting.workload
     # Every step is full: an epoch's smaller last step would be in no figure but take time.
-    command = ["python", str(EMULATED_SCRIPT)] if load.emulated else ["python", str(SCRIPT), "--model", load.model]
-    command += ["--samples", str(load.samples)]
-    if load.width is not None:
-        command += ["--width", str(load.width)]
-
-    def group(name: str, cores: float) -> dict[str, Any]:
-        environment = [{"name": "OMP_NUM_THREADS", "value": "1"}]
-        container = {"name": "trainer", "image": "none", "command": command, "env": environment}
-        container["resources"] = {"limits": {"cpu": quantity(cores)}}
-        return {
-            "name": name,
-            "replicas": 1,
-            "batchSize": {"min": load.least_batch, "max": load.greatest_batch},
-            "template": {"spec": {"containers": [container]}},
-        }
-
-    return {
-        "apiVersion": "heterotrain.dev/v1alpha1",
-        "kind": "HeteroTrainingJob",
-        "metadata": {"name": setting.name},
-        "spec": {
-            "workerGroups": [
-                group(name, cores)
-                for name, cores in zip(WORKERS, limits(setting.phases[0].level, setting.cores), strict=True)
-            ],
-            "training": {"globalBatchSize": GLOBAL_BATCH, "steps": setting.steps, "seed": 7},
-            "batching": {"policy": OWN_POLICY},
-            "runPolicy": {"backoffLimit": 0},
-        },
-    }
+    command = script(load.model, load.width, load.samples)
+    if load.emulated:
+        command = ["python", str(EMULATED_SCRIPT), "--samples", str(load.samples)]
+    bounds = (load.least_batch, load.greatest_batch)
+    cores = limits(setting.phases[0].level, setting.cores)
+    groups = [
+        group(name, command, bounds, 1, quantity(own), replicas=1) for name, own in zip(WORKERS, cores, strict=True)
+    ]
+    return job(setting.name, groups, OWN_POLICY, GLOBAL_BATCH, setting.steps)
 
 
 def schedule(setting: Setting) -> dict[str, Any] | None:
@@ -214,37 +235,3 @@ def schedule(setting: Setting) -> dict[str, Any] | None:
         for index, phase in enumerate(setting.phases)
     ]
     return {"changes": changes}
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a workload takes: seconds of one core to start, and for each sample."""
-
-    start_core_seconds: float
-    sample_core_seconds: float
-
-
-PROFILE_STEPS = 5 * 25
-"""Of a profile: five plans, each measured for 20 steps, and some steps until the next is followed."""
-
-
-def expected_seconds(setting: Setting, cost: Cost) -> float:
-    """How long trials, profiles and their starts take if nothing but computing takes time."""
-    per_phase = [phase.cores(setting.cores) for phase in setting.phases]
-    steps = setting.steps / len(per_phase)
-    different = tuple(dict.fromkeys(per_phase))
-    equal = sum(steps * _uniform_seconds(cores, cost) for cores in per_phase)
-    balanced = sum(steps * _balanced_seconds(cores, cost) for cores in per_phase)
-    # No worker is limited before its first plan, so the machine starts them all as fast as it can.
-    start = len(WORKERS) * cost.start_core_seconds / setting.cores
-    trials = sum(start + (equal if policy == "Uniform" else balanced) for policy in (OWN_POLICY, *setting.compared))
-    profiles = sum(start + PROFILE_STEPS * _balanced_seconds(cores, cost) for cores in different)
-    return setting.rounds * trials + 2 * profiles
-
-
-def _uniform_seconds(cores: Sequence[float], cost: Cost) -> float:
-    return GLOBAL_BATCH / len(cores) * cost.sample_core_seconds / min(cores)
-
-
-def _balanced_seconds(cores: Sequence[float], cost: Cost) -> float:
-    return GLOBAL_BATCH * cost.sample_core_seconds / sum(cores)

@@ -12,8 +12,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from chaos_job import COMPILED, LOOK_SECONDS, Job
-
 from heterotrain.contract import StepRecord
 
 SAME_WEIGHTS = 1e-10
@@ -28,18 +26,15 @@ is what it would keep."""
 @dataclass(slots=True)
 class Outcome:
     """How a job ended: what is wrong with it in words, the faults as they were done, its longest difference of weights,
-    and what its run has counted."""
+    its steps, the processes that took part (`lives`), restarts of all of them, and seconds."""
 
     wrong: list[str] = field(default_factory=list)
-    done: list[str] = field(default_factory=list)
+    done: list[dict[str, Any]] = field(default_factory=list)
     difference: float | None = None
     steps: int = 0
     lives: int = 0
-    generation: int = 0
     restarts: int = 0
     seconds: float = 0.0
-    started_seconds: float = 0.0
-    faults_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,81 +78,70 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-def faults_found(job: Job, outcome: Outcome, expected: Expected, shared: set[str]) -> Iterator[str]:
-    """All that is wrong, in words; what the run has counted goes into `outcome`. `shared`: what was in shared memory
-    before the job began."""
-    yield from _faults_of_end(job, outcome)
-    yield from _faults_of_model(job, outcome, expected)
-    yield from _left_behind(job, shared)
-    yield from _grown(job)
-
-
-def _faults_of_end(job: Job, outcome: Outcome) -> Iterator[str]:
-    if job.command.returncode != 0:
-        yield f"exit code {job.command.returncode}"
+def faults_found(
+    folder: Path, temporary: Path, exit_code: int, outcome: Outcome, *, expected: Expected, shared: set[str]
+) -> Iterator[str]:
+    """All that is wrong with a job of this folder, in words; what it counts goes into `outcome`. `temporary`: where its
+    processes left their temporary files. `shared`: what was in shared memory before the job began."""
+    if exit_code != 0:
+        yield f"exit code {exit_code}"
     with contextlib.suppress(ValueError, LookupError):
-        (trial,) = json.loads((job.folder / "summary").read_text())["arms"]
+        (trial,) = json.loads((folder / "summary").read_text())["arms"]
         outcome.restarts = int(trial["restarts"])
-    outcome.lives = len(list(job.folder.glob("out/arms/*/workers/*/*.jsonl")))
-    plan = job.plan()
-    outcome.generation = plan.generation if plan is not None else 0
+    yield from _faults_of_model(folder, outcome, expected)
+    yield from _left_behind(folder, temporary, shared)
+    yield from _grown(folder / "notes")
 
 
-def _faults_of_model(job: Job, outcome: Outcome, expected: Expected) -> Iterator[str]:
+def _faults_of_model(folder: Path, outcome: Outcome, expected: Expected) -> Iterator[str]:
     """The samples of all steps that were committed, and the weights of all that reached the end."""
-    saved = sorted(job.notes.glob("*.pt"))
+    saved = sorted(folder.glob("notes/*.pt"))
     if not saved:
         yield "nobody saved a model"
     else:
         outcome.difference = max(difference(weights_in(path), expected.weights) for path in saved)
         if not outcome.difference <= SAME_WEIGHTS:
             yield f"weights differ by {outcome.difference:.1e}"
-    lives = {path.stem: steps_in(path) for path in job.folder.glob("out/arms/*/workers/*/*.jsonl")}
+    lives = {path.stem: steps_in(path) for path in folder.glob("out/arms/*/workers/*/*.jsonl")}
     steps = set(chain.from_iterable(lives.values()))
-    outcome.steps = len(steps)
+    outcome.lives, outcome.steps = len(lives), len(steps)
     for uid, own in lives.items():
         if any(later <= sooner for sooner, later in pairwise(own)):
             yield f"{uid} has committed a step twice, or gone back"
     if lacking := expected.samples.keys() - steps:
         yield f"{len(lacking)} steps that nobody committed, the first is {min(lacking)}"
-    seen = samples_in(list(job.notes.glob("*.samples")))
+    seen = samples_in(list(folder.glob("notes/*.samples")))
     if wrong := [step for step, samples in expected.samples.items() if seen.get(step) != samples]:
         yield f"{len(wrong)} steps with other samples, the first is {min(wrong)}"
 
 
-def _left_behind(job: Job, shared: set[str]) -> Iterator[str]:
-    mark = str(job.folder)
+def _left_behind(folder: Path, temporary: Path, shared: set[str]) -> Iterator[str]:
     deadline = time.monotonic() + 10
-    while (pids := processes_that_mention(mark)) and time.monotonic() < deadline:
-        time.sleep(LOOK_SECONDS)
+    while (pids := processes_that_mention(str(folder))) and time.monotonic() < deadline:
+        time.sleep(0.05)
     if pids:
         yield f"processes are left: {pids}"
-    if files := files_in(SHARED_MEMORY) - shared:
-        yield f"left in {SHARED_MEMORY}: {', '.join(sorted(files))}"
-    if files := files_in(job.temporary) - {COMPILED}:
-        yield f"temporary files are left: {', '.join(sorted(files))}"
-    if parts := [path.name for path in job.folder.rglob("*.partial*")]:
-        yield f"partial files are left: {', '.join(sorted(parts))}"
-    if sockets := [path.name for path in job.folder.rglob("*") if path.is_socket()]:
-        yield f"sockets are left: {', '.join(sorted(sockets))}"
+    left = {
+        SHARED_MEMORY: files_in(SHARED_MEMORY) - shared,
+        temporary: files_in(temporary) - {"compiled"},
+        folder: {each.name for each in folder.rglob("*") if ".partial" in each.name or each.is_socket()},
+    }
+    yield from (f"left in {where}: {', '.join(sorted(files))}" for where, files in left.items() if files)
 
 
-def _grown(job: Job) -> Iterator[str]:
+def _grown(notes: Path) -> Iterator[str]:
     """Workers that have more open at the end than they had, or others, when they began."""
     ends, starts = [], []
-    for path in job.notes.glob("*.open"):
+    for path in notes.glob("*.open"):
         lines = [[int(word) for word in line.split()] for line in path.read_text().splitlines()]
-        if len(lines) > 2 and (job.notes / path.with_suffix(".pt").name).exists():
+        if len(lines) > 2 and path.with_suffix(".pt").exists():
             starts.append(lines[1])
             ends.append((path.stem, open_at_end(lines)))
-    if not starts:
-        return
-    files, threads = (max(start[place] for start in starts) for place in (1, 2))
-    for uid, (at_end, threads_at_end) in ends:
-        if at_end > files + MORE_DESCRIPTORS:
-            yield f"{uid} has {at_end} descriptors open, at first {files}"
-        if threads_at_end > threads + MORE_THREADS:
-            yield f"{uid} has {threads_at_end} threads, at first {threads}"
+    for uid, at_end in ends:
+        for place, (what, more) in enumerate((("descriptors", MORE_DESCRIPTORS), ("threads", MORE_THREADS))):
+            most = max(start[place + 1] for start in starts)
+            if at_end[place] > most + more:
+                yield f"{uid} has {at_end[place]} {what} at its end, at first {most}"
 
 
 def open_at_end(notes: Sequence[Sequence[int]]) -> tuple[int, int]:

@@ -8,12 +8,13 @@ kept, as in a running operator. Nothing is observed and nothing is written, so t
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+
+import runner
+import tables_simulated
 
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan
 from heterotrain_operator.core.decide import decide
@@ -145,24 +146,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Measure the CPU time of a decision by the number of workers.")
     parser.add_argument("--workers", type=int, nargs="+", default=SIZES, help="numbers of workers (10 ... 10,000)")
     parser.add_argument("--repetitions", type=int, default=9, help="decisions of each number of workers (9)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(arguments)
+    options = runner.options_of(parser).parse_args(arguments)
     if min(*options.workers, options.repetitions) < 1 or max(options.workers) > 100_000:
         parser.error("--workers and --repetitions must be at least 1, --workers at most 100,000")
     with seldom_collected():  # as in the operator's process
         found = [measure(workers, options.repetitions) for workers in options.workers]
-    if options.json:
-        print(json.dumps({"decisions": [asdict(cost) for cost in found]}))
-        return 0
-    print(f"{'workers':>8}  {'CPU ms per decision':>19}  {'CPU us per worker':>17}  {'CPU ms without news':>19}")
-    for cost in found:
-        each = 1e3 * cost.cpu_milliseconds / cost.workers
-        print(
-            f"{cost.workers:>8,}  {cost.cpu_milliseconds:>19.2f}  {each:>17.1f}"
-            f"  {cost.without_news_cpu_milliseconds:>19.2f}"
-        )
+    document = {"benchmark": "decide", "machine": runner.machine(), "decisions": [asdict(cost) for cost in found]}
+    runner.report(document, tables_simulated.decide([document]), options)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    runner.command(main)

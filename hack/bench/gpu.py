@@ -15,52 +15,71 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "examples" / "train_workload.py"
-BAD_INPUT = 2
+import bsp_setting
+import runner
+import tables_measured
+from runner import BenchmarkError
+from table import OWN_POLICY
+from tables_measured import ALONE
 
-OWN_POLICY = "Optimal"
+ROOT = runner.REPOSITORY
 POLICIES = ("Uniform", "Static")
-ALONE = "GPU alone"
 PRECISIONS = ("float32", "bfloat16")
 
-TRIAL_FIGURES = (
-    "round",
-    "steps",
-    "samples_per_second",
-    "iteration_seconds",
-    "adjustments",
-    "restarts",
-    "final_loss",
-    "ceiling_seconds",
-    "ceiling_fraction",
-    "ceiling_fraction_all",
-)
-"""As `heterotrain run --json` has them."""
+
+def carried(carry: Path) -> None:
+    """Let this process and its workers find this repository's packages, and last those that were carried along."""
+    packages = [str(ROOT / "operator"), str(ROOT / "trainer-image"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    packages.append(str(carry.absolute()))
+    os.environ["PYTHONPATH"] = os.pathsep.join(packages)
+    sys.path[1:1] = packages[:2]
+    sys.path.append(packages[-1])
 
 
-class BenchmarkError(Exception):
-    """It cannot be measured here; the text says why."""
+FLOPS_SIZE = {"cpu": 1024, "cuda": 8192}
+"""Rows of the matrices that are multiplied to measure a device."""
+
+FLOPS_SECONDS = 0.5
 
 
-def environment(carry: Path) -> dict[str, str]:
-    """With this repository's packages, and last those that were carried along."""
-    packages = [ROOT / "operator", ROOT / "trainer-image", os.environ.get("PYTHONPATH", ""), carry.absolute()]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(str(each) for each in packages if str(each))}
+def flops_here(wanted: str, precision: str, threads: int) -> dict[str, Any]:
+    """Floating-point operations per second of a device here, by multiplying matrices; those of data sheets are seldom
+    reached, and `Static` needs a figure of each. Without a GPU the CPU stands for it.
+    """
+    import torch  # noqa: PLC0415  # only the processes that measure need it
+
+    torch.set_num_threads(threads)
+    device = torch.device("cuda" if wanted == "gpu" and torch.cuda.is_available() else "cpu")
+    size = FLOPS_SIZE[device.type]
+    matrix = torch.rand(size, size, device=device, dtype=getattr(torch, precision))
+
+    def multiply() -> None:
+        matrix @ matrix
+        if matrix.is_cuda:
+            torch.cuda.synchronize()
+
+    multiply()
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < FLOPS_SECONDS:
+        multiply()
+        count += 1
+    flops = 2 * size**3 * count / (time.perf_counter() - began)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return {"device": name, "flops": flops, "torch": torch.__version__}
 
 
-def measured_flops(device: str, precision: str, threads: int, variables: Mapping[str, str]) -> dict[str, Any]:
-    """What flops.py says. Raises BenchmarkError if torch cannot do it here."""
-    words = [sys.executable, str(ROOT / "hack" / "bench" / "flops.py"), device, precision, str(threads)]
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+def measured_flops(device: str, precision: str, threads: int) -> dict[str, Any]:
+    """The same in a process of its own. Raises BenchmarkError if torch cannot do it here."""
+    words = [sys.executable, __file__, "--flops", device, precision, str(threads)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchmarkError(f"{device} in {precision}: {done.stderr.strip().splitlines()[-1:]}")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -69,90 +88,33 @@ def measured_flops(device: str, precision: str, threads: int, variables: Mapping
 
 def group(name: str, threads: int, options: argparse.Namespace, **fields: object) -> dict[str, Any]:
     """A worker group of the job."""
-    command = ["python", str(SCRIPT), "--model", options.model, "--samples", str(16 * options.global_batch)]
-    command += [] if options.width is None else ["--width", str(options.width)]
-    variables = [{"name": "OMP_NUM_THREADS", "value": str(threads)}]
-    container = {"name": "trainer", "image": "none", "command": command, "env": variables}
-    return {
-        "name": name,
-        "batchSize": {"min": 1, "max": options.global_batch},
-        "template": {"spec": {"containers": [container]}},
-        **fields,
-    }
+    command = bsp_setting.script(options.model, options.width, 16 * options.global_batch)
+    return bsp_setting.group(name, command, (1, options.global_batch), threads, **fields)
 
 
-def manifest(groups: Sequence[Mapping[str, Any]], policy: str, options: argparse.Namespace) -> dict[str, Any]:
+def manifest(groups: Sequence[dict[str, Any]], policy: str, options: argparse.Namespace) -> dict[str, Any]:
     """The job of these groups."""
-    return {
-        "apiVersion": "heterotrain.dev/v1alpha1",
-        "kind": "HeteroTrainingJob",
-        "metadata": {"name": f"bench-{options.model}"},
-        "spec": {
-            "workerGroups": list(groups),
-            "training": {"globalBatchSize": options.global_batch, "steps": options.steps, "seed": 7},
-            "batching": {"policy": policy},
-            "runPolicy": {"backoffLimit": 0},
-        },
-    }
+    return bsp_setting.job(f"bench-{options.model}", groups, policy, options.global_batch, options.steps)
 
 
-def command(job: Mapping[str, Any], variables: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """The command on a job, with its standard output."""
+def trials(job: dict[str, Any], options: argparse.Namespace, compared: Sequence[str] = ()) -> dict[str, Any]:
+    """The figures of all trials of a job. Raises BenchmarkError if one fails, and ManifestError if it is refused."""
+    import bsp  # noqa: PLC0415  # what it imports may be among what was carried along
+
     with tempfile.TemporaryDirectory(prefix="heterotrain-gpu-") as folder:
-        path = Path(folder) / "job.yaml"
-        path.write_text(json.dumps(job), encoding="utf-8")  # JSON is YAML
-        return subprocess.run(
-            [sys.executable, "-m", "heterotrain_operator.cli.main", words[0], str(path), *words[1:]],
-            cwd=ROOT,
-            env=dict(variables),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        return bsp.of_manifest(job, compared, options.rounds, Path(folder))
 
 
-def summary_of(job: Mapping[str, Any], variables: Mapping[str, str], *words: str) -> dict[str, Any]:
-    """What `heterotrain run --json` says of a job. Raises BenchmarkError if it does not succeed."""
-    done = command(job, variables, "run", "--json", *words)
-    if done.returncode:
-        raise BenchmarkError(f"heterotrain run ended with {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def trials_of_summary(summary: Mapping[str, Any], name: str | None = None) -> list[dict[str, Any]]:
-    """The trials' figures; `name` stands instead of the policy's."""
-    return [
-        {"policy": name or trial["policy"], **{figure: trial[figure] for figure in TRIAL_FIGURES}}
-        | {"batches": [worker["batch"] for worker in trial["worker"]]}
-        for trial in summary["arms"]
-    ]
-
-
-def run(precision: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    """All trials in one precision; None if this version's jobs cannot have it. Raises BenchmarkError if one fails."""
-    variables = environment(options.carry)
-    gpu_flops = measured_flops("gpu", precision, options.cpu_threads, variables)
-    cpu_flops = measured_flops("cpu", precision, options.cpu_threads, variables)
+def run(precision: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All trials in one precision. Raises BenchmarkError if one fails."""
+    gpu_flops, cpu_flops = (measured_flops(device, precision, options.cpu_threads) for device in ("gpu", "cpu"))
     common = {} if precision == PRECISIONS[0] else {"precision": precision}
-    gpu = group(
-        "gpu",
-        options.gpu_threads,
-        options,
-        replicas=1,
-        device="gpu",
-        onMissingDevice="UseCPU",
-        flops=gpu_flops["flops"],
-        **common,
-    )
+    device = {"device": "gpu", "onMissingDevice": "UseCPU", "flops": gpu_flops["flops"]}
+    gpu = group("gpu", options.gpu_threads, options, replicas=1, **device, **common)
     cpu = group("cpu", options.cpu_threads, options, replicas=options.cpu_workers, flops=cpu_flops["flops"], **common)
     together, alone = manifest((gpu, cpu), OWN_POLICY, options), manifest((gpu,), "Uniform", options)
-    if command(together, variables, "validate").returncode == BAD_INPUT:
-        return None
-    rounds = ("--rounds", str(options.rounds))
-    before = summary_of(alone, variables, *rounds)
-    compared = summary_of(together, variables, *rounds, "--compare", ",".join(POLICIES))
-    after = summary_of(alone, variables, *rounds)
+    before, compared, after = trials(alone, options), trials(together, options, POLICIES), trials(alone, options)
+    arms = [*({**arm, "policy": ALONE} for arm in before["arms"]), *compared["arms"]]
     is_gpu = gpu_flops["device"] != cpu_flops["device"]
     return {
         "benchmark": "gpu",
@@ -167,14 +129,8 @@ def run(precision: str, options: argparse.Namespace) -> dict[str, Any] | None:
         "cpu_workers": options.cpu_workers,
         "cpu_threads": options.cpu_threads,
         "flops": {"gpu": gpu_flops["flops"], "cpu": cpu_flops["flops"]},
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-            "torch": gpu_flops["torch"],
-        },
-        "arms": [*trials_of_summary(before, ALONE), *trials_of_summary(compared), *trials_of_summary(after, ALONE)],
-        "ceilings": [{"limits": "", "ceilings": compared["ceilings"]}],
-        "warnings": compared["warnings"],
+        **compared,
+        "arms": [*arms, *({**arm, "policy": ALONE} for arm in after["arms"])],
     }
 
 
@@ -204,20 +160,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Run every precision and keep its figures. Raises BenchmarkError if one fails."""
     options = parse(arguments)
+    carried(options.carry)
     options.out.mkdir(parents=True, exist_ok=True)
     for precision in options.precision or PRECISIONS:
         document = run(precision, options)
-        if document is None:
-            print(f"{precision}: left out, since jobs are refused with it (above)", file=sys.stderr)
-            continue
         path = options.out / f"{options.model}-{precision}.json"
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        print(f"{precision}: {path}", file=sys.stderr)
+        print(tables_measured.gpu([document]), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except BenchmarkError as error:
-        sys.exit(f"gpu: {error}")
+    if sys.argv[1:2] == ["--flops"]:
+        print(json.dumps(flops_here(*sys.argv[2:4], threads=int(sys.argv[4]))))
+    else:
+        runner.command(main)

@@ -7,7 +7,6 @@ difference is the library itself, not these settings.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from overhead_parts import LIBRARY, PARTS, PLAIN, Stopwatch, wrap
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -27,6 +25,7 @@ import heterotrain
 from heterotrain.gradients.gradient_sum import BUCKET_MEGABYTES
 from heterotrain.workloads.digits import DigitsCNN, digits
 
+PLAIN, LIBRARY = "plain", "heterotrain"
 WORKERS = 3
 LEARNING_RATE = 0.02
 MOMENTUM = 0.9
@@ -85,31 +84,11 @@ def measure(loop: Iterator[None], steps: int) -> dict[str, Any]:
     }
 
 
-def measure_parts(loop: Iterator[None], steps: int, watch: Stopwatch) -> dict[str, Any]:
-    """The parts of this thread's CPU time."""
-    watch.start()
-    for _ in range(steps):
-        next(loop)
-    return {"parts": [dataclasses.asdict(part) for part in watch.stop(steps)]}
-
-
-def watch_parts() -> Stopwatch:
-    """Wrap the functions whose time is sought; until the stopwatch is started they work as before."""
-    torch.optim.SGD([torch.zeros(1)])  # the first of its class wraps step() itself
-    watch = Stopwatch()
-    watch.calibrate()
-    wrap(watch, PARTS)
-    return watch
-
-
-def main(
-    folder: Path, *, rank: int, rounds: int, steps: int, warm_up_steps: int, batch_size: int, width: int, parts: bool
-) -> None:
+def main(folder: Path, rank: int, *, rounds: int, steps: int, warm_up_steps: int, batch_size: int, width: int) -> None:
     """Write one line per block to `blocks-<rank>.jsonl`; the leader keeps the running block's name in `block`."""
     session = heterotrain.join()
     # As in a script with a process group of its own: it is there before the library makes its groups.
     dist.init_process_group("gloo", init_method=f"file://{folder}/plain-group", rank=rank, world_size=WORKERS)
-    watch = watch_parts() if parts else None
     library = with_library(session, width)
     loops = {PLAIN: plain(width, batch_size), LIBRARY: library}
     for loop in loops.values():
@@ -121,16 +100,11 @@ def main(
                 if rank == 0:
                     (folder / "block").write_text(f"{name}, round {number + 1} of {rounds}")
                 lines.write(json.dumps({"loop": name, **measure(loops[name], steps)}) + "\n")
-            if watch is None:
-                continue
-            for name in order:
-                lines.write(json.dumps({"loop": name, **measure_parts(loops[name], steps, watch)}) + "\n")
     if next(library, "ended") != "ended":
         raise RuntimeError("the job did not end with the last round")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    names = ("rank", "rounds", "steps", "warm_up_steps", "batch_size", "width")
-    wants_parts = sys.argv[2] == "parts"
-    main(Path(sys.argv[1]), parts=wants_parts, **dict(zip(names, map(int, sys.argv[3:]), strict=True)))
+    names = ("rounds", "steps", "warm_up_steps", "batch_size", "width")
+    main(Path(sys.argv[1]), int(sys.argv[2]), **dict(zip(names, map(int, sys.argv[3:]), strict=True)))

@@ -14,28 +14,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from heterotrain_operator.clusters.simulated.communication import (
-    Communication,
-    NoCommunication,
-    ParameterServer,
-    RingAllReduce,
-)
-from heterotrain_operator.clusters.simulated.events import (
-    ClusterEvent,
-    Death,
-    Drift,
-    Interference,
-    Jump,
-    LateMetrics,
-    LimitChange,
-    Preemption,
-    SourceDown,
-    Unreadable,
-    WarmUp,
-)
-from heterotrain_operator.clusters.simulated.laws import Affine, MemoryCliff, Padded, Plateau, Power, Throttled, TimeLaw
-from heterotrain_operator.clusters.simulated.noise import AR1, HeavyTailed, Independent, Noise, NoNoise
-from heterotrain_operator.clusters.simulated.scenario import MemoryUse, Scenario, Timing, WorkerModel
+import kinds
+
 from heterotrain_operator.core.facts import bounds_of
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.split.passes import in_passes
@@ -50,7 +30,7 @@ CALM_SHARE, CALM_VARIATION = 0.3, 0.1
 MIB = 2.0**20
 
 
-def random_scenario(seed: int) -> Scenario:
+def random_scenario(seed: int) -> kinds.Scenario:
     """The scenario of a seed; always the same one."""
     rng = random.Random(seed)
     groups, models = [], {}
@@ -74,56 +54,62 @@ def random_scenario(seed: int) -> Scenario:
         startup_deadline_seconds=60.0,
     )
     events = tuple(_event(rng, job) for _ in range(rng.choice([0, 1, 2, 5])))
-    return Scenario(
+    return kinds.Scenario(
         job,
         models,
         events,
         communication=_communication(rng),
-        timing=Timing(rng.uniform(0, 3), rng.uniform(0, 3), rng.uniform(0, 2), rng.randint(0, 4), rng.randint(0, 2), 1),
+        timing=kinds.Timing(
+            rng.uniform(0, 3), rng.uniform(0, 3), rng.uniform(0, 2), rng.randint(0, 4), rng.randint(0, 2), 1
+        ),
         seed=seed,
         intervals=INTERVALS,
         checkpoint_steps=rng.choice([0, 50]),
     )
 
 
-def _law(rng: random.Random) -> TimeLaw:
-    line = Affine(rng.choice([0.0, 0.005, 0.03]), rng.choice([0.0005, 0.001, 0.004]))
+def _law(rng: random.Random) -> kinds.TimeLaw:
+    line = kinds.Affine(rng.choice([0.0, 0.005, 0.03]), rng.choice([0.0005, 0.001, 0.004]))
     return rng.choice(
         [
             line,
             line,
             line,
-            Plateau(rng.uniform(0.01, 0.1), line.fixed, line.per_sample),
-            Padded(line, rng.choice([8, 16, 32])),
-            MemoryCliff(line, rng.randint(16, 128), rng.uniform(2, 8)),
-            Power(rng.choice([1.5, 2.0, 3.0]), line.fixed, line.per_sample),
-            Throttled(line, rng.uniform(1, 2)),
+            kinds.Plateau(rng.uniform(0.01, 0.1), line.fixed, line.per_sample),
+            kinds.Padded(line, rng.choice([8, 16, 32])),
+            kinds.MemoryCliff(line, rng.randint(16, 128), rng.uniform(2, 8)),
+            kinds.Power(rng.choice([1.5, 2.0, 3.0]), line.fixed, line.per_sample),
+            kinds.Throttled(line, rng.uniform(1, 2)),
         ]
     )
 
 
-def _noise(rng: random.Random) -> Noise:
+def _noise(rng: random.Random) -> kinds.Noise:
     variation = rng.choice([0.02, 0.05, 0.1, 0.2])
-    return rng.choice([NoNoise(), Independent(variation), AR1(0.9, variation), HeavyTailed(variation)])
+    return rng.choice(
+        [kinds.NoNoise(), kinds.Independent(variation), kinds.AR1(0.9, variation), kinds.HeavyTailed(variation)]
+    )
 
 
-def _model(rng: random.Random) -> WorkerModel:
+def _model(rng: random.Random) -> kinds.WorkerModel:
     memory = None
     if rng.random() < 0.3:
-        memory = MemoryUse(200 * MIB, rng.uniform(0.5, 4) * MIB, rng.uniform(300, 2000) * MIB)
-    return WorkerModel(_law(rng), rng.choice([0.5, 1.0, 2.0, 4.0]), _noise(rng), rng.choice([0.0, 0.1, 0.4]), memory)
+        memory = kinds.MemoryUse(200 * MIB, rng.uniform(0.5, 4) * MIB, rng.uniform(300, 2000) * MIB)
+    return kinds.WorkerModel(
+        _law(rng), rng.choice([0.5, 1.0, 2.0, 4.0]), _noise(rng), rng.choice([0.0, 0.1, 0.4]), memory
+    )
 
 
-def _calm_model(rng: random.Random) -> WorkerModel:
-    line = Affine(rng.choice([0.0, 0.005, 0.03]), rng.choice([0.0005, 0.001, 0.004]))
-    return WorkerModel(line, rng.choice([0.5, 1.0, 2.0, 4.0]), Independent(rng.uniform(0, CALM_VARIATION)))
+def _calm_model(rng: random.Random) -> kinds.WorkerModel:
+    line = kinds.Affine(rng.choice([0.0, 0.005, 0.03]), rng.choice([0.0005, 0.001, 0.004]))
+    return kinds.WorkerModel(line, rng.choice([0.5, 1.0, 2.0, 4.0]), kinds.Independent(rng.uniform(0, CALM_VARIATION)))
 
 
-def _communication(rng: random.Random) -> Communication:
-    return rng.choice([NoCommunication(), RingAllReduce(4e7, 1e9, 1e-4), ParameterServer(1e7, 1e9)])
+def _communication(rng: random.Random) -> kinds.Communication:
+    return rng.choice([kinds.NoCommunication(), kinds.RingAllReduce(4e7, 1e9, 1e-4), kinds.ParameterServer(1e7, 1e9)])
 
 
-def _event(rng: random.Random, job: Job) -> ClusterEvent:
+def _event(rng: random.Random, job: Job) -> kinds.ClusterEvent:
     last = EVENTFUL_INTERVALS * job.interval
     begin = rng.randint(0, last - 1)
     until = rng.randint(begin + 1, last)
@@ -131,21 +117,25 @@ def _event(rng: random.Random, job: Job) -> ClusterEvent:
     workers = tuple(rng.sample(names, rng.randint(0, min(2, len(names)))))
     return rng.choice(
         [
-            Jump(workers, rng.uniform(0.3, 4), begin, rng.choice([None, until])),
-            Drift(workers, rng.uniform(0.4, 2.5), begin, until),
-            Interference(workers, rng.uniform(1.2, 3), rng.randint(2, 60), begin=begin, until=until, scattered=True),
-            LimitChange(workers, rng.choice([0.2, 0.5, 2.0]), begin, rng.random() < 0.7, rng.choice([0.0, 0.5, 1.0])),
-            WarmUp(workers, rng.uniform(1, 4), rng.uniform(1, 20)),
-            Preemption(workers or (names[0],), begin),
-            Death(workers or (names[0],), begin, out_of_memory=rng.random() < 0.3),
-            Unreadable(workers, begin, until, rng.uniform(0.1, 1)),
-            LateMetrics(workers, rng.uniform(2, 30), begin, until),
-            SourceDown(begin, until),
+            kinds.Jump(workers, rng.uniform(0.3, 4), begin, rng.choice([None, until])),
+            kinds.Drift(workers, rng.uniform(0.4, 2.5), begin, until),
+            kinds.Interference(
+                workers, rng.uniform(1.2, 3), rng.randint(2, 60), begin=begin, until=until, scattered=True
+            ),
+            kinds.LimitChange(
+                workers, rng.choice([0.2, 0.5, 2.0]), begin, rng.random() < 0.7, rng.choice([0.0, 0.5, 1.0])
+            ),
+            kinds.WarmUp(workers, rng.uniform(1, 4), rng.uniform(1, 20)),
+            kinds.Preemption(workers or (names[0],), begin),
+            kinds.Death(workers or (names[0],), begin, out_of_memory=rng.random() < 0.3),
+            kinds.Unreadable(workers, begin, until, rng.uniform(0.1, 1)),
+            kinds.LateMetrics(workers, rng.uniform(2, 30), begin, until),
+            kinds.SourceDown(begin, until),
         ]
     )
 
 
-def broken_rules(scenario: Scenario, *, forgetful: bool = False) -> list[str]:
+def broken_rules(scenario: kinds.Scenario, *, forgetful: bool = False) -> list[str]:
     """Rules that the decisions about a scenario break, in words; raises whatever they raise."""
     result = simulate(scenario, forgetful=forgetful, own_seconds=False)
     return [*_unsound_plans(result), *_restless(result)]
@@ -156,7 +146,7 @@ def _unsound_plans(result: SimulationResult) -> list[str]:
     bounds = {group.name: bounds_of(job, group) for group in job.groups}
     groups = dict(result.scenario.workers())
     has_memory = any(model.memory is not None for model in result.scenario.models.values()) or any(
-        isinstance(event, Death) and event.out_of_memory for event in result.scenario.events
+        isinstance(event, kinds.Death) and event.out_of_memory for event in result.scenario.events
     )
     for plan in result.plans:
         if sum(plan.batches) != job.global_batch:
@@ -173,7 +163,7 @@ def _unsound_plans(result: SimulationResult) -> list[str]:
     return broken
 
 
-def is_calm(scenario: Scenario) -> bool:
+def is_calm(scenario: kinds.Scenario) -> bool:
     """Whether its times are lines with moderate noise, each step's own: batches can come to rest then. `Proportional`
     does not promise it: as in the papers, it moves single samples between workers none of which ends the step.
     And workers without samples are tried again now and then.
@@ -183,8 +173,8 @@ def is_calm(scenario: Scenario) -> bool:
         fed
         and scenario.job.policy != "Proportional"
         and all(
-            isinstance(model.law, Affine)
-            and isinstance(model.noise, NoNoise | Independent)
+            isinstance(model.law, kinds.Affine)
+            and isinstance(model.noise, kinds.NoNoise | kinds.Independent)
             and getattr(model.noise, "variation", 0.0) <= CALM_VARIATION
             and model.memory is None
             for model in scenario.models.values()

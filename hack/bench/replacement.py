@@ -1,39 +1,37 @@
-"""Record how a straggler is replaced on a cluster: what `kubectl get pods --watch` prints meanwhile, the job's events,
-and how long the workers that stay stand still.
+"""Record how a straggler is replaced on a cluster: the job's events, and how long the workers that stay stand still.
 
 With KUBECONFIG naming a cluster that has the images, as after `make kind images`:
 
-    PYTHONPATH=tests .venv/bin/python hack/bench/replacement.py
-    .venv/bin/python hack/bench/table.py out/bench/replacement
+    PYTHONPATH=tests .venv/bin/python hack/bench/replacement.py --out hack/bench/results/replacement/digits.json
 
 One of three workers gets busy processes beside it, within its CPU limit. Times are in seconds from then on. It installs
 the operator for itself, and removes it with everything else at the end. Idle time is what lies between a worker's last
-step under the old plan and its first one under that which swaps the two, less the median of the ten steps before, by
-the workers' own records.
+step under the old plan and its first one under that which swaps the two, less the median of the ten steps that follow,
+by the workers' own records.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
-from cluster_bench import ready
+import runner
+import tables_measured
 from transition import idle_of
 
 from e2e.api import Document
+from e2e.cluster import Cluster
+from e2e.conftest import SYSTEM, apply_in, remove_namespace
 from e2e.history import History
+from e2e.installation import Installation
 from e2e.jobs import JobOnCluster
-from e2e.programs import program
+from e2e.manifests import CLAIM
+from e2e.shared_folder import FOLDER, SharedFolder, provide
 from e2e.slowing import FIRST, INTERVAL, LIMITED, SLOWED, slowed_job, wait_for_replacement
 from e2e.waiting import wait_for
 
@@ -41,41 +39,36 @@ HEALTHY_INTERVALS = 15
 """Before the worker is slowed: for so long it is learned what is usual."""
 
 RECORDED = (
-    "StragglerDetected",
-    "ReplacingStraggler",
-    "ReplacementFailed",
-    "ReplacementGivenUp",
-    "GenerationChanged",
-    "WorkerJoined",
-    "WorkerLeft",
-    "WorkerReplaced",
-    "StragglerRecovered",
-    "SuccessfulCreatePod",
-    "SuccessfulDeletePod",
+    *("StragglerDetected", "StragglerRecovered", "ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp"),
+    *(
+        "GenerationChanged",
+        "WorkerJoined",
+        "WorkerLeft",
+        "WorkerReplaced",
+        "SuccessfulCreatePod",
+        "SuccessfulDeletePod",
+    ),
 )
 """Events that tell of a replacement, and those that would tell that it went another way."""
 
 
 @contextmanager
-def pods_watched(job: JobOnCluster) -> Iterator[list[tuple[float, str]]]:
-    """The lines that `kubectl get pods --watch` prints meanwhile, each with its moment."""
-    command = [program("kubectl"), "get", "pods", "--watch", f"--namespace={job.namespace}"]
-    lines: list[tuple[float, str]] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        output = process.stdout
-
-        def follow() -> None:
-            for line in output:
-                lines.append((time.time(), line.rstrip()))
-
-        reader = threading.Thread(target=follow)
-        reader.start()
-        try:
-            yield lines
-        finally:
-            process.terminate()
-            reader.join()
+def applied(manifest: Document) -> Iterator[JobOnCluster]:
+    """The operator installed, and a job in a namespace of its own; all of it goes at the end."""
+    cluster = Cluster()
+    with ExitStack() as stack:
+        installation = Installation(cluster, SYSTEM)
+        installation.install()
+        stack.callback(installation.uninstall)
+        files = SharedFolder(cluster)
+        stack.callback(files.close)
+        name = f"bench-{uuid.uuid4().hex[:6]}"
+        cluster.make_namespace(name)
+        stack.callback(remove_namespace, cluster, name)
+        files.make(name)
+        stack.callback(files.remove, name)
+        provide(cluster, name, name, CLAIM, f"{FOLDER}/{name}")
+        yield apply_in(cluster, files, name, manifest)
 
 
 def moment(event: Document) -> float:
@@ -86,26 +79,23 @@ def moment(event: Document) -> float:
 
 def recorded() -> Document:
     """Run the job once, and what came of it."""
-    with ready() as bench, bench.namespace() as namespace:
-        job = bench.apply(namespace, slowed_job())
+    with applied(slowed_job()) as job:
         with History(job) as history:
             job.wait_for_step(HEALTHY_INTERVALS * INTERVAL)
-            with pods_watched(job) as pods:
-                began = time.time()
-                replaced = wait_for_replacement(job)
-                wait_for(lambda: len(job.pods()) == 3, 120, "the pod of the straggler to go")
-                job.wait_for_step(job.step() + 3 * INTERVAL)
+            began = time.time()
+            replaced = wait_for_replacement(job)
+            wait_for(lambda: len(job.pods()) == 3, 120, "the pod of the straggler to go")
+            job.wait_for_step(job.step() + 3 * INTERVAL)
         swap = min(
             version
             for version, plan in history.plans.items()
             if replaced.newcomer in {member.name for member in plan.members}
         )
-        survivors = [(group, job.records(group)) for group in (FIRST, LIMITED)]
-        idle = [(job.pod_name(group), *idle_of(records, swap)) for group, records in survivors]
+        idle = [(job.pod_name(group), *idle_of(job.records(group), swap)) for group in (FIRST, LIMITED)]
         left, joined = job.records(SLOWED)[-1], job.records(SLOWED, replaced.index)[0]
-        result: dict[str, Any] = {
+        return {
             "benchmark": "replacement",
-            "kubernetes": bench.cluster.version,
+            "kubernetes": job.cluster.version,
             "machine": {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)},
             "straggler": replaced.straggler,
             "newcomer": replaced.newcomer,
@@ -116,27 +106,22 @@ def recorded() -> Document:
                 {"worker": worker, "idle_seconds": round(seconds, 3), "usual_step_seconds": round(usual, 3)}
                 for worker, seconds, usual in idle
             ],
-            "pods": [{"seconds": round(at - began, 1), "line": line} for at, line in pods],
             "events": [
                 {"seconds": round(moment(event) - began), "reason": event["reason"], "message": event["message"]}
                 for event in job.events()
                 if event["reason"] in RECORDED and moment(event) >= began - 1
             ],
         }
-    return result
 
 
-def main() -> int:
-    """Record, and write it."""
+def main(arguments: Sequence[str]) -> int:
+    """Record, and print."""
     parser = argparse.ArgumentParser(description="Record how a straggler is replaced on a cluster.")
-    parser.add_argument("--out", type=Path, default=Path("out/bench/replacement/digits.json"), help="file to write")
-    options = parser.parse_args()
+    options = runner.options_of(parser).parse_args(arguments)
     result = recorded()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result["survivors"]))
+    runner.report(result, tables_measured.replacement([result]), options)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    runner.command(main)

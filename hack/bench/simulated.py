@@ -19,26 +19,20 @@ there are not run again: the table can be done in parts, as long as the sources 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
-from runs_file import RunsError, RunsFile, version_of
+import runner
 from simulated_scenarios import Case, by_name, cases, quick
+from table import NONE, OWN_POLICY, UNIFORM, digits, table
 
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 
-OWN_POLICY = "Optimal"
-UNIFORM = "Uniform"
 NOT_COMPARED = ("Profile",)
 WORKERS = (3, 8, 32, 512)
 SEEDS = 10
@@ -47,10 +41,10 @@ MANY_WORKERS = 100
 QUICK_WORKERS, QUICK_SEEDS, QUICK_POLICIES = (3, 8), 3, (UNIFORM, OWN_POLICY)
 
 SOURCES = (
-    *(f"operator/heterotrain_operator/{name}" for name in ("core", "clusters/simulated", "experiments")),
+    *(f"operator/heterotrain_operator/{name}" for name in ("api", "core", "clusters/simulated", "experiments")),
     *(f"operator/heterotrain_operator/{name}.py" for name in ("loop", "leaps", "clusters/port")),
     *(f"trainer-image/heterotrain/{name}" for name in ("contract", "foreign.py")),
-    *(f"hack/bench/{name}" for name in ("simulated.py", "simulated_scenarios.py", "recorded_steps.json")),
+    *(f"hack/bench/{name}" for name in ("simulated.py", "simulated_scenarios.py", "kinds.py", "recorded_steps.json")),
 )
 """What decides a run's figures."""
 
@@ -59,7 +53,9 @@ STRETCH = 5
 """Intervals over which nearness is judged: ten steps say little where they are noisy."""
 
 WORSE_THAN_UNIFORM = 0.01
-NICENESS = 10
+
+CONVERGENCE = "jump 2x"
+"""The scenario whose batches are recorded plan by plan with `--plans`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,42 +183,50 @@ def rows_of(known: Sequence[Case], options: argparse.Namespace) -> list[tuple[Ca
     ]
 
 
-def measure(
-    keys: Sequence[tuple[Case, int, str]], seeds: int, processes: int, kept: RunsFile | None = None
-) -> Iterator[Row]:
-    """All these rows, each as soon as it is known, without the runs that are in `kept`, where the others are added;
-    progress goes to standard error.
-    """
-    work = [(case.name, case.intervals, count, policy, seed) for case, count, policy in keys for seed in range(seeds)]
-    known = {key: Run(**run) for key in work if kept is not None and (run := kept.get(key)) is not None}
-    missing = [key for key in dict.fromkeys(work) if key not in known]
-    with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(NICENESS,)) as pool:
-        found = zip(missing, pool.map(one, missing), strict=True)
-        for number, (case, count, policy) in enumerate(keys, 1):
-            row = work[(number - 1) * seeds : number * seeds]
-            while any(key not in known for key in row):
-                key, run = next(found)
-                known[key] = run
-                if kept is not None:
-                    kept.add(key, asdict(run))
-            print(f"\r{number} of {len(keys)} rows", end="", file=sys.stderr, flush=True)
-            yield row_of(case, count, policy, [known[key] for key in row])
-    print(file=sys.stderr)
+def measure(rows: Sequence[tuple[Case, int, str]], options: argparse.Namespace) -> list[Row]:
+    """All these rows."""
+    keys = [
+        (case.name, case.intervals, count, policy, seed)
+        for case, count, policy in rows
+        for seed in range(options.seeds)
+    ]
+    runs = runner.play(one, Run, keys, options, SOURCES)
+    return [row_of(*row, [next(runs) for _ in range(options.seeds)]) for row in rows]
 
 
-def lines_of(rows: Sequence[Row]) -> Iterable[str]:
-    """The table as text."""
-    yield (
-        f"{'scenario':34} {'K':>4} {'policy':22} {'E':>6} {'settled':>7} {'worst':>6} {'plans':>6} "
-        f"{'within 5 %':>10} {'off':>4} {'first':>6}"
-    )
-    for row in rows:
-        close = "never" if row.close_after is None else f"{row.close_after:.1f}"
-        first = "-" if row.first_move is None else str(row.first_move)
-        yield (
-            f"{row.case:34} {row.workers:4} {row.policy:22} {row.ratio:6.3f} {row.settled:7.3f} "
-            f"{row.settled_worst:6.3f} {row.plans_per_100:6.1f} {close:>10} {row.off:4} {first:>6}"
-        )
+def shown(rows: Sequence[Row], goals: Sequence[Goal]) -> str:
+    """A line for each row, and what is missed."""
+    headings = ("scenario", "policy", "workers", "E", "settled", "worst", "plans", "within 5 %", "off", "first")
+    lines = [
+        [
+            row.case,
+            row.policy,
+            row.workers,
+            *(digits(3)(value) for value in (row.ratio, row.settled, row.settled_worst)),
+            digits(1)(row.plans_per_100),
+            "never" if row.close_after is None else digits(1)(row.close_after),
+            row.off,
+            NONE if row.first_move is None else row.first_move,
+        ]
+        for row in rows
+    ]
+    missed = [goal for goal in goals if not goal.reached]
+    notes = [f"missed: {each.case}, {each.workers} workers: {each.text}, found {each.found:.3f}" for each in missed]
+    notes.append(f"{len(goals) - len(missed)} of {len(goals)} goals reached, all of it simulated")
+    return "\n".join([table(headings, lines, texts=2), "", *notes])
+
+
+def convergence(workers: int) -> dict[str, Any]:
+    """One run plan by plan: from which step on each worker has which batch."""
+    scenario = by_name()[CONVERGENCE].scenario(workers, OWN_POLICY, 0)
+    plans = simulate(scenario, own_seconds=False).plans
+    return {
+        "benchmark": "convergence",
+        "scenario": CONVERGENCE,
+        "steps": scenario.steps,
+        "workers": plans[0].workers,
+        "plans": [{"step": plan.step, "batches": plan.batches} for plan in plans],
+    }
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -234,10 +238,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers (3 8 32 512)")
     parser.add_argument("--policy", action="append", choices=names, help="again for several (all)")
     parser.add_argument("--seeds", type=int, help="runs of each row (10)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object there, too")
-    parser.add_argument("--runs", type=Path, metavar="FILE", help="keep runs there, and do not repeat those it holds")
+    parser.add_argument("--plans", action="store_true", help=f"record only the plans of one run of {CONVERGENCE!r}")
+    runner.options_of(parser, pool=True)
     options = parser.parse_args(arguments)
     options.workers = options.workers or (QUICK_WORKERS if options.quick else WORKERS)
     options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
@@ -251,51 +253,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Run, print, and say which goals are missed."""
     options = parse(arguments)
+    if options.plans:
+        recorded = convergence(min(options.workers))
+        runner.report(recorded, f"{len(recorded['plans'])} plans", options)
+        return 0
     known = [by_name()[name] for name in options.case] if options.case else list(quick() if options.quick else cases())
-    keys = rows_of(known, options)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)  # what cannot be is better known before the runs
-    try:
-        with RunsFile(options.runs, version_of(SOURCES)) if options.runs else nullcontext() as kept:
-            rows = list(measure(keys, options.seeds, options.processes, kept))
-    except RunsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.out is not None:
-        document = document_of(rows, goals_of(known, rows), options.seeds)
-        options.out.write_text(document + "\n", encoding="utf-8")
+    rows = measure(rows_of(known, options), options)
     goals = goals_of(known, rows)
-    missed = [goal for goal in goals if not goal.reached]
-    if options.json:
-        print(document_of(rows, goals, options.seeds))
-    else:
-        print(*lines_of(rows), "", sep="\n")
-        for goal in missed:
-            print(f"missed: {goal.case}, {goal.workers} workers: {goal.text}, found {goal.found:.3f}")
-        print(f"{len(goals) - len(missed)} of {len(goals)} goals reached, all of it simulated")
-    return 1 if missed else 0
-
-
-def document_of(rows: Sequence[Row], goals: Sequence[Goal], seeds: int) -> str:
-    """The rows and goals as JSON, which knows no infinity: a move that never came has no number of steps."""
-    document = {
-        "benchmark": "simulated",
-        "seeds": seeds,
-        "rows": [asdict(row) for row in rows],
-        "goals": [asdict(goal) for goal in goals],
-    }
-    return json.dumps(_finite(document), indent=1)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
+    figures = {"rows": [asdict(row) for row in rows], "goals": [asdict(goal) for goal in goals]}
+    document = {"benchmark": "simulated", "seeds": options.seeds, **figures}
+    runner.report(document, shown(rows, goals), options)
+    return 0 if all(goal.reached for goal in goals) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    runner.command(main)

@@ -1,8 +1,8 @@
 """Who is named a straggler, and when: the verdict of the operator beside the paper's rule. *Simulated*: the ordinary
 loop on a simulated cluster (`clusters/simulated/`), and nothing is measured on a machine.
 
-    .venv/bin/python hack/bench/stragglers.py --runs 1000 --workers 8 --jobs 4
-    .venv/bin/python hack/bench/stragglers.py --runs 250 --workers 3 8 32 --only healthy "slowed 2x" --first-seed 5000
+    .venv/bin/python hack/bench/stragglers.py --seeds 1000 --workers 8
+    .venv/bin/python hack/bench/stragglers.py --seeds 250 --workers 3 8 32 --only healthy "slowed 2x" --first-seed 5000
 
 Clusters are unequal by design: groups of four speeds, and within a group machines that differ by up to 1.5 times. In
 each run something happens to one worker, or nothing does, and the verdicts are counted: **wrongly** are the runs in
@@ -16,23 +16,17 @@ slowed 2x late.
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import os
+import itertools
 import random
-import statistics
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 
+import kinds
+import runner
+import tables_simulated
+
 from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
-from heterotrain_operator.clusters.simulated.events import ClusterEvent, Drift, Jump, LimitChange
-from heterotrain_operator.clusters.simulated.laws import Affine
-from heterotrain_operator.clusters.simulated.noise import AR1, Independent, Noise
-from heterotrain_operator.clusters.simulated.scenario import Scenario, WorkerModel
 from heterotrain_operator.core.facts import worker_name
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
 from heterotrain_operator.loop import run_job
@@ -40,7 +34,7 @@ from heterotrain_operator.loop import run_job
 RULES = ("ExpectedTime", "MedianThroughput")
 SPEEDS = (1.0, 1.5, 2.0, 4.0)
 UNLIKE = 1.5
-BATCH, LAW = 128, Affine(0.006, 0.0007)
+BATCH, LAW = 128, kinds.Affine(0.006, 0.0007)
 """Steps of about 0.2 s when balanced, so that a round of the loop follows soon after every control interval."""
 
 INTERVAL = 10
@@ -50,9 +44,10 @@ NAMED_WITHIN = 10
 MOVED_BY = 0.2
 """Part of its samples by which a worker's batch is smaller once it is taken to follow the fault."""
 
-NICENESS = 10
-
-NOISES: dict[str, Callable[[float], Noise]] = {"independent": Independent, "AR(.9)": partial(AR1, 0.9)}
+NOISES: dict[str, Callable[[float], kinds.Noise]] = {
+    "independent": kinds.Independent,
+    "AR(.9)": partial(kinds.AR1, 0.9),
+}
 """By the coefficient of variation of a step."""
 
 
@@ -65,50 +60,29 @@ class Victim:
     begins: int
 
 
-Happening = Callable[[Victim], tuple[ClusterEvent, ...]]
+Happening = Callable[[Victim], tuple[kinds.ClusterEvent, ...]]
 
 
-def nothing(victim: Victim) -> tuple[ClusterEvent, ...]:
-    """A healthy run."""
-    return ()
+def slower(factor: float, *, lasts: int | None = None) -> Happening:
+    """So many times as slow at an unchanged limit, for good or for so many steps."""
+    return lambda victim: (
+        kinds.Jump((victim.name,), factor, victim.begins, None if lasts is None else victim.begins + lasts),
+    )
 
 
-def slowed(victim: Victim) -> tuple[ClusterEvent, ...]:
-    """Twice as slow for good, at an unchanged limit."""
-    return (Jump((victim.name,), 2.0, victim.begins),)
-
-
-def resized(victim: Victim, *, factor: float, binding: float) -> tuple[ClusterEvent, ...]:
+def resized(factor: float, binding: float) -> Happening:
     """Another CPU limit, for good; `binding` is the elasticity of its speed."""
-    return (LimitChange((victim.name,), victim.cores * factor, victim.begins, elasticity=binding),)
+    return lambda victim: (kinds.LimitChange((victim.name,), victim.cores * factor, victim.begins, elasticity=binding),)
 
 
-def stalled(victim: Victim) -> tuple[ClusterEvent, ...]:
-    """Ten times as slow for one interval."""
-    return (Jump((victim.name,), 10.0, victim.begins, victim.begins + INTERVAL),)
-
-
-def creeping(victim: Victim) -> tuple[ClusterEvent, ...]:
-    """Slower at each of 200 steps, up to twice."""
-    return (Drift((victim.name,), 2.0, victim.begins, victim.begins + 200),)
-
-
-def together(victim: Victim) -> tuple[ClusterEvent, ...]:
-    """Everybody becomes twice as slow: the script does more for each sample."""
-    return (Jump((), 2.0, victim.begins),)
-
-
-def slowed_at_known_limit(victim: Victim) -> tuple[ClusterEvent, ...]:
+def slowed_at_known_limit(victim: Victim) -> tuple[kinds.ClusterEvent, ...]:
     """A limit that does not bind is halved, restored, and when it is halved again the worker becomes twice as slow by
     fault.
     """
-    name, begins = (victim.name,), victim.begins
-    return (
-        LimitChange(name, victim.cores / 2, begins // 3, elasticity=0.0),
-        LimitChange(name, victim.cores, 2 * begins // 3, elasticity=0.0),
-        LimitChange(name, victim.cores / 2, begins, elasticity=0.0),
-        Jump(name, 2.0, begins),
-    )
+    at = (victim.begins // 3, 2 * victim.begins // 3, victim.begins)
+    limits = zip((victim.cores / 2, victim.cores, victim.cores / 2), at, strict=True)
+    resizes = (kinds.LimitChange((victim.name,), limit, begins, elasticity=0.0) for limit, begins in limits)
+    return (*resizes, *slower(2.0)(victim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +95,18 @@ class Case:
 
 
 CASES = (
-    Case("healthy", nothing),
-    Case("slowed 2x", slowed, fault=True),
-    Case("limit halved, binding", partial(resized, factor=0.5, binding=1.0)),
-    Case("limit halved, half binding", partial(resized, factor=0.5, binding=0.5)),
-    Case("limit halved, not binding", partial(resized, factor=0.5, binding=0.0)),
-    Case("limit quartered, binding", partial(resized, factor=0.25, binding=1.0)),
-    Case("limit doubled, binding", partial(resized, factor=2.0, binding=1.0)),
-    Case("limit doubled, not binding", partial(resized, factor=2.0, binding=0.0)),
+    Case("healthy", lambda _: ()),
+    Case("slowed 2x", slower(2.0), fault=True),
+    Case("limit halved, binding", resized(0.5, 1.0)),
+    Case("limit halved, half binding", resized(0.5, 0.5)),
+    Case("limit halved, not binding", resized(0.5, 0.0)),
+    Case("limit quartered, binding", resized(0.25, 1.0)),
+    Case("limit doubled, binding", resized(2.0, 1.0)),
+    Case("limit doubled, not binding", resized(2.0, 0.0)),
     Case("fault at a known limit", slowed_at_known_limit, fault=True),
-    Case("one interval 10x slower", stalled),
-    Case("creeping to 2x", creeping, fault=True),
-    Case("all slower together", together),
+    Case("one interval 10x slower", slower(10.0, lasts=INTERVAL)),
+    Case("creeping to 2x", lambda it: (kinds.Drift((it.name,), 2.0, it.begins, it.begins + 200),), fault=True),
+    Case("all slower together", lambda it: (kinds.Jump((), 2.0, it.begins),)),
 )
 
 
@@ -160,16 +134,17 @@ class Run:
     moved_after: float | None = None
 
 
-def prepared(setting: Setting) -> tuple[Scenario, Victim]:
+def prepared(setting: Setting) -> tuple[kinds.Scenario, Victim]:
     """The simulation of a run, and to whom it happens."""
     chance = random.Random(setting.seed)
-    kinds = min(setting.workers, len(SPEEDS))
+    speeds = min(setting.workers, len(SPEEDS))
     groups = tuple(
-        Group(f"g{rank}", len(range(rank, setting.workers, kinds)), cpu_limit=4 / SPEEDS[rank]) for rank in range(kinds)
+        Group(f"g{rank}", len(range(rank, setting.workers, speeds)), cpu_limit=4 / SPEEDS[rank])
+        for rank in range(speeds)
     )
     noise = NOISES[setting.noise](setting.variation)
     models = {
-        worker_name("bench", group.name, index): WorkerModel(LAW, speed * chance.uniform(1.0, UNLIKE), noise)
+        worker_name("bench", group.name, index): kinds.WorkerModel(LAW, speed * chance.uniform(1.0, UNLIKE), noise)
         for group, speed in zip(groups, SPEEDS, strict=False)
         for index in range(group.replicas)
     }
@@ -180,7 +155,7 @@ def prepared(setting: Setting) -> tuple[Scenario, Victim]:
     [case] = [case for case in CASES if case.name == setting.case]
     job = Job("bench", groups, BATCH * setting.workers, interval=INTERVAL, stragglers=Stragglers(rule=setting.rule))
     intervals = setting.steps // INTERVAL
-    return Scenario(job, models, case.happening(victim), seed=setting.seed, intervals=intervals), victim
+    return kinds.Scenario(job, models, case.happening(victim), seed=setting.seed, intervals=intervals), victim
 
 
 def play(setting: Setting) -> Run:
@@ -241,78 +216,54 @@ def counted(runs: Iterable[Run], *, fault: bool) -> Counts:
     return Counts(len(runs), sum(run.wrong for run in runs), late, never, tuple(named), tuple(moved))
 
 
-def row(case: Case, counts: Counts) -> str:
-    """One line of the table."""
-    named = counts.intervals
-    delay = f"{statistics.median(named):.1f} / {max(named):.1f}" if named else "-"
-    late, never = (str(counts.late), str(counts.never)) if case.fault else ("-", "-")
-    moved = sorted((*counts.moved, *[math.inf] * (counts.runs - len(counts.moved))))
-    moves = " / ".join(f"{moved[int(part * (counts.runs - 1))]:.1f}" for part in (0.5, 0.95, 1)) if case.fault else "-"
-    return f"{case.name:30} {counts.runs:6} {counts.wrong:7} {late:>6} {never:>6} {delay:>12} {moves:>18}"
+SOURCES = ("operator/heterotrain_operator", "trainer-image/heterotrain/contract", "hack/bench/stragglers.py")
 
 
-HEADING = f"{'what happens':30} {'runs':>6} {'wrongly':>7} {'late':>6} {'never':>6} {'intervals':>12} {'moved':>18}"
-
-Play = Callable[[Iterable[Setting]], Iterable[Run]]
-
-
-@contextmanager
-def player(jobs: int) -> Iterator[Play]:
-    """Plays settings in order, in so many processes."""
-    if jobs == 1:
-        yield partial(map, play)
-        return
-    with ProcessPoolExecutor(jobs, initializer=os.nice, initargs=(NICENESS,)) as pool:
-        yield partial(pool.map, play, chunksize=5)
+def one(key: runner.Key) -> Run:
+    """The run of a setting's values."""
+    return play(Setting(*key))
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command's options."""
     parser = argparse.ArgumentParser(description="Count verdicts about stragglers in simulated runs.")
-    parser.add_argument("--runs", type=int, default=1000, help="of each case (1000)")
+    parser.add_argument("--seeds", type=int, default=1000, help="runs of each case (1000)")
     parser.add_argument("--steps", type=int, default=500, help="of each run (500)")
     parser.add_argument("--workers", type=int, nargs="+", default=[8], help="numbers of workers (8)")
     parser.add_argument("--noise", type=float, default=0.10, help="coefficient of variation of a step (0.1)")
     parser.add_argument("--rule", nargs="+", choices=RULES, default=list(RULES), help="(both)")
     parser.add_argument("--only", nargs="+", help="names of cases, or parts of them")
     parser.add_argument("--first-seed", type=int, default=0, help="of the runs, which have a seed each (0)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each row")
-    options = parser.parse_args(arguments)
-    if min(*options.workers, options.runs, options.jobs) < 1 or options.steps < 2.5 * NAMED_WITHIN * INTERVAL + 10:
-        parser.error("--workers, --runs and --jobs must be at least 1, --steps at least 260")
+    options = runner.options_of(parser, pool=True).parse_args(arguments)
+    least = 2.5 * NAMED_WITHIN * INTERVAL + 10
+    if min(*options.workers, options.seeds, options.processes) < 1 or options.steps < least:
+        parser.error("--workers, --seeds and --processes must be at least 1, --steps at least 260")
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, and with --json a line for each of its rows. Exits with 1 if the operator's rule fails."""
-    options, failed = parse(arguments), False
+def main(arguments: Sequence[str]) -> int:
+    """Count, and print. Returns 1 if the operator's rule fails."""
+    options = parse(arguments)
     cases = [case for case in CASES if not options.only or any(part in case.name for part in options.only)]
-    with player(options.jobs) as plays:
-        for workers in options.workers:
-            for noise in NOISES:
-                for rule in options.rule:
-                    if not options.json:
-                        print(f"\n{workers} workers, noise {options.noise:.0%} {noise}, rule {rule} (simulated)")
-                        print(HEADING, flush=True)
-                    for case in cases:
-                        seeds = range(options.first_seed, options.first_seed + options.runs)
-                        like = (case.name, workers, rule, noise, options.noise, options.steps)
-                        counts = counted(plays(Setting(*like, seed) for seed in seeds), fault=case.fault)
-                        late = counts.late and case.name == "slowed 2x"
-                        failed = failed or (rule == RULES[0] and bool(counts.wrong or late))
-                        if options.json:
-                            print(json.dumps(document(case, workers, noise, rule, counts)), flush=True)
-                        else:
-                            print(row(case, counts), flush=True)
+    rows = list(itertools.product(options.workers, NOISES, options.rule, cases))
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    keys = [
+        (case.name, workers, rule, noise, options.noise, options.steps, seed)
+        for workers, noise, rule, case in rows
+        for seed in seeds
+    ]
+    runs = runner.play(one, Run, keys, options, SOURCES)
+    found, failed = [], False
+    for workers, noise, rule, case in rows:
+        counts = counted(itertools.islice(runs, len(seeds)), fault=case.fault)
+        late = counts.late and case.name == "slowed 2x"
+        failed = failed or (rule == RULES[0] and bool(counts.wrong or late))
+        like = {"case": case.name, "workers": workers, "noise": noise, "rule": rule, "fault": case.fault}
+        found.append(like | asdict(counts))
+    document = {"benchmark": "stragglers", "variation": options.noise, "steps": options.steps, "rows": found}
+    runner.report(document, tables_simulated.stragglers([document]), options)
     return int(failed)
 
 
-def document(case: Case, workers: int, noise: str, rule: str, counts: Counts) -> dict[str, object]:
-    """A row as JSON."""
-    figures = {name: getattr(counts, name) for name in ("runs", "wrong", "late", "never", "intervals", "moved")}
-    return {"simulated": True, "case": case.name, "workers": workers, "noise": noise, "rule": rule, **figures}
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    runner.command(main)

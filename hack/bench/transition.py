@@ -11,17 +11,15 @@ several such workers the longest counts. After a fault it is the longest gap bet
 less the median of the ten before, and another worker joins before the next fault. A restart is what a job does without
 elastic membership: all workers stop at a checkpoint, and new processes go on from it. Of torchrun (`--max-restarts`;
 DistributedDataParallel, a checkpoint every 15 steps) one worker is killed, and its steps until the one that was reached
-before count as repeated. The last line sums up; the exit code is 1 if a goal is missed.
+before count as repeated. The exit code is 1 if a goal is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -30,10 +28,9 @@ from dataclasses import asdict, dataclass
 from itertools import chain, pairwise, product
 from pathlib import Path
 
+import runner
+import tables_measured
 import transition_torchrun
-from recorded_elastic import this_machine
-from rich.console import Console
-from rich.table import Table
 
 from heterotrain import contract
 from heterotrain import worker_metrics as table
@@ -277,43 +274,17 @@ def goal_of(what: str) -> float | None:
     return FAULTS[what][2] if what in FAULTS else GOAL_SECONDS
 
 
-def show(found: Sequence[Transition], console: Console) -> bool:
-    """Print the table and a line that sums up; whether all goals are reached."""
-    shown = Table(
-        "change of members", "workers", "times", "step ms", "idle ms, p50", "idle ms, max", "lost", "repeated"
+def reached(found: Sequence[Transition]) -> bool:
+    """Whether all goals are reached: nobody stood still for longer, nothing was lost, and nothing repeated but the step
+    in which a fault came.
+    """
+    return all(
+        each.idle <= goal
+        and not each.lost
+        and each.repeated <= (PER_WORKER * each.workers if each.what in FAULTS else 0)
+        for each in found
+        if (goal := goal_of(each.what)) is not None
     )
-    reached = True
-    for what, workers in dict.fromkeys((each.what, each.workers) for each in found):
-        rows = [each for each in found if (each.what, each.workers) == (what, workers)]
-        idle = sorted(each.idle for each in rows)
-        step = statistics.median(each.step for each in rows)
-        shown.add_row(
-            what,
-            str(workers),
-            str(len(rows)),
-            f"{1000 * step:.0f}",
-            f"{1000 * statistics.median(idle):.0f}",
-            f"{1000 * idle[-1]:.0f}",
-            str(max(each.lost for each in rows)),
-            str(max(each.repeated for each in rows)),
-        )
-        goal = goal_of(what)
-        if goal is not None:
-            most = PER_WORKER * workers if what in FAULTS else 0  # samples of the step that was not committed
-            reached = reached and idle[-1] <= goal and not any(each.lost or each.repeated > most for each in rows)
-    console.print(shown)
-    planned = [each.idle for each in found if each.what not in NO_GOAL and each.what not in FAULTS]
-    idle_of_planned = (
-        f"idle {1000 * statistics.median(planned):.0f} ms (median), {1000 * max(planned):.0f} ms (longest)"
-        if planned
-        else "not measured"
-    )
-    console.print(
-        f"{len(planned)} planned changes: {idle_of_planned}; goals (<= {1000 * GOAL_SECONDS:.0f} ms, nothing lost or "
-        f"repeated; kill of a worker 1 s, of the leader 2 s, stop and partition {HEARTBEAT_SECONDS + 1:.0f} s, one "
-        f"step repeated): {'reached' if reached else 'MISSED'}"
-    )
-    return reached
 
 
 PARTS = ("planned", "faults", "restarts")
@@ -328,28 +299,24 @@ def measured(part: str, workers: int, options: argparse.Namespace) -> list[Trans
     return restart(workers, options.restarts) + torchrun(workers, options.restarts)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description="Measure how long survivors of a change of members stand still.")
     parser.add_argument("--workers", type=int, nargs="+", default=[3, 8], help="(3 8)")
     parser.add_argument("--repetitions", type=int, default=10, help="of each change (10)")
     parser.add_argument("--restarts", type=int, default=3, help="of each restart, and of torchrun's (3)")
     parser.add_argument("--parts", choices=PARTS, nargs="+", default=PARTS, help="what to measure (all)")
-    parser.add_argument("--out", type=Path, help="write all figures as JSON to this file, too")
-    options = parser.parse_args()
-    machine, console = this_machine(), Console(width=120)
+    options = runner.options_of(parser).parse_args(arguments)
+    machine = runner.machine()
     found: list[Transition] = []
-    reached = False
     for workers, part in product(options.workers, options.parts):
         found += measured(part, workers, options)
-        reached = show(found, console)  # as far as it has come, for each part takes minutes
-        if options.out is not None:
-            transitions = [asdict(each) | {"goal": goal_of(each.what)} for each in found]
-            document = {"benchmark": "transition", "machine": machine, "transitions": transitions, "reached": reached}
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return 0 if reached else 1
+        transitions = [asdict(each) | {"goal": goal_of(each.what)} for each in found]
+        document = {"benchmark": "transition", "machine": machine, "transitions": transitions}
+        # As far as it has come, for each part takes minutes.
+        runner.report(document, tables_measured.transition([document]), options)
+    return 0 if reached(found) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    runner.command(main)

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-PLAIN = str(Path(__file__).with_name("transition_plain.py"))
+from runner import REPOSITORY
+
+WORKER = str(Path(__file__).with_name("transition_worker.py"))
 PATIENCE_SECONDS = 300
 STEPS_BETWEEN_CHECKPOINTS = 15
 
@@ -39,9 +41,10 @@ def restarts(workers: int, batch: int, times: int, port: int) -> list[Restarted]
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
         command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
         command += [f"--max-restarts={times}", "--monitor-interval=0.1"]
-        command += [PLAIN, f"--folder={folder}", f"--batch={batch}", f"--every={STEPS_BETWEEN_CHECKPOINTS}"]
+        command += [WORKER, f"--plain={folder}", f"--batch={batch}", f"--every={STEPS_BETWEEN_CHECKPOINTS}"]
         # With a store that all starts share, the default, a new start may read gloo's addresses of the one before.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        environment["PYTHONPATH"] = str(REPOSITORY / "trainer-image")
         with (folder / "log").open("wb") as log:
             agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             try:

@@ -1,6 +1,6 @@
 """What weighting gradients by batch size is worth: accuracy on digits with it and with a plain mean over workers.
 
-    .venv/bin/python hack/bench/weighting.py --out out/bench/weighting
+    .venv/bin/python hack/bench/weighting.py --out out/bench/weighting.json
 
 Source: OmniLearn, section IV-B and table V. Four workers have batches in proportion to table I's cores, and each trains
 on samples of its own. Split at random, all workers have the same kinds of digits, and the plain mean only adds noise.
@@ -14,14 +14,12 @@ the weighted ones is tested with real workers elsewhere (tests/trainer).
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import sys
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import fmean
 
+import runner
+import tables_measured
 import torch
 from bsp_setting import PAPER_CORES
 from torch.nn import functional
@@ -69,17 +67,19 @@ def parts(labels: torch.Tensor, sizes: Sequence[int], split: str, generator: tor
     return list(torch.split(order[: steps * sum(sizes)], [steps * size for size in sizes]))
 
 
-def train(level: int, split: str, rule: str, seed: int, options: argparse.Namespace) -> Outcome:
+def train(key: runner.Key) -> Outcome:
     """Train one model; both rules see the same samples at the same steps, from the same weights."""
+    level, split, rule, seed, epochs, global_batch, width, rate = key
+    torch.set_num_threads(1)
     images, labels = digits().tensors
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    model = DigitsCNN(options.width)
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=MOMENTUM)
-    sizes = batches(level, options.global_batch)
+    model = DigitsCNN(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+    sizes = batches(level, global_batch)
     own = parts(labels, sizes, split, generator)
     accuracies = []
-    for _ in range(options.epochs):
+    for _ in range(epochs):
         shuffled = [part[torch.randperm(len(part), generator=generator)] for part in own]
         for step in zip(*(part.split(size) for part, size in zip(shuffled, sizes, strict=True)), strict=True):
             losses = [functional.cross_entropy(model(images[index]), labels[index]) for index in step]
@@ -107,8 +107,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--global-batch", type=int, default=96, help="samples of a step (96)")
     parser.add_argument("--width", type=int, default=16, help="of the model (16)")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate (0.02)")
-    parser.add_argument("--out", type=Path, default=Path("out/bench/weighting"), help="folder (out/bench/weighting)")
-    options = parser.parse_args(arguments)
+    options = runner.options_of(parser, pool=True).parse_args(arguments)
     if min(options.seeds, options.epochs, options.width) < 1 or options.global_batch < max(
         map(sum, PAPER_CORES.values())
     ):
@@ -116,17 +115,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+SOURCES = ("hack/bench/weighting.py", "trainer-image/heterotrain/workloads")
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Train all models, keep the accuracies and print their differences."""
+    """Train all models and print the differences of their accuracies."""
     options = parse(arguments)
-    torch.set_num_threads(1)
-    outcomes = []
-    for level in LEVELS:
-        for split in SPLITS:
-            for rule in RULES:
-                outcomes += [train(level, split, rule, seed, options) for seed in range(options.seeds)]
-                mean = fmean(each.accuracies[-1] for each in outcomes[-options.seeds :])
-                print(f"HL{level}, {split}, {rule}: {mean:.1%}", file=sys.stderr)
+    places = itertools.product(LEVELS, SPLITS, RULES, range(options.seeds))
+    keys = [(*place, options.epochs, options.global_batch, options.width, options.lr) for place in places]
     document = {
         "benchmark": "weighting",
         "simulated_workers": len(next(iter(PAPER_CORES.values()))),
@@ -134,15 +130,12 @@ def main(arguments: Sequence[str]) -> int:
         "epochs": options.epochs,
         "global_batch": options.global_batch,
         "learning_rate": options.lr,
-        "machine": {"python": platform.python_version(), "torch": torch.__version__},
-        "outcomes": [asdict(each) for each in outcomes],
+        "machine": runner.machine(),
+        "outcomes": [asdict(each) for each in runner.play(train, Outcome, keys, options, SOURCES)],
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "digits.json"
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(path, file=sys.stderr)
+    runner.report(document, tables_measured.weighting([document]), options)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    runner.command(main)

@@ -16,7 +16,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, VariableRefresh, VariableSort
 
 from heterotrain import worker_metrics as workers
-from heterotrain_operator.api.generated import write_or_check
+from heterotrain_operator.api.generate import write_or_check
 from heterotrain_operator.metrics import table
 
 PATH = Path("helm/heterotrain/files/batch-convergence.json")

@@ -1,45 +1,51 @@
-"""The loop: observe, decide, act, store. Local runs and the operator share it; clock and backend are given to it."""
+"""The loop: observe, decide, act, store. Local runs and the operator share it; clock and backend are given to it.
+
+What is remembered are moments of the wall clock, which other processes can go on from; but how long nothing has
+happened is what a clock says that never leaps.
+"""
 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from heterotrain import contract
 from heterotrain_operator.clusters.port import Cluster, PlanConflictError
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen, WorkerMetrics
+from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
+from heterotrain_operator.core.pacing import POLLED, seconds_to_next_round
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.leaps import Leaps
+
+LEAST_SECONDS = 5.0
+"""A smaller step is none: time servers turn clocks by little and little, and no patience here is shorter."""
+
+
+class Leaps:
+    """By how much the wall clock has leapt that is not made up for yet."""
+
+    def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        """`clock` gives Unix seconds, `monotonic` seconds that never leap."""
+        self._clock, self._monotonic = clock, monotonic
+        self._leapt, self._last = 0.0, clock() - monotonic()
+
+    def seconds(self) -> float:
+        """To be added to moments that are remembered; below zero if the clock was set back."""
+        offset = self._clock() - self._monotonic()
+        if abs(offset - self._last) >= LEAST_SECONDS:
+            self._leapt += offset - self._last
+        self._last = offset
+        return self._leapt
+
+    def made_up(self, seconds: float) -> None:
+        """So much of it is made up for."""
+        self._leapt -= seconds
+
 
 logger = logging.getLogger(__name__)
 
 News = TypeVar("News")
-
-PERIOD_SECONDS = 1.0
-"""Between rounds of a job that trains: reading metrics costs the workers CPU time."""
-
-QUIET_PHASES = frozenset({contract.PHASE_TRAINING, contract.PHASE_PAUSED, contract.PHASE_HOLDING})
-"""Phases of a worker that waits for nothing of ours."""
-
-BUSY_PERIOD_SECONDS = 0.2
-"""Between rounds while workers start or end: then every wait delays all of them."""
-
-FIRST_STEPS = 10
-"""Measured steps of a plan after which nothing about it is urgent any more: the default control interval."""
-
-TELLING_STEPS = 3
-"""Measured steps of a plan that show a gross imbalance, of hundreds of workers, too: two mostly do."""
-
-READING_SECONDS = 0.005
-"""Between rounds at least, for each worker that is read, so that reading takes a fraction of one CPU at most."""
-
-HASTE = 16
-"""A part of that is enough while a plan's first steps tell, which are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,54 +128,10 @@ def run_job(
     while True:
         done = loop.round(job if wanted is None else wanted(), None)
         if done is None:
-            pause(BUSY_PERIOD_SECONDS)
+            pause(POLLED.busy_seconds)
             continue
         seen, decision = done.seen, done.decision
         on_round(seen, decision)
         if decision.phase in FINAL_PHASES or (until is not None and until(seen, decision)):
             return decision
-        pause(period_seconds(seen, decision))
-
-
-def period_seconds(seen: Seen, decision: Decision) -> float:
-    """How long to wait before the next round."""
-    training = bool(seen.workers) and all(
-        worker.exit_code is None and worker.metrics is not None and worker.metrics.phase in QUIET_PHASES
-        for worker in seen.workers
-    )
-    if training and decision.phase == "Running" and not (decision.create or decision.delete):
-        return min(max(BUSY_PERIOD_SECONDS, first_steps_seconds(seen)), PERIOD_SECONDS)
-    return _busy_seconds(seen)
-
-
-def _busy_seconds(seen: Seen) -> float:
-    """Between rounds while workers start or end. Where others train meanwhile, no oftener than reading these allows."""
-    reading = [worker.metrics for worker in seen.workers if worker.metrics is not None]
-    training = sum(each.protocol > 1 and each.phase == contract.PHASE_TRAINING for each in reading)
-    return min(max(BUSY_PERIOD_SECONDS, READING_SECONDS * training), PERIOD_SECONDS)
-
-
-def first_steps_seconds(seen: Seen) -> float:
-    """Until a job that trains is to be looked at again for what the first steps of its plan may show; without end once
-    they are over. About as long as a step takes, for two or three may show that its batches are far off, and after
-    these as long as reading many workers takes, if that is longer.
-    """
-    counters = [worker.metrics for worker in seen.workers if worker.metrics is not None]
-    first = [each for each in counters if each.batch_size > 0 and each.steps < FIRST_STEPS]
-    if not first:
-        return math.inf
-    step = max(each.own_seconds / each.steps if each.steps > 0 else 0.0 for each in first)
-    reading = READING_SECONDS * len(counters)
-    if reading > step and len(first) == sum(each.batch_size > 0 for each in counters):
-        return min(reading, max(reading / HASTE, _half_a_telling_step(first)))
-    return max(step, reading)
-
-
-def _half_a_telling_step(first: Sequence[WorkerMetrics]) -> float:
-    """Seconds of half a whole step, so that the end of one is seen before the next one ends; without end where somebody
-    does not train, or all have taken as many steps as tell.
-    """
-    fewest = min(each.steps for each in first)
-    if not 0 < fewest < TELLING_STEPS or any(each.phase != contract.PHASE_TRAINING for each in first):
-        return math.inf
-    return max((each.own_seconds + each.wait_seconds) / each.steps for each in first) / 2
+        pause(seconds_to_next_round(POLLED, seen, decision))

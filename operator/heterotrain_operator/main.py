@@ -16,7 +16,7 @@ from heterotrain_operator.clusters.kube.reading_errors import AccessError
 from heterotrain_operator.controller import handlers
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.runtime import Runtime
-from heterotrain_operator.controller.watchable import NothingToWatchError, watchable
+from heterotrain_operator.controller.watches import NothingToWatchError, watchable
 from heterotrain_operator.garbage import seldom_collected
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain_operator.api import (
@@ -98,7 +98,6 @@ def judged(document: object) -> None:
         assert all(training_config(job, group.name).to_json() for group in core.groups)
 
 
-@settings(max_examples=150)
 @given(spoilt(GOOD))
 def test_any_document_is_a_job_or_has_problems(document: object) -> None:
     before = copy.deepcopy(document)
@@ -106,7 +105,6 @@ def test_any_document_is_a_job_or_has_problems(document: object) -> None:
     assert repr(document) == repr(before), "the document itself stays as it is"
 
 
-@settings(max_examples=150)
 @given(spoilt(GOOD["spec"]["workerGroups"][0]["template"]))
 def test_any_template_is_one_to_start_or_has_problems(template: object) -> None:
     document = copy.deepcopy(GOOD)
@@ -114,7 +112,6 @@ def test_any_template_is_one_to_start_or_has_problems(template: object) -> None:
     judged(document)
 
 
-@settings(max_examples=150)
 @given(
     st.text()
     | ODD_TEXT
@@ -127,7 +124,6 @@ def test_any_file_is_a_job_or_has_problems(tmp_path_factory: pytest.TempPathFact
         load_manifest(file)
 
 
-@settings(max_examples=300)
 @given(VALUES | st.from_regex(r"\A[+-]?[0-9.]{0,80}[eEnumkKMGTPE]?[+-]?[0-9i]{0,9}\Z"))
 def test_any_quantity_is_a_number_that_is_not_negative_or_refused(value: object) -> None:
     try:

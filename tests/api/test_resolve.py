@@ -63,16 +63,11 @@ def test_quantity_is_exact(text: object, number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1 core", "m", "1mi", "1KI", "0x10", "1e", "\u0661", "1\n", True, None, float("nan"), [1]]
+    "text", ["", "1 core", "m", "1mi", "1KI", "0x10", "1e", "\u0661", "1\n", True, None, float("nan"), [1], "-1"]
 )
 def test_what_is_no_quantity_is_refused(text: object) -> None:
-    with pytest.raises(ValueError, match="must be a quantity"):
+    with pytest.raises(ValueError, match=r"must be a quantity|negative"):
         parse_quantity(text)
-
-
-def test_negative_quantity_is_refused() -> None:
-    with pytest.raises(ValueError, match="negative"):
-        parse_quantity("-1")
 
 
 def test_core_sees_groups_with_their_limits(good: Document) -> None:
@@ -86,29 +81,6 @@ def test_core_sees_groups_with_their_limits(good: Document) -> None:
         (1, None, 1),
     ]
     assert (job.name, job.global_batch, job.policy, job.initial) == ("digits", 192, "Optimal", "Uniform")
-
-
-def test_core_sees_the_replicas_of_the_job_as_those_of_its_only_group(alone: Document) -> None:
-    alone["spec"]["workerGroups"][0] |= {"replicas": 2, "maxReplicas": 4}
-    alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
-    job = to_core(parse_manifest(alone))
-    assert [(group.name, group.replicas) for group in job.groups] == [("slow", 3)]
-    assert job.global_batch == 3 * 32
-
-
-def test_core_sees_the_multiples_of_batches(changed: Change) -> None:
-    job = to_core(parse_manifest(changed({"spec.workerGroups[1].batchSize": {"multipleOf": 16}})))
-    assert [group.multiple_of for group in job.groups] == [1, 16]
-
-
-def test_batch_per_worker_becomes_a_global_batch(changed: Change) -> None:
-    job = to_core(parse_manifest(changed({"spec.training": {"batchSizePerWorker": 32, "steps": 10}})))
-    assert job.global_batch == 3 * 32
-
-
-@pytest.mark.parametrize("limits", [{}, {"memory": "1Gi"}, {"cpu": 0}, None])
-def test_group_without_cpu_limit_has_none(changed: Change, limits: Document | None) -> None:
-    assert to_core(parse_manifest(changed({LIMITS: limits}))).groups[1].cpu_limit is None
 
 
 def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
@@ -188,13 +160,6 @@ def test_trainers_of_an_older_image_are_sent_nothing_that_they_do_not_know(good:
     assert newer < json.loads(training_config(job, "fast").to_json()).keys()
 
 
-@pytest.mark.parametrize(("path", "resumable"), [(None, False), ("/checkpoints", True)])
-def test_workers_of_a_job_with_a_checkpoint_path_go_on_from_there(
-    changed: Change, path: str | None, resumable: bool
-) -> None:
-    assert to_core(parse_manifest(changed({"spec.checkpoint": {"path": path}}))).resumable is resumable
-
-
 UID = "7e9b8a30-52a6-4b5f-8f0f-0c2a3a3b7d11"
 
 
@@ -208,11 +173,6 @@ def test_job_that_is_not_to_resume_keeps_its_checkpoints_where_no_earlier_one_ha
 ) -> None:
     job = parse_manifest(changed({"spec.checkpoint": {"path": "/saved", "resume": resume}, "metadata.uid": uid}))
     assert training_config(job, "fast").checkpoint_path == f"/saved/{job.metadata.name}{folder}"
-
-
-def test_unknown_group_is_named(good: Document) -> None:
-    with pytest.raises(ValueError, match="no worker group 'gpu'; it has fast, slow"):
-        training_config(parse_manifest(good), "gpu")
 
 
 def models_in(annotation: object) -> Iterator[type[Model]]:
@@ -261,3 +221,28 @@ def test_every_field_is_resolved_or_read_elsewhere(
 @pytest.mark.parametrize(("file", "words"), NOT_RESOLVED.values(), ids=NOT_RESOLVED)
 def test_what_is_not_resolved_is_spoken_of_elsewhere(file: str, words: str) -> None:
     assert words in (Path(heterotrain_operator.__file__).parent / file).read_text()
+
+
+def test_core_sees_the_replicas_of_the_job_as_those_of_its_only_group(alone: Document) -> None:
+    alone["spec"]["workerGroups"][0] |= {"replicas": 2, "maxReplicas": 4}
+    alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
+    job = to_core(parse_manifest(alone))
+    assert [(group.name, group.replicas) for group in job.groups] == [("slow", 3)]
+    assert job.global_batch == 3 * 32
+
+
+def test_core_sees_the_multiples_of_batches(changed: Change) -> None:
+    job = to_core(parse_manifest(changed({"spec.workerGroups[1].batchSize": {"multipleOf": 16}})))
+    assert [group.multiple_of for group in job.groups] == [1, 16]
+
+
+@pytest.mark.parametrize("limits", [{}, {"memory": "1Gi"}, {"cpu": 0}, None])
+def test_group_without_cpu_limit_has_none(changed: Change, limits: Document | None) -> None:
+    assert to_core(parse_manifest(changed({LIMITS: limits}))).groups[1].cpu_limit is None
+
+
+@pytest.mark.parametrize(("path", "resumable"), [(None, False), ("/checkpoints", True)])
+def test_workers_of_a_job_with_a_checkpoint_path_go_on_from_there(
+    changed: Change, path: str | None, resumable: bool
+) -> None:
+    assert to_core(parse_manifest(changed({"spec.checkpoint": {"path": path}}))).resumable is resumable

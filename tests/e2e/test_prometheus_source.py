@@ -23,13 +23,12 @@ from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.metrics.credentials import BasicAuth
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.metrics.pods import PodReader
-from heterotrain_operator.metrics.prometheus import REFUSES, UNREACHABLE, UNTRUSTED, Reading
+from heterotrain_operator.metrics.prometheus import REFUSES, UNREACHABLE, UNTRUSTED, BasicAuth, Reading
 from unit.metrics.conftest import DECISION, JOB, MEMORY, SEEN
 from unit.metrics.promql import queries, with_values
-from unit.metrics.samples import Asked
+from unit.metrics.servers import Asked
 
 pytestmark = pytest.mark.e2e
 

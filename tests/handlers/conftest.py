@@ -13,6 +13,7 @@ from handlers.operators import Workers, serving_workers
 from heterotrain_operator.controller import handlers as kopf_handlers
 from heterotrain_operator.controller import rounds
 from heterotrain_operator.controller import supervisor as controller
+from heterotrain_operator.core.pacing import Pace
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.kube.worlds import READY
@@ -62,12 +63,13 @@ def workers(api: ApiServer) -> Iterator[Workers]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are those between the same acts, but shorter."""
     for module, names in {
-        rounds: ("QUIET_SECONDS", "BUSY_SECONDS", "TAKEN_SECONDS", "STILL_SECONDS"),
+        rounds: ("TAKEN_SECONDS",),
         controller: ("FAILURE_SECONDS", "GREATEST_FAILURE_SECONDS", "UNEXPECTED_SECONDS"),
         kopf_handlers: ("RETRY_SECONDS",),
     }.items():
         for name in names:
             monkeypatch.setattr(module, name, 0.05)
+    monkeypatch.setattr(rounds, "PACE", Pace(0.05, 0.05, 0.05))
     monkeypatch.setattr(controller, "SETTLING_SECONDS", 0.005)
     monkeypatch.setattr(controller, "DOUBT_SECONDS", 0.5)
     monkeypatch.setattr(kopf_handlers, "BACKOFF_SECONDS", (0.05,))

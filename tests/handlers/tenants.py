@@ -6,12 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import rounds
 from heterotrain_operator.controller.rounds import InThread, JobRounds
+from heterotrain_operator.core.pacing import ANNOUNCED
 from kube_server.api_server import ApiServer, Document
 from unit.kube.documents import merged
 from unit.kube.worlds import JOB, TEMPLATE
@@ -64,6 +66,6 @@ def rounds_counted() -> Iterator[Counter[str]]:
 
     with (
         patch.object(JobRounds, "once", counting),
-        patch.multiple(rounds, BUSY_SECONDS=0.5, QUIET_SECONDS=PAUSE_SECONDS),
+        patch.object(rounds, "PACE", replace(ANNOUNCED, quiet_seconds=PAUSE_SECONDS)),
     ):
         yield found

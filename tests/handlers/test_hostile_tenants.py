@@ -41,10 +41,12 @@ def counted() -> Iterator[Counter[str]]:
 @pytest.mark.parametrize(
     ("source", "behaviours"),
     [
-        pytest.param("Prometheus", (dripping_headers, dripping_status, informing), id="Prometheus"),
+        pytest.param(
+            "Prometheus", (dripping_headers, dripping_status, informing), id="Prometheus", marks=pytest.mark.long
+        ),
         pytest.param("Pods", (*DAWDLERS, *FLOODERS), id="Pods"),
         pytest.param("Prometheus", (costly_matrix,), id="Prometheus-costly"),
-        pytest.param("Pods", (costly_series,), id="Pods-costly"),
+        pytest.param("Pods", (costly_series,), id="Pods-costly", marks=pytest.mark.long),
     ],
 )
 async def test_thirty_two_hostile_jobs_do_not_keep_another_tenants_job_from_its_rounds(

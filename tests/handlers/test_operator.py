@@ -20,7 +20,6 @@ from handlers.operators import (
     trained,
     until,
 )
-from heterotrain.contract import PLAN_FILE
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from kube_server.api_server import ApiServer, merged
 from unit.kube.worlds import JOB, NAMES
@@ -32,19 +31,16 @@ BOLD = merged(JOB, {"spec": {"batching": {"interval": 5, "deadBand": 0.01}}})
 INVALID = merged(JOB, {"spec": {"batching": {"policy": "Magic"}}})
 
 
-async def test_job_gets_its_parts(api: ApiServer) -> None:
+async def test_job_gets_its_parts_and_only_what_the_operator_has_a_right_to_is_read(api: ApiServer) -> None:
+    for namespace in ("team-a", "team-b"):
+        api.put("heterotrainingjobs", JOB, namespace)
     async with operator():
-        api.put("heterotrainingjobs", JOB)
         await until(lambda: phase(api) == "Created")
-        assert api.names("pods") == sorted(NAMES)
-        assert api.names("services") == ["digits"]
-        assert api.names("configmaps") == ["digits-plan"]
-
-
-async def test_only_what_the_operator_has_a_right_to_is_read(api: ApiServer) -> None:
-    async with operator():
-        api.put("heterotrainingjobs", JOB)
-        await until(lambda: phase(api) == "Created")
+        assert {key for key in api.objects if key[0] in ("pods", "services", "configmaps")} == {
+            *(("pods", "team-a", name) for name in NAMES),
+            ("services", "team-a", "digits"),
+            ("configmaps", "team-a", "digits-plan"),
+        }
     assert sorted({read[:2] for read in api.reads}) == [
         ("get", "configmaps"),
         ("get", "heterotrainingjobs"),
@@ -63,20 +59,6 @@ async def test_job_gets_a_network_policy_where_the_chart_says_so(api: ApiServer)
         await until(lambda: phase(api) == "Created")
         assert api.names("networkpolicies") == ["digits-workers"]
     assert not [read for read in api.reads if read[1] == "secrets"]
-
-
-async def test_job_that_was_there_before_the_operator_gets_its_parts(api: ApiServer) -> None:
-    api.put("heterotrainingjobs", JOB)
-    async with operator():
-        await until(lambda: phase(api) == "Created")
-
-
-async def test_job_in_another_namespace_is_not_ours(api: ApiServer) -> None:
-    api.put("heterotrainingjobs", JOB, "team-b")
-    async with operator():
-        api.put("heterotrainingjobs", JOB)
-        await until(lambda: phase(api) == "Created")
-        assert {namespace for plural, namespace, _ in api.objects if plural == "pods"} == {"team-a"}
 
 
 async def test_operator_of_all_namespaces_steers_jobs_anywhere(api: ApiServer) -> None:
@@ -148,39 +130,6 @@ async def test_invalid_job_says_so_once_and_is_steered_when_corrected(api: ApiSe
         api.change("heterotrainingjobs", "digits", {"spec": JOB["spec"] | {"batching": None}})
         await until(lambda: phase(api) == "Created")
         assert "Invalid" not in {condition["type"] for condition in status_of(api)["conditions"]}
-
-
-async def test_name_that_something_else_has_is_reported(api: ApiServer) -> None:
-    mine = api.put("configmaps", {"metadata": {"name": "digits-plan"}, "data": {"mine": "1"}})
-    async with operator():
-        api.put("heterotrainingjobs", JOB)
-        await until(lambda: phase(api) == "Invalid")
-        assert "ConfigMap team-a/digits-plan exists already" in status_of(api)["reason"]
-        assert api.get("configmaps", "digits-plan") == mine
-        api.remove("configmaps", "digits-plan")
-        await until(lambda: phase(api) == "Created")
-
-
-async def test_damaged_plan_is_restored(api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterotrain_operator.core.decide.SETTLE_SECONDS", 0.0)
-    async with operator():
-        await trained(api, workers)
-        plan = plan_of(api)
-        api.change("configmaps", "digits-plan", {"data": {PLAN_FILE: "{}"}})
-        await until(lambda: "members" in (api.get("configmaps", "digits-plan") or {})["data"][PLAN_FILE])
-        assert plan_of(api).version > plan.version
-        assert plan_of(api).members == plan.members
-
-
-async def test_deleted_plan_is_restored(api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterotrain_operator.core.decide.SETTLE_SECONDS", 0.0)
-    async with operator():
-        await trained(api, workers)
-        plan = plan_of(api)
-        api.remove("configmaps", "digits-plan")
-        await until(lambda: PLAN_FILE in (api.get("configmaps", "digits-plan") or {}).get("data", {}))
-        assert plan_of(api).version > plan.version
-        assert plan_of(api).members == plan.members
 
 
 async def test_pod_that_was_deleted_restarts_the_workers(api: ApiServer, workers: Workers) -> None:

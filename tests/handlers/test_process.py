@@ -40,35 +40,26 @@ def await_phase(api: ApiServer, wanted: str) -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_process_steers_and_at_sigterm_leaves_in_order(api: ApiServer) -> None:
-    api.put("heterotrainingjobs", JOB)
-    with process() as started:
-        await_phase(api, "Created")
-        lease = api.get("leases", "heterotrain-operator", "ops")
-        assert lease is not None
-        assert lease["spec"]["holderIdentity"] == "operator-a"
-        started.send_signal(signal.SIGTERM)
-        _, log = started.communicate(timeout=PATIENCE_SECONDS)
-        assert started.returncode == 0, log
-    lease = api.get("leases", "heterotrain-operator", "ops")
-    assert lease is not None
-    assert "holderIdentity" not in lease["spec"]
-    assert [line for line in log.splitlines() if " INFO " not in line] == []
-
-
-@pytest.mark.usefixtures("site")
-def test_process_may_hold_a_connection_for_each_of_many_workers(api: ApiServer) -> None:
+def test_process_steers_may_open_as_many_files_as_allowed_and_at_sigterm_leaves_in_order(api: ApiServer) -> None:
     api.put("heterotrainingjobs", JOB)
     usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(usual, 256), most))
     try:
         with process() as started:
             await_phase(api, "Created")
-            assert resource.prlimit(started.pid, resource.RLIMIT_NOFILE) == (most, most)
+            lease = api.get("leases", "heterotrain-operator", "ops")
+            assert lease is not None
+            assert lease["spec"]["holderIdentity"] == "operator-a"
+            assert resource.prlimit(started.pid, resource.RLIMIT_NOFILE) == (most, most), "a connection to each worker"
             started.send_signal(signal.SIGTERM)
-            started.communicate(timeout=PATIENCE_SECONDS)
+            _, log = started.communicate(timeout=PATIENCE_SECONDS)
+            assert started.returncode == 0, log
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
+    lease = api.get("leases", "heterotrain-operator", "ops")
+    assert lease is not None
+    assert "holderIdentity" not in lease["spec"]
+    assert [line for line in log.splitlines() if " INFO " not in line] == []
 
 
 @pytest.mark.usefixtures("site")
@@ -80,7 +71,7 @@ def test_namespace_whose_rights_are_gone_does_not_keep_it_from_the_others(api: A
         started.send_signal(signal.SIGTERM)
         _, log = started.communicate(timeout=PATIENCE_SECONDS)
     assert (
-        "WARNING heterotrain_operator.controller.watchable: namespace deleted is left out until the next start: "
+        "WARNING heterotrain_operator.controller.watches: namespace deleted is left out until the next start: "
         "no right to list HeteroTrainingJob, Pod, ConfigMap in it"
     ) in log
 

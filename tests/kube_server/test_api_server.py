@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from kube_server.api_server import APPLY, JSON_PATCH, ApiServer, Document
 from kube_server.serving import kubeconfig, serving
 

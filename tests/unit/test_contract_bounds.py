@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from heterotrain.contract import (
     MAX_EVICTED,
@@ -31,6 +31,7 @@ PLAN = Plan(
     (Member("a", "u1", "10.0.0.7:29500", "cpu", 96), Member("b", "u2", "10.0.0.8:29500", "gpu", 160, 64)),
 )
 DOCUMENT = json.loads(PLAN.to_json())
+UIDS = [f"u-{number}" for number in range(MAX_EVICTED)]
 WORDS = json.loads(Termination(False, 7, "why", True, True, True, True).to_json())
 
 
@@ -71,13 +72,6 @@ def test_plan_longer_than_a_config_map_holds_is_refused() -> None:
         parse_plan(plan_with({"more": "x" * MAX_PLAN_BYTES}))
 
 
-def test_refusal_of_a_plan_is_short_whatever_is_in_it() -> None:
-    with pytest.raises(PlanError) as error:
-        parse_plan(plan_with({"applyAt": "x" * 200, "version": ["x" * 9999]}))
-    assert len(str(error.value)) < 200
-
-
-@settings(max_examples=200)
 @given(spoilt_text(DOCUMENT))
 def test_any_plan_is_within_bounds_or_refused(text: str) -> None:
     try:
@@ -90,7 +84,6 @@ def test_any_plan_is_within_bounds_or_refused(text: str) -> None:
     assert parse_plan(plan.to_json().encode()) == plan
 
 
-@settings(max_examples=200)
 @given(spoilt_text(WORDS, {"finished": True, "step": 3}))
 def test_any_last_words_are_within_bounds(text: str) -> None:
     words = Termination.from_text(text)
@@ -99,13 +92,6 @@ def test_any_last_words_are_within_bounds(text: str) -> None:
     assert len(words.message) <= 4096
     words.message.encode()
     assert len(words.to_json()) <= 4096
-
-
-@pytest.mark.parametrize("text", ["[" * 1000, '{"step": ' + "[" * 1000 + "]" * 1000 + "}", '{"message": [[[1]]]}'])
-def test_deeply_nested_last_words_are_understood_as_unsaid(text: str) -> None:
-    words = Termination.from_text(text)
-    assert not words.finished
-    assert words.step == 0
 
 
 def test_of_a_long_text_that_is_not_ours_the_end_is_kept() -> None:
@@ -117,7 +103,6 @@ EVALUATION = EvaluationRecord(1.0, 2, {"accuracy": 0.5})
 CONFIG = TrainingConfig(epochs=3, checkpoint_path="/c", target_value=0.5)
 
 
-@settings(max_examples=150)
 @given(spoilt_text(*(json.loads(each.to_json()) for each in (STEP, EVALUATION, CONFIG))))
 def test_any_record_or_config_is_one_that_can_be_written_again_or_refused(text: str) -> None:
     for kind in (StepRecord, EvaluationRecord, TrainingConfig):
@@ -129,41 +114,25 @@ def test_any_record_or_config_is_one_that_can_be_written_again_or_refused(text: 
         assert repr(kind.from_json(found.to_json())) == repr(found)
 
 
-def test_plan_says_who_is_evicted_only_if_anybody_is() -> None:
-    assert "evicted" not in DOCUMENT
-    without = replace(PLAN, continues=1, evicted=("u3", "u4"))
-    assert json.loads(without.to_json())["evicted"] == ["u3", "u4"]
+def test_plan_says_what_it_continues_and_who_is_evicted_only_if_it_does() -> None:
+    assert not {"evicted", "continues"} & DOCUMENT.keys()
+    assert (parse_plan(PLAN.to_json()).evicted, parse_plan(PLAN.to_json()).continues) == ((), 0)
+    without = replace(PLAN, continues=1, evicted=tuple(UIDS))
+    document = json.loads(without.to_json())
+    assert (document["evicted"], document["continues"]) == (UIDS, 1)
     assert parse_plan(without.to_json()) == without
-    assert parse_plan(PLAN.to_json()).evicted == ()
 
 
-def test_as_many_are_evicted_as_a_plan_may_name() -> None:
-    uids = [f"u-{number}" for number in range(MAX_EVICTED)]
-    assert parse_plan(plan_with({"evicted": uids})).evicted == tuple(uids)
-    with pytest.raises(PlanError, match=f"^evicted: {MAX_EVICTED + 1} workers are more than {MAX_EVICTED}"):
-        parse_plan(plan_with({"evicted": [*uids, "one more"]}))
-
-
-@pytest.mark.parametrize("found", [None, "u3", {"u3": 1}, 7, True])
-def test_whoever_is_evicted_stands_in_a_list(found: object) -> None:
-    with pytest.raises(PlanError, match=r"^evicted: expected list"):
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        *((found, "^evicted: expected list") for found in (None, "u3", {"u3": 1}, 7, True)),
+        *((["u3", uid], r"^evicted\[1\]: ") for uid in ("\ud800", "x" * 254, 7, None, ["u3"])),
+        (["u3", "u2"], "^evicted: 'u2' is a member"),
+        ([*UIDS, "one more"], f"^evicted: {MAX_EVICTED + 1} workers are more than {MAX_EVICTED}"),
+    ],
+    ids=lambda found: str(found)[:40],
+)
+def test_who_is_evicted_is_a_list_of_few_uids_that_are_no_members(found: object, why: str) -> None:
+    with pytest.raises(PlanError, match=why):
         parse_plan(plan_with({"evicted": found}))
-
-
-@pytest.mark.parametrize("uid", ["\ud800", "x" * 254, 7, None, ["u3"]])
-def test_uid_of_whoever_is_evicted_that_is_none_is_refused_by_its_place(uid: object) -> None:
-    with pytest.raises(PlanError, match=r"^evicted\[1\]: "):
-        parse_plan(plan_with({"evicted": ["u3", uid]}))
-
-
-def test_member_is_not_evicted() -> None:
-    with pytest.raises(PlanError, match=r"^evicted: 'u2' is a member"):
-        parse_plan(plan_with({"evicted": ["u3", "u2"]}))
-
-
-def test_plan_says_what_it_continues_only_if_it_does() -> None:
-    assert "continues" not in DOCUMENT
-    carried_on = replace(PLAN, continues=1)
-    assert json.loads(carried_on.to_json())["continues"] == 1
-    assert parse_plan(carried_on.to_json()) == carried_on
-    assert parse_plan(PLAN.to_json()).continues == 0

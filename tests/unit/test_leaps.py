@@ -7,14 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
-from heterotrain_operator.leaps import Leaps
-from heterotrain_operator.loop import Loop, run_job
+from heterotrain_operator.loop import Leaps
 from unit.core.layouts import plain_fields
-from unit.core.traces import World, hetero_world
 
 
 class Clocks:
@@ -66,79 +63,3 @@ def test_all_moments_move_and_nothing_else() -> None:
     assert moved.workers == (WorkerMemory(silent_since=57.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory())
     assert moved.moved(-7) == memory
     assert Memory.initial().moved(7) == Memory.initial()
-
-
-class TracedWorld:
-    """A simulated job behind the port."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def observe(self, _: None, /) -> tuple[Seen, Memory | None]:
-        return self.world.seen(), self.world.memory
-
-    def act(self, decision: Decision, memory: Memory) -> None:
-        self.world.act(decision)
-        self.world.memory = memory
-
-
-def test_machine_that_slept_restarts_no_worker() -> None:
-    world = hetero_world()
-    world.run(1)
-    clocks = Clocks()
-    clocks.wall = world.now
-    rounds: list[str] = []
-
-    def pause(seconds: float) -> None:
-        clocks.run(1, drift=3600.0 if len(rounds) == 3 else 0.0)
-
-    run_job(
-        world.job,
-        TracedWorld(world),
-        now=lambda: clocks.wall,
-        monotonic=lambda: clocks.running,
-        pause=pause,
-        on_round=lambda seen, decision: rounds.append(decision.phase),
-        until=lambda seen, decision: len(rounds) == 30,
-    )
-    assert set(rounds) == {"Running"}
-
-
-class FailingWorld(TracedWorld):
-    """One whose rounds may fail after all of it was stored."""
-
-    fails = ""
-
-    def act(self, decision: Decision, memory: Memory) -> None:
-        super().act(decision, memory)
-        if self.fails == "after storing":
-            raise OSError(self.fails)
-
-
-def test_leap_is_made_up_for_once_whichever_rounds_fail_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = hetero_world()
-    world.run(1)
-    clocks = Clocks()
-    clocks.wall = world.now
-    backend = FailingWorld(world)
-    loop = Loop(backend, clock=lambda: clocks.wall, monotonic=lambda: clocks.running)
-    loop.round(world.job, None)
-    created = world.memory.start.created_at
-    assert created is not None
-    clocks.run(1, drift=3600.0)
-    monkeypatch.setattr(backend, "fails", "after storing")
-    with pytest.raises(OSError, match="after storing"):
-        loop.round(world.job, None)
-    with monkeypatch.context() as failing:
-        failing.setattr("heterotrain_operator.loop.decide", failing_decision)
-        monkeypatch.setattr(backend, "fails", "")
-        for _ in range(2):
-            with pytest.raises(ArithmeticError):
-                loop.round(world.job, None)
-    for _ in range(2):
-        loop.round(world.job, None)
-        assert world.memory.start.created_at == pytest.approx(created + 3600)
-
-
-def failing_decision(*_: object) -> None:
-    raise ArithmeticError

@@ -1,6 +1,9 @@
 """What the schema names but nothing implements yet: one table, so that it is refused instead of ignored.
 
 The operator and the command line read it, and the CRD renders it as validation rules.
+
+Which fields may change while a job exists stands here, too; all others are immutable, in the CRD and in its reference.
+A suspended job is no exception: its checkpoint was made by what it asked for before.
 """
 
 from __future__ import annotations
@@ -75,3 +78,23 @@ def unavailable(document: Mapping[str, Any]) -> Iterator[Problem]:
 def known_policies() -> tuple[str, ...]:
     """Names that `batching.policy` may have: those registered, without the internal ones."""
     return tuple(name for name, policy in POLICIES.items() if name[:1].isupper() and not policy.internal)
+
+
+MUTABLE = (
+    "spec.replicas",
+    "spec.workerGroups[].replicas",
+    "spec.workerGroups[].minReplicas",
+    "spec.workerGroups[].maxReplicas",
+    "spec.workerGroups[].batchSize",
+    "spec.workerGroups[].pricePerHour",
+    "spec.batching",
+    "spec.stragglers",
+    "spec.scaling",
+    "spec.runPolicy",
+)
+"""Paths, `[]` for every entry of a list; whatever lies below one of them is mutable too."""
+
+
+def is_mutable(path: str) -> bool:
+    """Whether the field at a path (with `[]` for list entries) may change while the job exists."""
+    return any(path == mutable or path.startswith((f"{mutable}.", f"{mutable}[")) for mutable in MUTABLE)

@@ -12,9 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 from heterotrain_operator.api.base import DNS_LABEL, MAX_NAME
-from heterotrain_operator.api.hints import did_you_mean
 from heterotrain_operator.api.job import HeteroTrainingJob
-from heterotrain_operator.api.problems import Problem, render_path
+from heterotrain_operator.api.problems import Problem, did_you_mean, render_path
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 

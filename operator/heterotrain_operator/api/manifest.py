@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from heterotrain_operator.api.availability import unavailable
-from heterotrain_operator.api.document import read_document
-from heterotrain_operator.api.field_problems import Location, field_problem, in_json, plain_mapping, shown
+from heterotrain_operator.api.document import Location, field_problem, in_json, plain_mapping, read_document, shown
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
 from heterotrain_operator.api.problems import ManifestError, Problem, render_path
 from heterotrain_operator.api.rule import Rule

@@ -11,9 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from kubernetes_validate.utils import latest_version, schema_contents
 from referencing import Registry, Resource
 
-from heterotrain_operator.api.hints import did_you_mean
-from heterotrain_operator.api.magnitude import unusual_values
-from heterotrain_operator.api.problems import Problem, render_path
+from heterotrain_operator.api.problems import Problem, did_you_mean, render_path, unusual_values
 from heterotrain_operator.api.quantity import parse_quantity
 
 _POD_TEMPLATE = "io.k8s.api.core.v1.PodTemplateSpec"

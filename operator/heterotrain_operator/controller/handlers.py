@@ -11,8 +11,8 @@ import kopf
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
 from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError
 from heterotrain_operator.clusters.kube.objects.names import GROUP, LABEL_JOB, PLURAL, VERSION
-from heterotrain_operator.clusters.kube.observe.index import Key
 from heterotrain_operator.clusters.kube.observe.pod_facts import pod_facts
+from heterotrain_operator.clusters.kube.observe.watched import Key
 from heterotrain_operator.controller.runtime import Runtime
 from heterotrain_operator.controller.watches import EndlessPauses, restart_list
 

@@ -17,30 +17,18 @@ from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Source
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
+from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.core.pacing import ANNOUNCED, Following, seconds_to_next_round
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.loop import Loop, first_steps_seconds
+from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.own import OperatorMetrics
 
 logger = logging.getLogger(__name__)
 
-QUIET_SECONDS = 2.0
-"""Between looks at a job that trains, or waits for its pods, whose changes wake the loop."""
-
-BUSY_SECONDS = 0.5
-"""Between looks while metrics are waited for: workers start, or do not follow a new plan yet, or do and its first steps
-may show that its batches are far off."""
-
-FOLLOWING_SECONDS = 30.0
-"""So long after a plan was written some worker may be expected to follow it at any moment, and so long after all did
-its first steps may be looked for."""
-
 TAKEN_SECONDS = 10.0
 """Between looks at whether a name that the job needs is free at last."""
 
-STILL_SECONDS = 30.0
-"""Between looks at a job that is suspended, over or invalid."""
-
+PACE = ANNOUNCED
 
 T = TypeVar("T")
 
@@ -82,8 +70,7 @@ class JobRounds:
         """Start from what the cluster says: another replica may have acted meanwhile."""
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
         self._loop = Loop(self._cluster, clock=self._clock, monotonic=self._monotonic)
-        self._written: tuple[int, float] | None = None
-        self._followed: float | None = None
+        self._following = Following()
 
     def close(self, namespace: str, name: str) -> None:
         """The job is gone, and no round is under way."""
@@ -110,7 +97,7 @@ class JobRounds:
             await in_thread(self._read, body)
         if self._job is None:
             await in_thread(self._cluster.refuse, body, self._problems)
-            return STILL_SECONDS
+            return PACE.still_seconds
         if self._source is None:
             self._source = self._source_of(self._job)
         cluster, watched = self._cluster, Watched(body, self._job, pods, plan_versions)
@@ -157,7 +144,7 @@ class JobRounds:
             return work()
         except NameTakenError as error:
             if error.earlier:
-                return QUIET_SECONDS
+                return PACE.quiet_seconds
             self._cluster.refuse(watched.body, [Problem("metadata.name", str(error))])
             return TAKEN_SECONDS
         except GatewayError as error:
@@ -170,45 +157,24 @@ class JobRounds:
         assert core is not None, "an invalid job has no rounds"
         done = self._loop.round(core, watched, title=f"{namespace}/{core.name}")
         if done is None:
-            return BUSY_SECONDS
+            return PACE.busy_seconds
         self._gateway.check()  # what another replica decides by now is not ours to export
         self._metrics.observe_job(namespace, core, done.seen, done.decision, done.memory)
         self._metrics.source_up(namespace, core.name, not done.seen.metrics_problem)
-        self._await_followers(done.seen, done.decision)
         return self._delay(core, done.seen, done.decision, done.memory)
 
-    def _await_followers(self, seen: Seen, decision: Decision) -> None:
-        """Measure the time from a plan's write until all follow it."""
-        now = self._monotonic()
-        if decision.plan is not None:
-            self._written = (decision.plan.version, now)
-        elif self._written is not None and _all_follow(seen, self._written[0]):
-            self._metrics.followed(now - self._written[1])
-            self._written, self._followed = None, now
-
     def _delay(self, job: Job, seen: Seen, decision: Decision, memory: Memory) -> float:
-        if decision.phase in (*FINAL_PHASES, "Suspended") and not (decision.delete or decision.force_delete):
-            if job.ttl_seconds is None or memory.outcome.ended_at is None:
-                return STILL_SECONDS
-            until_removal = memory.outcome.ended_at + job.ttl_seconds - self._clock()
-            return min(max(until_removal, BUSY_SECONDS), STILL_SECONDS)
-        following = self._written is not None and self._monotonic() - self._written[1] < FOLLOWING_SECONDS
-        starting = decision.phase != "Running" and any(
-            worker.phase == "Running" and worker.deleting_since is None for worker in seen.workers
-        )
-        if following or starting:
-            return BUSY_SECONDS
-        if self._followed is not None and self._monotonic() - self._followed < FOLLOWING_SECONDS:
-            return min(max(BUSY_SECONDS, first_steps_seconds(seen)), QUIET_SECONDS)
-        return QUIET_SECONDS
+        """Seconds until the next round; measures the time from a plan's write until all follow it."""
+        now = self._monotonic()
+        before, self._following = self._following, self._following.after(seen, decision, now)
+        if before.written_at is not None and self._following.written_at is None:
+            self._metrics.followed(now - before.written_at)
+        removal = None
+        if job.ttl_seconds is not None and memory.outcome.ended_at is not None:
+            removal = memory.outcome.ended_at + job.ttl_seconds - self._clock()
+        return seconds_to_next_round(PACE, seen, decision, following=self._following, now=now, removal_seconds=removal)
 
 
 def _edition(body: Mapping[str, Any]) -> tuple[str, int]:
     metadata = body["metadata"]
     return metadata["uid"], metadata["generation"]
-
-
-def _all_follow(seen: Seen, version: int) -> bool:
-    return bool(seen.workers) and all(
-        worker.metrics is not None and worker.metrics.plan_version >= version for worker in seen.workers
-    )

@@ -1,27 +1,74 @@
-"""What lives as long as the operator: connection, Lease, controller and its own metrics."""
+"""What lives as long as the operator: connection, Lease, controller, its own metrics, and answers to the probes.
+
+These are served from the event loop, so that an answer means that the loop turns; over IPv4 and IPv6, whichever the pod
+has.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from aiohttp import web
+
+from heterotrain.reporting.serving import listening
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import JOB_API, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.api_server.lease import Leadership
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.objects.names import PLURAL
-from heterotrain_operator.clusters.kube.observe.index import Index
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Sources
-from heterotrain_operator.controller.health import Health
+from heterotrain_operator.clusters.kube.observe.watched import Index
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.rounds import JobRounds
 from heterotrain_operator.controller.supervisor import MAX_THREADS, Controller
 from heterotrain_operator.controller.watches import Watches
 from heterotrain_operator.metrics.own import OperatorMetrics
+
+ALIVE, READY = "/healthz", "/readyz"
+
+
+class Health:
+    """A small web server for probes."""
+
+    def __init__(self, alive: Callable[[], Mapping[str, Any]], ready: Callable[[], Mapping[str, Any]]) -> None:
+        """Both return what to show, or raise RuntimeError with what is wrong."""
+        application = web.Application()
+        application.add_routes([web.get(ALIVE, _answer(alive, 500)), web.get(READY, _answer(ready, 503))])
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._started = False
+
+    async def serve(self, port: int) -> None:
+        """Begin; nothing where it has begun already. Raises OSError, naming the port, if it cannot be had."""
+        if self._started:
+            return
+        try:
+            own = listening(port)
+        except OSError as error:
+            raise OSError(error.errno, f"health port {port}: {error.strerror}") from error
+        await self._runner.setup()
+        await web.SockSite(self._runner, own).start()
+        self._started = True
+
+    async def close(self) -> None:
+        """End serving."""
+        await self._runner.cleanup()
+
+
+def _answer(state: Callable[[], Mapping[str, Any]], status: int) -> Callable[[web.Request], Any]:
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return web.json_response(state())
+        except RuntimeError as error:
+            return web.json_response({"error": str(error)}, status=status)
+
+    return answer
+
 
 WATCHED_PLURALS = (PLURAL, "pods", "configmaps")
 """What `handlers.py` watches."""

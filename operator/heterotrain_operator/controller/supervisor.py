@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
-from heterotrain_operator.clusters.kube.observe.index import Key
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
+from heterotrain_operator.clusters.kube.observe.watched import Key
 from heterotrain_operator.controller.rounds import JobRounds
 from heterotrain_operator.metrics.shares import Shares
 from heterotrain_operator.metrics.table import FAILURE_API_SERVER, FAILURE_UNEXPECTED

@@ -16,7 +16,7 @@ from heterotrain_operator.core.lifecycle.following import leavers, replaced_in_s
 from heterotrain_operator.core.lifecycle.responses import is_elastic
 from heterotrain_operator.core.lifecycle.vacancies import awaited_keys
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen, WorkerKey, WorkerSeen, WorkerState
-from heterotrain_operator.core.prediction.memory_limit import batch_limit
+from heterotrain_operator.core.prediction.memory_model import batch_limit
 from heterotrain_operator.core.prediction.resource_use import name_of
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers import watch as stragglers

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from heterotrain.contract import MEMBERS_CHANGE, Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
-from heterotrain_operator.core.batching.adjustment import Adjustment
-from heterotrain_operator.core.batching.balance import balance
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.quorum import unusable
+from heterotrain_operator.core.batching.rebalance import Adjustment
+from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.by_worker import by_worker
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, resized, survey
 from heterotrain_operator.core.lifecycle import elastic, passing, progress, removing, replacing, transitions
@@ -50,7 +50,7 @@ from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers import watch as stragglers
-from heterotrain_operator.core.stragglers.actions import ACTIONS
+from heterotrain_operator.core.stragglers.verdict import ACTIONS
 
 
 def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, Memory]:

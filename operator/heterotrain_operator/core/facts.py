@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, PHASE_WARMING, Plan
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen, WorkerState
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.multiples import last_multiple, next_multiple
+from heterotrain_operator.core.split.multiples import Bounds, last_multiple, next_multiple
 
 SETTLE_SECONDS = 10.0
 """For so long what was just asked for may still be under way: a plan that is not followed yet, a pod not yet seen."""

@@ -59,8 +59,8 @@ class Stragglers:
 
     A worker counts as one below `threshold` of the speed expected of it; `smoothing` is the weight of the newest
     interval in the moving average of that. At most `max_replacements` are begun over the whole job, `cooldown_seconds`
-    after one another. `action` is a key of `core.stragglers.actions.ACTIONS`, `rule` one of
-    `core.stragglers.rules.RULES`.
+    after one another. `action` is a key of `core.stragglers.verdict.ACTIONS`, `rule` one of
+    `core.stragglers.watch.RULES`.
     """
 
     action: str = "Report"

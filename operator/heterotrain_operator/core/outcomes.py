@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.batching.balance import balance
+from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.facts import Facts, ended
 from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.model import Condition, Decision, Event, Job, JobPhase, WorkerKey

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.batching.asking import ask_policy, likely_seats, seats_of
+from heterotrain_operator.core.batching.bounds import repaired
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.policy import multiples_of_seats
-from heterotrain_operator.core.batching.repair import repaired
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
+from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.split.multiples import infeasible
-from heterotrain_operator.core.split.waterfill import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any, NamedTuple
 from heterotrain_operator.core.columns import BASELINE_DIGITS, Column, Columns, checked, columns_of, cut, decoded, maker
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import EXPECTED, Estimate, StepTime, rounded_times
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.stragglers.evidence import Evidence
 
 KEY_LENGTH = 6
@@ -52,10 +52,10 @@ class WorkerMemory(NamedTuple):
 
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
     (`memory_model.py`), what it used of the CPU (`resource_use.py`), the batch at which its throughput fell
-    (`throughput_cap.py`), by how much its steps vary (`variation.py`), how often it became slow again (`relapses.py`),
+    (`throughput_cap.py`), by how much its steps vary (`noise.py`), how often it became slow again (`relapses.py`),
     whether it is slow by fault (`stragglers/evidence.py`) and the fewest samples that its model trains well with
-    (`least_batch.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`), what its policy
-    noted (`batching/policies/profile.py`, `omnilearn.py`), since when its metrics cannot be read
+    (`batching/bounds.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`), what its
+    policy noted (`batching/policies/static.py`, `papers.py`), since when its metrics cannot be read
     (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
     (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
     how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`); and how many

@@ -9,12 +9,14 @@ explore it through the operator. The operator's log has the details.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
+import math
 import ssl
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from heterotrain import worker_metrics as table
@@ -22,11 +24,87 @@ from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.allowed import Server
 from heterotrain_operator.metrics.client import Answer, Client, UnreachableError, UntrustedError, WrongAnswerError
-from heterotrain_operator.metrics.credentials import Credentials
 from heterotrain_operator.metrics.matrix import NAME_LABEL, NotAMatrixError, parts_of
 from heterotrain_operator.metrics.parsing import CostlyError
-from heterotrain_operator.metrics.scrapes import Scrapes
-from heterotrain_operator.metrics.workers import metrics_of
+from heterotrain_operator.metrics.workers import OWN_LABELS, Sample, metrics_of
+
+_LINE_ENDS = "\r\n"  # of a Secret made from a file
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """A token, as it stands in a Secret."""
+
+    token: str = field(repr=False)
+
+    def header(self) -> str:
+        """The value of the Authorization header. Raises ValueError, without the token, if no header can hold it."""
+        token = self.token.strip(_LINE_ENDS)
+        if not (token and token.isascii() and token.isprintable()) or " " in token:
+            raise ValueError("the bearer token is empty or holds characters that no header may hold")
+        return f"Bearer {token}"
+
+
+@dataclass(frozen=True, slots=True)
+class BasicAuth:
+    """A user and a password, as they stand in a Secret of type kubernetes.io/basic-auth."""
+
+    username: str
+    password: str = field(repr=False)
+
+    def header(self) -> str:
+        """The value of the Authorization header. Raises ValueError, without the password, if no header can hold them.
+
+        Source: RFC 7617, section 2.
+        """
+        username, password = self.username.strip(_LINE_ENDS), self.password.strip(_LINE_ENDS)
+        if ":" in username:
+            raise ValueError("the user name of basic authentication holds a colon")
+        return f"Basic {base64.b64encode(f'{username}:{password}'.encode()).decode()}"
+
+
+Credentials = BearerToken | BasicAuth
+
+
+_Target = frozenset[tuple[str, str]]
+
+
+class Scrapes:
+    """Gathers samples, of which all of one scrape have its time.
+
+    A scrape is recognised by the series of the plan version, which it always has. The newest moment decides and not the
+    greatest version, since a restarted worker may count from a lower version, and two servers or scrape jobs may watch
+    one worker. A series that has ended may have a value that is not a number.
+    """
+
+    def __init__(self, oldest_of: Mapping[str, float]) -> None:
+        """`oldest_of` says for each worker how old a scrape may be, in Unix seconds."""
+        self._oldest_of = oldest_of
+        self._scrapes: dict[tuple[_Target, float], list[Sample]] = {}
+        self._newest: dict[str, tuple[float, float, _Target]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._scrapes)
+
+    def add(self, labels: Mapping[str, str], time: float, value: float) -> None:
+        """A sample: its labels with the name among them, time (Unix seconds) and value."""
+        name = labels.get(NAME_LABEL, "")
+        target = frozenset(item for item in labels.items() if item[0] not in (NAME_LABEL, *OWN_LABELS))
+        self._scrapes.setdefault((target, time), []).append(Sample(name, labels, value))
+        worker = labels.get(table.WORKER_LABEL, "")
+        if name != table.PLAN_VERSION.series or worker not in self._oldest_of or not math.isfinite(value):
+            return
+        newest = self._newest.get(worker)
+        if time >= self._oldest_of[worker] and (newest is None or (time, value) > newest[:2]):
+            self._newest[worker] = (time, value, target)
+
+    def of(self, worker: str) -> list[Sample]:
+        """The samples of the worker's newest scrape; none if that is too old."""
+        if worker not in self._newest:
+            return []
+        time, _, target = self._newest[worker]
+        return self._scrapes[target, time]
+
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heterotrain.metric import Metric, Table
 from heterotrain.worker_metrics import WORKERS
-from heterotrain_operator.api.generated import write_or_check
+from heterotrain_operator.api.generate import write_or_check
 from heterotrain_operator.metrics.table import JOBS, OPERATOR
 
 PATH = Path("docs/metrics.md")

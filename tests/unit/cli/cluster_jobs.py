@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest, to_core
+from heterotrain_operator.clusters.kube.act.report import build_event
 from heterotrain_operator.clusters.kube.objects.names import plan_name
 from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map
-from heterotrain_operator.clusters.kube.status.events import build_event
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.core.model import Decision, Event

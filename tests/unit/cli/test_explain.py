@@ -15,7 +15,7 @@ from heterotrain_operator.core.memory.passages import Passage, Passages
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.stragglers.words import summary
+from heterotrain_operator.core.stragglers.watch import summary
 from heterotrain_operator.core.worker_memory import UNREADABLE, UNUSABLE
 from kube_server.api_server import ApiServer
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained, with_status

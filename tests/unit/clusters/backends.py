@@ -12,8 +12,8 @@ from typing import Protocol
 
 from heterotrain.contract import PLAN_FILE, Plan
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.objects.names import PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.plan_map import MEMORY_KEY
 from heterotrain_operator.clusters.local.cluster import LocalCluster

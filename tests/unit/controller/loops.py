@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from heterotrain_operator.clusters.kube.observe.index import Key
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
+from heterotrain_operator.clusters.kube.observe.watched import Key
 from heterotrain_operator.controller.rounds import InThread, JobRounds
 from heterotrain_operator.controller.supervisor import Controller
 

@@ -1,16 +1,20 @@
-"""One loop a job: what wakes it, what it is shown, and what ends it."""
+"""One loop a job: what wakes it, what it is shown, what ends it, and trouble with one that is none of another's."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.gateway import JobGoneError
+from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError
+from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import supervisor as controller
+from heterotrain_operator.controller.supervisor import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS
 from unit.controller.loops import World, settled, until
 
 pytestmark = pytest.mark.asyncio
@@ -29,15 +33,11 @@ async def test_job_is_looked_at_when_it_comes_and_when_something_changes(world: 
     await until(lambda: len(world.made[0].looks) == 3)
     world.saw(A, generation=2, labels={"a": "b"})
     await until(lambda: len(world.made[0].looks) == 4)
-    assert len(world.made) == 1
-
-
-async def test_what_the_operator_writes_itself_is_no_news(world: World) -> None:
-    world.saw(A, resourceVersion="1")
-    await until(lambda: world.made[0].looks)
-    world.saw(A, resourceVersion="2", managedFields=[{}])
+    world.saw(A, generation=2, labels={"a": "b"}, resourceVersion="2", managedFields=[{}])  # its own writes
+    world.controller.woke(B)
+    world.saw(B, deleted=True)
     await settled()
-    assert len(world.made[0].looks) == 1
+    assert [len(each.looks) for each in world.made] == [4]
 
 
 async def test_many_news_at_once_are_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,36 +52,17 @@ async def test_many_news_at_once_are_one_look(world: World, monkeypatch: pytest.
     assert len(world.made[0].looks) == 2
 
 
-async def test_news_of_a_large_job_wait_for_more_of_them_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "SETTLING_SECONDS_EACH", 100.0)
-    world.pods[A] = [PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1")]
-    for key in (A, B):
-        world.saw(key)
-    await until(lambda: all(rounds.looks for rounds in world.made))
-    for key in (A, B):
-        world.controller.woke(key)
-    await until(lambda: len(world.made[1].looks) == 2)
-    assert len(world.made[0].looks) == 1
-
-
-async def test_look_has_the_pods_and_the_plan_as_the_watch_shows_them(world: World) -> None:
-    world.pods[A] = [
-        PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1"),
-        PodFacts("a-x-1", "v", "team-a", "a", "x", 1, owner_uid="earlier job"),
-    ]
+async def test_look_has_the_pods_and_the_plan_as_the_watch_shows_them_and_once_a_pod_that_is_gone(world: World) -> None:
+    pod = PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1")
+    world.pods[A] = [pod, replace(pod, name="a-x-1", owner_uid="earlier job")]
     world.versions[A] = {"7"}
     world.saw(A)
     await until(lambda: world.made[0].looks == [("1", ["a-x-0"], {"7"})])
-
-
-async def test_pod_that_is_gone_is_shown_once_to_the_look_that_follows(world: World) -> None:
-    gone = PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1", gone=True)
-    world.saw(A)
-    await until(lambda: len(world.made[0].looks) == 1)
-    world.controller.woke(A, gone)
+    world.controller.woke(A, replace(pod, name="a-x-2", gone=True))
     await until(lambda: len(world.made[0].looks) == 2)
     world.controller.woke(A)
-    await until(lambda: [names for _, names, _ in world.made[0].looks] == [[], ["a-x-0"], []])
+    await until(lambda: len(world.made[0].looks) == 3)
+    assert [names for _, names, _ in world.made[0].looks] == [["a-x-0"], ["a-x-0", "a-x-2"], ["a-x-0"]]
 
 
 async def test_news_during_a_look_is_not_missed(world: World) -> None:
@@ -94,12 +75,6 @@ async def test_news_during_a_look_is_not_missed(world: World) -> None:
     assert len(world.made[0].looks) == 1
     busy.set()
     await until(lambda: len(world.made[0].looks) == 2)
-
-
-async def test_news_of_a_job_that_is_not_known_is_none(world: World) -> None:
-    world.controller.woke(A)
-    world.saw(A, deleted=True)
-    assert world.made == []
 
 
 # --- ending -----------------------------------------------------------------------------------------------------
@@ -116,18 +91,6 @@ async def test_job_that_goes_ends_its_loop(world: World, end: Any) -> None:
     assert len(world.made[0].looks) == 1
 
 
-async def test_loop_is_closed_after_the_look_under_way(world: World) -> None:
-    busy = threading.Event()
-    world.scripts = [[busy]]
-    world.saw(A)
-    await until(lambda: world.made[0].looks)
-    world.saw(A, deleted=True)
-    await settled()
-    assert not world.made[0].closed
-    busy.set()
-    await until(lambda: world.made[0].closed)
-
-
 async def test_metrics_that_do_not_come_are_not_waited_for_at_the_end(world: World) -> None:
     never = asyncio.Event()
     world.scripts = [[never]]
@@ -138,21 +101,7 @@ async def test_metrics_that_do_not_come_are_not_waited_for_at_the_end(world: Wor
     assert world.made[0].closed
 
 
-async def test_job_of_the_same_name_begins_when_the_earlier_one_has_ended(world: World) -> None:
-    busy = threading.Event()
-    world.scripts = [[busy], []]
-    world.saw(A, "1")
-    await until(lambda: world.made[0].looks)
-    world.saw(A, "2")
-    await settled()
-    assert world.made[1].looks == []
-    busy.set()
-    await until(lambda: world.made[1].looks)
-    assert world.made[0].closed
-    assert not world.made[1].closed
-
-
-async def test_third_job_of_a_name_waits_for_the_first_too(world: World) -> None:
+async def test_job_of_the_same_name_begins_when_all_earlier_ones_have_ended(world: World) -> None:
     busy = threading.Event()
     world.scripts = [[busy], [], []]
     world.saw(A, "1")
@@ -160,10 +109,10 @@ async def test_third_job_of_a_name_waits_for_the_first_too(world: World) -> None
     world.saw(A, "2")
     world.saw(A, "3")
     await settled()
-    assert world.made[2].looks == []
+    assert (world.made[0].closed, world.made[2].looks) == (False, [])
     busy.set()
     await until(lambda: world.made[2].looks)
-    assert world.made[0].closed
+    assert [each.closed for each in world.made[::2]] == [True, False]
     assert world.made[1].looks == []
 
 
@@ -180,13 +129,6 @@ async def test_news_of_an_earlier_job_that_come_late_do_not_end_the_one_of_its_n
     assert not world.made[1].closed
 
 
-async def test_job_that_was_deleted_unnoticed_ends_its_loop(world: World) -> None:
-    world.scripts = [[JobGoneError("gone")]]
-    world.saw(A)
-    await until(lambda: world.made[0].closed)
-    assert world.failures == []
-
-
 async def test_closing_waits_for_looks_and_begins_none(world: World) -> None:
     busy = threading.Event()
     world.scripts = [[busy]]
@@ -200,3 +142,117 @@ async def test_closing_waits_for_looks_and_begins_none(world: World) -> None:
     busy.set()
     await closing
     assert [rounds.closed for rounds in world.made] == [True]
+
+
+A, B = ("team-a", "a"), ("team-a", "b")
+
+
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each loop would wait; none does, but for news."""
+    found: list[float] = []
+
+    async def first(news: Coroutine[Any, Any, Any], seconds: float) -> None:
+        found.append(seconds)
+        if seconds >= 1000.0:
+            await news
+        news.close()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(controller, "_first", first)
+    return found
+
+
+async def test_replica_that_does_not_lead_looks_at_nothing(world: World) -> None:
+    world.leading = False
+    world.saw(A)
+    world.controller.woke(A)
+    await settled()
+    assert world.made[0].looks == []
+
+
+async def test_replica_that_leads_from_now_on_looks_at_once_and_forgets_what_it_knew(world: World) -> None:
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    world.leading = False
+    world.controller.woke(A)
+    await settled()
+    world.leading = True
+    world.controller.lead()
+    await until(lambda: len(world.made[0].looks) == 2)
+    assert world.made[0].forgotten == 1
+
+
+async def test_replica_that_loses_the_lease_waits_to_be_woken(world: World, delays: list[float]) -> None:
+    world.scripts = [[NotLeadingError("another's")]]
+    world.saw(A)
+    await until(lambda: len(delays) == 2)
+    assert delays == [IDLE_SECONDS, 1000.0]
+    assert world.failures == []
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------
+
+
+async def test_failures_of_the_api_server_are_repeated_later_each_time(world: World, delays: list[float]) -> None:
+    world.scripts = [[GatewayError("away")] * 7 + [2.0, GatewayError("away")]]
+    world.saw(A)
+    await until(lambda: len(delays) == 10)
+    assert delays == [2.0, 4.0, 8.0, 16.0, *[GREATEST_FAILURE_SECONDS] * 3, 2.0, 2.0, 1000.0]
+    assert world.failures == ["api_server"] * 8
+
+
+async def test_loop_that_fails_for_a_defect_starts_again_and_others_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(controller, "UNEXPECTED_SECONDS", 0.01)
+    world.scripts = [[ZeroDivisionError("ours")], []]
+    world.saw(A)
+    world.saw(B)
+    await until(lambda: len(world.made[0].looks) == 2)
+    world.controller.woke(B)
+    await until(lambda: len(world.made[1].looks) == 2)
+    assert world.failures == ["unexpected"]
+    assert "job team-a/a: its loop failed" in caplog.text
+    assert not world.made[0].closed
+
+
+async def test_job_that_is_deleted_while_its_loop_lies_failed_is_not_begun_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "UNEXPECTED_SECONDS", 0.5)
+    world.scripts = [[ZeroDivisionError("ours")]]
+    world.saw(A)
+    await until(lambda: world.failures)
+    world.saw(A, deleted=True)
+    assert world.made[0].closed
+    await asyncio.sleep(0.6)  # it would have been begun again by now
+    assert len(world.made[0].looks) == 1
+
+
+async def test_one_namespace_cannot_hold_all_threads(world: World) -> None:
+    busy = threading.Event()
+    theirs = [("team-b", str(number)) for number in range(2 * MAX_THREADS)]
+    world.scripts = [[busy] for _ in theirs] + [[threading.Event()]]
+    world.scripts[-1][0].set()
+    try:
+        for key in (*theirs, A):
+            world.saw(key)
+        await until(lambda: all(rounds.looks for rounds in world.made))
+        await until(lambda: world.made[-1].ended)
+        assert not any(rounds.ended for rounds in world.made[:-1])
+    finally:
+        busy.set()
+    await until(lambda: all(rounds.ended for rounds in world.made))
+
+
+async def test_news_of_a_large_job_wait_for_more_of_them_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "SETTLING_SECONDS_EACH", 100.0)
+    world.pods[A] = [PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1")]
+    for key in (A, B):
+        world.saw(key)
+    await until(lambda: all(rounds.looks for rounds in world.made))
+    for key in (A, B):
+        world.controller.woke(key)
+    await until(lambda: len(world.made[1].looks) == 2)
+    assert len(world.made[0].looks) == 1

@@ -12,7 +12,6 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.machine import step
@@ -63,8 +62,6 @@ class Network:
         self.links: dict[frozenset[str], Link] = {}
         self.blocked: set[tuple[str, str]] = set()
         self.faulty = True
-        self.events = 0
-        self.most_actions = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._order = itertools.count()
@@ -116,10 +113,8 @@ class Network:
     def _step(self, machine: Machine, event: p.Event) -> None:
         if not machine.runs:
             return
-        self.events += 1
         before = machine.state
         machine.state, actions = step(before, event, machine.local())
-        self.most_actions = max(self.most_actions, len(actions))
         assert len(actions) <= 3 * len(self.machines) + 4, f"too many actions for {event}: {actions}"
         if self.trace is not None and not isinstance(event, p.Tick):
             self.log(f"{machine.uid} {machine.state.phase.value}: {event}")
@@ -253,6 +248,3 @@ class Network:
         for link in sorted(self.links.values(), key=lambda each: sorted(each.ends)):
             if self.random.random() < share:
                 self._end(link)
-
-
-Act = Callable[[], Any]

@@ -1,14 +1,24 @@
-"""Whole traces: from equal batches to balance in at most two adjustments, and still from then on, in spite of noise."""
+"""Whole traces: from equal batches to balance in a few adjustments, and still from then on, in spite of noise."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
 
+from heterotrain_operator.clusters.simulated.laws import Power, TimeLaw
+from heterotrain_operator.core.batching.policies import Proposal, Seat
+from heterotrain_operator.core.batching.rollback import reviewed
+from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.allocation import Line, split_min_max, waterfill
+from heterotrain_operator.core.state import Memory
 from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
 
+LONG = pytest.mark.long
 TOLERANCE = 0.10
 QUIET_INTERVALS = 20
 LEVEL_1, LEVEL_2 = (0.375, 0.375, 0.375, 0.375), (0.375, 0.375, 0.25, 0.5)
@@ -33,9 +43,21 @@ def until_still(world: World, limit: int = 60) -> int:
     raise AssertionError(f"still adjusting after {limit} intervals")
 
 
-@pytest.mark.parametrize("seed", range(4, 8))
-@pytest.mark.parametrize("noise", [0.0, 0.06, 0.12])
-@pytest.mark.parametrize(("policy", "fixed"), [("Proportional", 0.003), ("Optimal", 0.003), ("Optimal", 0.016)])
+@pytest.mark.parametrize(
+    ("policy", "fixed", "noise", "seed"),
+    [
+        ("Proportional", 0.003, 0.0, 4),
+        ("Proportional", 0.003, 0.12, 4),
+        ("Optimal", 0.016, 0.0, 4),
+        ("Optimal", 0.016, 0.12, 4),
+        *(
+            pytest.param(policy, fixed, noise, seed, marks=LONG)
+            for policy, fixed in (("Proportional", 0.003), ("Optimal", 0.003), ("Optimal", 0.016))
+            for noise in (0.06, 0.12)
+            for seed in (5, 6, 7)
+        ),
+    ],
+)
 def test_unequal_workers_are_balanced_by_two_adjustments_and_by_a_few_more_in_noise(
     policy: str, fixed: float, noise: float, seed: int
 ) -> None:
@@ -43,27 +65,7 @@ def test_unequal_workers_are_balanced_by_two_adjustments_and_by_a_few_more_in_no
     assert imbalance(world) > 0.5
     assert until_still(world) <= (5 if noise else 2)
     assert imbalance(world) <= TOLERANCE
-    assert sum(world.plan.batch_sizes) == 192 if world.plan else False
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["unannounced", "with its limit"])
-@pytest.mark.parametrize("noise", [0.0, 0.12])
-@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
-def test_batches_follow_a_changed_quota_and_settle_again(policy: str, noise: float, known: bool) -> None:
-    world = hetero_world(policy, noise=noise, seed=5)
-    fast = world.workers["job-g0-0"]
-    fast.cpu_limit = 1.0 if known else None
-    until_still(world)
-    batch = world.plan.batch_sizes[0] if world.plan else 0
-    fast.scale = 2.0
-    fast.cpu_limit = 0.5 if known else None
-    world.train(world.job.interval // 2)
-    world.tick()
-    world.run(3)
-    assert world.plan is not None
-    assert world.plan.batch_sizes[0] < 0.8 * batch
-    until_still(world)
-    assert imbalance(world) <= TOLERANCE
+    assert world.plan.global_batch_size == 192
 
 
 def resize(world: World, limits: Sequence[float]) -> None:
@@ -72,16 +74,14 @@ def resize(world: World, limits: Sequence[float]) -> None:
         worker.cpu_limit, worker.scale = limit, 0.375 / limit
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("noise", [0.0, 0.12])
+@pytest.mark.parametrize(("noise", "seed"), [(0.0, 0), *(pytest.param(0.12, seed, marks=LONG) for seed in range(4))])
 @pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
 def test_batches_follow_known_limits_before_an_interval_is_measured(policy: str, noise: float, seed: int) -> None:
     """Levels 1, 2, 4, 8 and 1 of OmniLearn's table I on 1.5 cores, as `hack/bench/bsp.py` runs through them."""
     world = hetero_world(policy, scales=(1, 1, 1, 1), noise=noise, seed=seed)
-    levels = [LEVEL_2, LEVEL_4, LEVEL_8, LEVEL_1]
     resize(world, LEVEL_1)
     until_still(world)
-    for limits in levels:
+    for limits in (LEVEL_2, LEVEL_4, LEVEL_8, LEVEL_1):
         resize(world, limits)
         before = imbalance(world)
         world.train(3)
@@ -90,41 +90,26 @@ def test_batches_follow_known_limits_before_an_interval_is_measured(policy: str,
         world.run(6)
 
 
-@pytest.mark.parametrize("policy", ["Uniform", "Static"])
-def test_open_loop_policies_never_move(policy: str) -> None:
-    world = hetero_world(policy)
-    assert all(decision.plan is None for decision in world.run(5))
-
-
-def test_optimal_reaches_what_the_oracle_would_choose() -> None:
-    world = hetero_world("Optimal", fixed=0.016)
-    until_still(world)
-    seconds = world.true_seconds()
-    ideal = (192 + 3 * 16) * 0.001 / (1 + 1 / 2 + 1 / 4)
-    assert max(seconds) <= 1.03 * ideal
-
-
-def test_equal_workers_are_left_alone() -> None:
-    world = hetero_world("Optimal", scales=(1, 1, 1, 1), noise=0.12, seed=3)
-    assert until_still(world) == 0
-
-
-def test_profile_measures_five_plans_and_then_changes_nothing() -> None:
-    world = hetero_world("Profile")
-    plans = [decision.plan for decision in world.run(8) if decision.plan is not None]
-    assert [plan.global_batch_size for plan in plans] == [192, 115, 250, 154]
-
-
-def test_profile_of_equal_workers_goes_on_although_its_second_plan_is_its_first() -> None:
-    world = hetero_world("Profile", scales=(1, 1, 1))
-    plans = [decision.plan for decision in world.run(8) if decision.plan is not None]
-    assert [plan.global_batch_size for plan in plans] == [114, 249, 153]
+@pytest.mark.parametrize(
+    ("policy", "scales", "totals"),
+    [
+        ("Uniform", (1, 2, 4), []),
+        ("Static", (1, 2, 4), []),
+        ("Optimal", (1, 1, 1, 1), []),  # equal workers are left alone
+        ("Profile", (1, 2, 4), [192, 115, 250, 154]),
+        ("Profile", (1, 1, 1), [114, 249, 153]),  # its second plan is its first
+    ],
+)
+def test_what_needs_no_balance_never_moves_and_a_profile_ends(
+    policy: str, scales: tuple[float, ...], totals: list[int]
+) -> None:
+    world = hetero_world(policy, scales, noise=0.12 if policy == "Optimal" else 0.0, seed=3)
+    assert [each.plan.global_batch_size for each in world.run(8) if each.plan is not None] == totals
 
 
 def test_growing_batch_without_a_fixed_global_batch_is_not_called_back() -> None:
     world = hetero_world("Proportional", fixed_global_batch=False)
     until_still(world)
-    assert world.plan is not None
     assert world.plan.global_batch_size > 192
     assert imbalance(world) <= TOLERANCE
 
@@ -136,8 +121,9 @@ def throttled_world(noise: float, seed: int) -> ThrottledWorld:
     return world
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("noise", [0.0, 0.06, 0.12])
+@pytest.mark.parametrize(
+    ("noise", "seed"), [(0.06, 0), *(pytest.param(noise, seed, marks=LONG) for noise in (0.0, 0.12) for seed in (1, 2))]
+)
 def test_a_step_that_no_line_describes_is_not_chased(noise: float, seed: int) -> None:
     world = throttled_world(noise, seed)
     plans, seconds = [], []
@@ -150,7 +136,7 @@ def test_a_step_that_no_line_describes_is_not_chased(noise: float, seed: int) ->
     assert fmean(seconds[40:]) <= 1.05 * 1.5 * 0.336e-3 * 116
 
 
-def test_split_that_made_the_step_slower_is_taken_back_by_half() -> None:
+def test_split_that_made_the_step_slower_is_taken_back_by_half_until_a_speed_changes() -> None:
     world = throttled_world(0.0, 0)
     decisions = world.run(8)
     moves = [(decision.plan.batch_sizes, decision.reason) for decision in decisions if decision.plan is not None]
@@ -158,32 +144,8 @@ def test_split_that_made_the_step_slower_is_taken_back_by_half() -> None:
     (first, _), (failed, _), (back, _) = moves[at - 2 : at + 1]
     assert all(abs(new - (a + b) / 2) <= 0.5 for new, a, b in zip(back, first, failed, strict=True))
     assert any("not believed" in decision.reason for decision in decisions if decision.plan is None)
-
-
-@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
-@pytest.mark.parametrize("fixed", [0.003, 0.016])
-@pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_drift_that_all_workers_share_makes_no_kept_promise_a_missed_one(
-    noise: float, fixed: float, policy: str
-) -> None:
-    """As where the machine gets warm, or inputs get longer: a fifth more in sixty intervals."""
-    world = hetero_world(policy, noise=noise, fixed=fixed)
-    world.run(12)
-    for _ in range(60):
-        for worker in world.workers.values():
-            worker.scale *= 1.003
-        decision = world.run(1)[0]
-        assert "taken back" not in decision.reason
-        assert world.memory.promises.doubt == 0.0
-    assert imbalance(world) <= TOLERANCE
-
-
-def test_doubt_ends_where_a_speed_changes() -> None:
-    world = throttled_world(0.0, 0)
-    world.run(6)
-    assert world.memory.promises.doubt > 0.2
-    slower = world.workers["job-g1-0"]
-    slower.scale *= 3
+    assert world.memory.promises.doubt > 0.1
+    world.workers["job-g1-0"].scale *= 3
     assert world.run(1)[0].plan is not None
     assert world.memory.promises.doubt == 0.0
 
@@ -198,3 +160,160 @@ def test_speed_that_changes_just_with_the_batches_is_followed_two_decisions_late
     world.workers["job-g0-0"].scale = 4.0
     world.run(4)
     assert imbalance(world) <= TOLERANCE
+
+
+SCALES = (1, 2, 4)
+
+
+class PowerWorld(World):
+    """Own time is a power of the batch: a superlinear one as of attention, or of a cache that overflows."""
+
+    power = 2.0
+
+    def law(self) -> TimeLaw:
+        return Power(self.power, 0.0, 0.001)
+
+    def best_seconds(self) -> float:
+        """The step of the best split."""
+        workers = list(self.workers.values())
+        times = [lambda batch, worker=each: worker.scale * worker.law.seconds(batch) for each in workers]
+        best = split_min_max(times, self.job.global_batch, [(1, self.job.global_batch)] * len(workers))
+        return max(time(batch) for time, batch in zip(times, best, strict=True))
+
+
+def review(promises: Promises, seconds: float, proposal: Proposal) -> tuple[Promises, Proposal]:
+    """Of a step that took so long."""
+    seat = Seat("w", Group("g", 1), 64, (1, 128), Estimate(seconds, 1e-6, 10))
+    memory, proposal = reviewed(Memory(promises=promises), [seat], proposal)
+    return memory.promises, proposal
+
+
+@pytest.mark.parametrize(("replaced", "doubted"), [(0.3, False), (0.15, True)])
+def test_split_that_helped_less_than_it_promised_raises_no_doubt(replaced: float, doubted: bool) -> None:
+    """A step of 0.1 s was promised, and 0.2 s came: after one of 0.3 s that helped, after one of 0.15 s it did not."""
+    promises, _ = review(Promises(promised_seconds=0.1, replaced_seconds=replaced), 0.2, Proposal(None, "kept"))
+    assert (promises.doubt > 0) is doubted
+    assert promises.promised_seconds == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(0.42, True), (0.395, True), (0.34, False)])
+def test_way_back_that_regains_next_to_nothing_ends(seconds: float, ends: bool) -> None:
+    """The split took 0.4 s instead of 0.2 s. Half of it was taken back, and should be half as bad: who became slow in
+    the same step is slow at any batches."""
+    promises = Promises(replaced_seconds=0.2, retreated_seconds=0.4, doubt=0.5, missed_promises=1)
+    after, proposal = review(promises, seconds, Proposal((64,), "moved", saving=0.3))
+    assert (after == Promises()) is ends
+    assert (proposal.batches is not None) is ends
+
+
+def steps_over_best(policy: str, power: float, noise: float, seed: int, intervals: int = 100) -> list[float]:
+    """True step of each interval over that of the best split."""
+    scales = {f"job-g{rank}-0": float(scale) for rank, scale in enumerate(SCALES)}
+    world = PowerWorld(hetero_job(policy, SCALES), scales, noise=noise, seed=seed)
+    world.power = power
+    world.start()
+    best, steps = world.best_seconds(), []
+    for _ in range(intervals):
+        steps.append(max(world.true_seconds()) / best)
+        world.run(1)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("seed", "noise"), [(0, 0.1), pytest.param(1, 0.0, marks=LONG), pytest.param(2, 0.2, marks=LONG)]
+)
+@pytest.mark.parametrize(
+    ("policy", "power", "most", "settled"),
+    [
+        ("Proportional", 1.5, 1.2, 1.2),
+        ("Proportional", 2.0, 1.3, 1.3),
+        ("Proportional", 3.0, 1.8, 1.8),
+        ("Optimal", 1.5, 1.08, 1.06),
+        ("Optimal", 2.0, 1.1, 1.06),
+        ("Optimal", 3.0, 1.25, 1.06),
+    ],
+)
+def test_policies_do_not_diverge_where_times_grow_faster_than_batches(
+    *, policy: str, power: float, most: float, settled: float, noise: float, seed: int
+) -> None:
+    """By the papers' rule alone the step takes 1.9 times the best one at the square, and 7 times at the cube. With a
+    line that may not begin below 0 that of `Optimal` stays 5 % above the best at the square, and 30 % at the cube.
+    """
+    steps = steps_over_best(policy, power, noise, seed)
+    assert fmean(steps) <= most
+    assert fmean(steps[50:]) <= settled
+
+
+IDLE_FIXED = 0.03
+IDLE_SCALES = (1.0, 2.0, 2.0)
+
+
+def idle_world(*, slow: float = 30.0, noise: float = 0.05, seed: int = 0, forgetful: bool = False) -> World:
+    """The fastest of three workers is slowed until it has no samples."""
+    job = Job("job", tuple(Group(f"g{rank}", 1, batch_min=0) for rank in range(3)), 192)
+    scales = {f"job-g{rank}-0": scale for rank, scale in enumerate(IDLE_SCALES)}
+    world = World(job, scales, fixed=IDLE_FIXED, noise=noise, seed=seed, forgetful=forgetful).start()
+    world.run(6)
+    world.workers["job-g0-0"].scale = slow
+    for _ in range(20):
+        world.run(1)
+        if batches(world)[0] == 0:
+            break
+    assert batches(world)[0] == 0
+    return world
+
+
+def batches(world: World) -> tuple[int, ...]:
+    return world.plan.batch_sizes
+
+
+def best_split_seconds(world: World, scales: tuple[float, ...]) -> float:
+    lines = [Line(scale * world.fixed, scale * world.per_sample) for scale in scales]
+    best = waterfill(lines, 192, [(0, 192)] * len(lines))
+    return max(line.at(batch) for line, batch in zip(lines, best, strict=True) if batch)
+
+
+def step_seconds(world: World) -> float:
+    return max(second for second, batch in zip(world.true_seconds(), batches(world), strict=True) if batch)
+
+
+@pytest.mark.parametrize(
+    ("slow", "forgetful"), [(10.0, True), pytest.param(30.0, False, marks=LONG), pytest.param(30.0, True, marks=LONG)]
+)
+def test_a_worker_that_recovered_comes_back(slow: float, forgetful: bool) -> None:
+    world = idle_world(slow=slow, forgetful=forgetful)
+    world.workers["job-g0-0"].scale = 1.0
+    world.run(120)
+    assert any("job-g0-0 is tried again with" in each.reason for each in world.decisions)
+    assert step_seconds(world) < 1.05 * best_split_seconds(world, IDLE_SCALES)
+
+
+@LONG
+@pytest.mark.parametrize("slow", [10.0, 30.0, 200.0])
+def test_retries_of_a_worker_that_stays_slow_grow_rare_and_cost_little(slow: float) -> None:
+    world = idle_world(slow=slow)
+    ideal = best_split_seconds(world, (slow, *IDLE_SCALES[1:]))
+    taken, retried = 0.0, []
+    for interval in range(1500):
+        before = world.plan
+        taken += step_seconds(world)
+        world.run(1)
+        if world.plan is not before and batches(world)[0] > 0:
+            retried.append(interval)
+    assert 2 <= len(retried) <= 8
+    gaps = [later - earlier for earlier, later in itertools.pairwise(retried)]
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(gaps))
+    assert taken / 1500 < {10.0: 1.015, 30.0: 1.02, 200.0: 1.07}[slow] * ideal
+
+
+@pytest.mark.parametrize(("limit", "scale"), [(1.5, 1.0), (0.5, 30.0)])
+def test_a_raised_cpu_limit_is_a_reason_to_try_at_once_and_a_lowered_one_is_none(limit: float, scale: float) -> None:
+    world = idle_world()
+    for worker in world.workers.values():
+        worker.cpu_limit = 1.0
+    world.run(2)
+    assert batches(world)[0] == 0
+    world.workers["job-g0-0"].cpu_limit, world.workers["job-g0-0"].scale = limit, scale
+    world.run(1)
+    world.tick()
+    assert (batches(world)[0] > 0) is (limit > 1)

@@ -1,23 +1,32 @@
-"""The step ends with the slowest of many: where workers' noise differs for sure, the expected step is what counts."""
+"""The step ends with the slowest of many: where workers' noise differs for sure, the expected step is what counts.
+
+A split for the workers' noise is on trial: whole steps, as the workers measure them, bear it out or do not.
+"""
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
-from heterotrain_operator.core.batching.expectation import noise_of
+from heterotrain_operator.clusters.simulated.noise import Replayed
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
+from heterotrain_operator.core.batching.policy import Promise
+from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, promised, tried
 from heterotrain_operator.core.memory.batching import Batching
-from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction import PREDICTORS, Prediction
+from heterotrain_operator.core.memory.promises import Promises
+from heterotrain_operator.core.model import Group, Job, WorkerMetrics
+from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.noise import Variation, variations_of
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
-from heterotrain_operator.core.prediction.variation import Variation, variations_of
+from heterotrain_operator.core.prediction.whole_steps import LEAST_WINDOWS, LONGEST_HISTORY, WholeSteps, observed
 from heterotrain_operator.core.split.expected import alike, best_caution, expected_step
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_job
 
@@ -43,22 +52,16 @@ def test_expected_step_is_that_of_many_draws(variations: list[float]) -> None:
     assert expected_step(means, variations) == pytest.approx(drawn_step(means, variations), rel=0.025)
 
 
-def test_step_of_one_worker_is_its_own_time() -> None:
-    assert expected_step([0.0, 0.25, 0.0], [0.1, 0.1, 0.3]) == pytest.approx(0.25, rel=1e-3)
-    assert expected_step([], []) == expected_step([0.0], [0.1]) == 0.0
-
-
 def test_many_workers_are_reckoned_in_classes_as_well_as_one_by_one() -> None:
     few = [1 + 0.003 * rank for rank in range(20)]
     noise = [0.05, 0.2] * 10
     assert expected_step(few + [1e-3] * 20, noise * 2) == pytest.approx(expected_step(few, noise), rel=0.005)
+    assert expected_step([0.0, 0.25, 0.0], [0.1, 0.1, 0.3]) == pytest.approx(0.25, rel=1e-3)
+    assert expected_step([], []) == expected_step([0.0], [0.1]) == 0.0
 
 
-def test_nobody_is_held_back_where_all_are_as_noisy() -> None:
+def test_nobody_is_held_back_where_all_are_as_noisy_or_nobody_can_take_more() -> None:
     assert best_caution([1.0] * 8, [0.1] * 8) < 0.25
-
-
-def test_nobody_is_held_back_where_nobody_can_take_more() -> None:
     assert best_caution([0.0] * 4, [0.1, 0.1, 0.3, 0.3]) == 0.0
 
 
@@ -70,27 +73,22 @@ def test_noisy_workers_are_held_back_where_that_makes_the_step_shorter() -> None
     assert drawn_step([level * each for each in held], noise) <= 0.95 * drawn_step([1.0] * 8, noise)
 
 
-def test_variations_that_chance_explains_are_drawn_together() -> None:
-    variations, differ = variations_of([(0.10**2, 30), (0.12**2, 30), (0.09**2, 30)])
-    assert not differ
-    assert max(variations) == pytest.approx(min(variations), rel=1e-6)
-
-
-def test_variations_that_differ_for_sure_are_told_apart() -> None:
-    variations, differ = variations_of([(0.02**2, 60), (0.05**2, 60), (0.3**2, 60)])
-    assert differ
-    assert variations == pytest.approx([0.02, 0.05, 0.3], rel=0.15)
-
-
-def test_worker_of_whom_nothing_is_known_counts_as_usual() -> None:
-    variations, differ = variations_of([(0.02**2, 60), (0.3**2, 60), (0.0, 0)])
-    assert differ
-    assert 0.05 < variations[2] < 0.12
-
-
-def test_few_steps_tell_no_variations_apart() -> None:
-    assert variations_of([(0.02**2, 10), (0.3**2, 10)])[1] is False
-    assert variations_of([]) == ([], False)
+@pytest.mark.parametrize(
+    ("known", "differ", "found"),
+    [
+        ([(0.10, 30), (0.12, 30), (0.09, 30)], False, [0.103] * 3),  # chance explains it
+        ([(0.02, 60), (0.05, 60), (0.3, 60)], True, [0.02, 0.05, 0.3]),
+        ([(0.02, 60), (0.3, 60), (0.0, 0)], True, [0.02, 0.3, 0.08]),  # one of whom nothing is known
+        ([(0.02, 10), (0.3, 10)], False, [0.077] * 2),  # few steps
+    ],
+)
+def test_variations_are_told_apart_where_chance_cannot_explain_them(
+    known: list[tuple[float, int]], differ: bool, found: list[float]
+) -> None:
+    assert variations_of([(variation**2, steps) for variation, steps in known]) == (
+        pytest.approx(found, rel=0.15),
+        differ,
+    )
 
 
 def test_variation_is_remembered_over_plans_and_follows_changes() -> None:
@@ -101,7 +99,7 @@ def test_variation_is_remembered_over_plans_and_follows_changes() -> None:
     assert known.learned(StepTime()) == known
 
 
-def seat(rank: int, variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Seat:
+def noisy_seat(rank: int, variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Seat:
     """One of several equally fast workers, measured at 64 samples."""
     estimate = Estimate(0.064, (variation * 0.064) ** 2, steps)
     known = WorkerMemory(step_time=StepTime().with_estimate(estimate), batch_cost=cost)
@@ -110,61 +108,25 @@ def seat(rank: int, variation: float, steps: float, cost: BatchCost = UNKNOWN) -
 
 def proposed(variations: tuple[float, ...], steps: float, believed: float = 1.0) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=64 * len(variations))
-    seats = [seat(rank, variation, steps) for rank, variation in enumerate(variations)]
+    seats = [noisy_seat(rank, variation, steps) for rank, variation in enumerate(variations)]
     return POLICIES["Optimal"].propose(job, seats, Batching(believed=believed))
 
 
-def test_optimal_gives_noisy_workers_fewer_samples() -> None:
+def test_optimal_gives_noisy_workers_fewer_samples_as_far_as_that_is_believed() -> None:
     batches = proposed(UNLIKE, 100).batches
-    assert batches is not None
     assert max(batches[1], batches[7]) < 60
     assert min(batches[0], batches[4]) > 66
-
-
-def test_caution_that_is_not_believed_moves_nobody() -> None:
     assert proposed(UNLIKE, 100, believed=0.0).batches is None
-
-
-def test_what_a_split_for_noise_saves_counts_as_far_as_it_is_believed() -> None:
     half_noisy = (0.02, 0.4) * 16
     assert 0 < proposed(half_noisy, 1000, believed=0.5).saving <= 0.5 * proposed(half_noisy, 1000).saving
-
-
-def test_split_is_never_said_to_save_more_than_with_all_belief() -> None:
-    """The noisiest could take all samples, the steadiest has a long fixed part and as many as it may, and so has the
-    third: without caution for noise a few samples more would be moved.
-    """
-    cases = [(48, 480, 0.1145, 0.0, 0.42), (43, 43, 0.0891, 0.85, 0.0186), (31, 31, 0.1334, 0.0, 0.105)]
-    found = []
-    for rank, (batch, most, seconds, share, variation) in enumerate(cases):
-        estimate = Estimate(seconds, (variation * seconds) ** 2, 100_000)
-        known = WorkerMemory(step_time=StepTime().with_estimate(estimate))
-        line = Prediction(Line(share * seconds, (1 - share) * seconds / batch), is_sure=True)
-        found.append(Seat(f"w-{rank}", GROUP, batch, (1, most), estimate, memory=known, predicted=line))
-    assert noise_of([each.memory for each in found])[1]
-    for believed in (1.0, 0.3):
-        proposal = POLICIES["Optimal"].propose(Job("job", (GROUP,), 122), found, Batching(believed=believed))
-        assert proposal.batches is None
-
-
-def test_what_is_saved_by_speeds_counts_however_little_the_caution_is_believed() -> None:
-    found = [seat(rank, variation, 1000) for rank, variation in enumerate(UNLIKE)]
-    slow = found[0].estimate
-    assert slow is not None
-    found[0] = found[0]._replace(estimate=slow.scaled(2.0))
-    proposal = POLICIES["Optimal"].propose(Job("job", (GROUP,), 512), found, Batching(believed=0.01))
-    assert proposal.batches is not None
-    assert proposal.batches[0] < 40
-    assert proposal.saving > 0.2
 
 
 def test_split_for_noise_raises_nobody_far_beyond_its_speed() -> None:
     """By its line, more samples cost the first worker next to nothing, and it could take 120."""
     affine = PREDICTORS["EMA"]
     flat = affine.learn(affine.learn(BatchCost(), 64, Estimate(0.064, 1e-8, 1e6)), 32, Estimate(0.062, 1e-8, 1e6))
-    found = [seat(rank, variation, 300, flat if rank == 0 else UNKNOWN) for rank, variation in enumerate(UNLIKE)]
+    found = [noisy_seat(rank, variation, 300, flat if rank == 0 else UNKNOWN) for rank, variation in enumerate(UNLIKE)]
     batches = POLICIES["Optimal"].propose(Job("job", (GROUP,), 512), found, Batching()).batches
-    assert batches is not None
     assert batches[0] == MOST_RAISED * 64
 
 
@@ -175,7 +137,7 @@ def test_optimal_keeps_equal_means_together_where_noise_may_be_equal_or_costs_li
     assert proposed(variations, steps).batches is None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_steps_of_workers_of_unlike_noise_get_shorter_than_with_equal_means(seed: int) -> None:
     noise_of = {f"g{rank}": variation for rank, variation in enumerate(UNLIKE)}
     job = hetero_job("Optimal", [1.0] * len(UNLIKE), global_batch=512)
@@ -185,3 +147,207 @@ def test_steps_of_workers_of_unlike_noise_get_shorter_than_with_equal_means(seed
     assert drawn_step(world.true_seconds(), list(UNLIKE)) <= 0.965 * equal
     assert not [decision for decision in decisions if "taken back" in decision.reason]
     assert len([decision for decision in decisions if decision.plan is not None]) <= 3
+
+
+def counters(steps: float, seconds: float, own: float = 0.5) -> WorkerMetrics:
+    """Of a worker that has measured so many steps, which took so long, `own` of it for its own part."""
+    return WorkerMetrics(3, steps=steps, own_seconds=own * seconds, wait_seconds=(1 - own) * seconds)
+
+
+def after(*windows: float, known: WholeSteps | None = None, steps: int = 10) -> WholeSteps:
+    """What is known after windows of so many steps, whose steps took so long each."""
+    known = known or WholeSteps()
+    counted, total = known.whole_counted, known.whole_counted_seconds
+    for seconds in windows:
+        counted, total = counted + steps, total + steps * seconds
+        known = observed(known, 3, [counters(counted, total), counters(counted, total, own=0.9)])
+    return known
+
+
+def test_few_windows_tell_no_error_of_whole_steps() -> None:
+    assert after(*[0.2, 0.21] * 2, steps=5).estimate(3) is not None
+    assert after(*[0.2] * (LEAST_WINDOWS - 1)).estimate(3) is None
+    memory = replace(on_trial(0.3), whole_steps=after(0.3, 0.302, 0.304))
+    assert tried(memory, seats(), MOVED) == (memory, MOVED), "nothing is judged"
+
+
+def test_whole_steps_have_the_mean_of_all_and_the_error_that_windows_show() -> None:
+    found = after(*[0.19, 0.21] * 8).estimate(3)
+    assert found.mean_seconds == pytest.approx(0.2, rel=0.01)
+    assert found.relative_error == pytest.approx(0.05 / math.sqrt(LONGEST_HISTORY), rel=0.1)
+
+
+def test_older_windows_fade_and_those_of_more_steps_count_for_more() -> None:
+    known = after(*[0.2, 0.202] * 200)
+    assert known.whole_windows == LONGEST_HISTORY
+    assert known.whole_steps == pytest.approx(10 * LONGEST_HISTORY, rel=0.05)
+    assert after(*[0.205, 0.207] * 200, known=known).whole_mean == pytest.approx(0.206, rel=1e-3)
+    assert after(0.202, known=after(*[0.2] * 4), steps=40).whole_mean == pytest.approx(0.201)
+
+
+def test_steps_of_another_time_or_plan_and_counters_that_begin_again_begin_anew() -> None:
+    known = after(*[0.2, 0.204] * 4)
+    slower = after(0.4, known=known)
+    assert (slower.whole_windows, slower.whole_mean) == (1, pytest.approx(0.4))
+    assert observed(known, 4, [counters(10, 3.0)]) == WholeSteps(4, 10, 3.0, 0.3, 0.0, 10, 1)
+    again = observed(known, 3, [counters(10, 2.0)])
+    assert (again.whole_counted, again.whole_windows) == (10, 1)
+    assert after(0.3, known=known.restarted()).whole_mean == pytest.approx(0.3)
+    for foreign in ((1001.0, 1001 * 80_000.0), (1001.0, 200.0 + 1e-9)):  # beyond reason
+        known = observed(WholeSteps(), 3, [counters(1000, 200.0)])
+        assert observed(known, 3, [counters(*foreign)]) == known
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        counters(math.nan, 1.0),
+        counters(10, math.inf),
+        counters(10, -5.0),
+        counters(1e300, 1.0),
+        counters(10, 10 * 50_000.0),
+    ],
+)
+def test_what_one_worker_says_alone_is_not_believed(foreign: WorkerMetrics) -> None:
+    found = observed(WholeSteps(), 3, [counters(10, 2.0), foreign, counters(10, 2.02), None])
+    assert found.whole_mean == pytest.approx(0.202, rel=0.011)
+    assert observed(WholeSteps(), 3, [None, counters(0, 0.0)]) == WholeSteps()
+
+
+def seats() -> list[Seat]:
+    """A steady worker and a noisy one, that had 64 samples each before the split for their noise."""
+    found = []
+    for rank, (batch, variation) in enumerate([(88, 0.02), (40, 0.3)]):
+        estimate = Estimate(batch * 1e-3, (variation * batch * 1e-3) ** 2, 100)
+        known = WorkerMemory(step_time=StepTime().with_estimate(estimate), replaced_batch=64)
+        found.append(Seat(f"w-{rank}", GROUP, batch, (1, 127), estimate, estimate, known))
+    return found
+
+
+def on_trial(seconds: float, *, believed: float = 1.0, back_gap: float = 0.0, back_steps: float = 0.0) -> Memory:
+    """Of a plan whose whole steps take so long, where those before took 0.2 s: 0.11 s longer than expected, for
+    communication. Of the present split 0.088 s are expected.
+    """
+    trial = Promises(trial_seconds=0.2, trial_gap=0.11, trial_steps=100.0, back_gap=back_gap, back_steps=back_steps)
+    return Memory(
+        plan_version=3,
+        promises=trial,
+        batching=Batching(believed=believed),
+        whole_steps=after(*[0.99 * seconds, 1.01 * seconds] * 3),
+    )
+
+
+KEPT = Proposal(None, "kept")
+MOVED = Proposal((100, 28), "moved", saving=0.1, promise=Promise(0.08, expected=True))
+
+
+def test_split_for_noise_that_made_no_step_shorter_is_taken_back_by_half_and_stays_on_trial() -> None:
+    memory, proposal = tried(on_trial(0.215), seats(), MOVED)
+    assert proposal.batches == (76, 52)
+    assert "whole steps take 215 ms, and took 200 ms before the last split for the workers' noise" in proposal.reason
+    assert memory.batching.believed == 1.0
+    memory = promised(replace(memory, workers=tuple(seat.memory for seat in seats())), proposal.promise, (88, 40))
+    assert memory.promises.back_steps > 0
+    assert memory.promises.back_gap == pytest.approx(0.215 - 0.09, abs=0.003)
+
+
+@pytest.mark.parametrize("seconds", [0.17, 0.198])
+def test_split_for_noise_that_made_steps_shorter_stays(seconds: float) -> None:
+    memory, proposal = tried(on_trial(seconds), seats(), KEPT)
+    assert proposal == KEPT
+    assert memory.batching.believed == 1.0
+
+
+@pytest.mark.parametrize(("slower", "batches"), [(1.3, None), (1.0, (76, 52))])
+def test_steps_that_got_longer_with_own_times_do_not_speak_against_a_split(
+    slower: float, batches: tuple[int, ...] | None
+) -> None:
+    present = [
+        seat._replace(memory=seat.memory._replace(step_time=StepTime().with_estimate(seat.estimate.scaled(slower))))
+        for seat in seats()
+        if seat.estimate is not None
+    ]
+    assert tried(on_trial(0.227), present, KEPT)[1].batches == batches
+
+
+def test_trial_ends_where_nothing_speaks_against_the_split() -> None:
+    memory = on_trial(0.18)
+    assert tried(memory, seats(), KEPT)[0].promises.trial_steps > 0
+    memory = replace(memory, whole_steps=after(*[0.179, 0.181] * (TRIAL_WINDOWS // 2)))
+    assert tried(memory, seats(), KEPT)[0].promises == Promises()
+
+
+def test_batches_wait_for_what_half_of_the_way_back_regains_but_not_for_ever() -> None:
+    memory = replace(on_trial(0.3, back_gap=0.13, back_steps=40.0), whole_steps=after(0.3, 0.302))
+    proposals = []
+    for _ in range(LONGEST_WAIT + 1):
+        memory, proposal = tried(memory, seats(), MOVED)
+        proposals.append(proposal)
+    assert "until it is known what was regained" in proposals[0].reason
+    assert [proposal == MOVED for proposal in proposals] == [False] * LONGEST_WAIT + [True]
+    assert memory.promises.trial_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "believed", "batches"),
+    [(0.235, 1.0, None), (0.215, BELIEF_KEPT, (64, 64)), (0.2, BELIEF_KEPT, None)],
+)
+def test_only_what_the_way_back_regains_convicts_a_split(
+    seconds: float, believed: float, batches: tuple[int, ...] | None
+) -> None:
+    """Steps took 0.04 s longer than whole steps before let expect. Where half of the way back regains nothing, it was
+    not the split; where it does, but not all, the rest is taken back, too; and where it does regain all, it stays.
+    """
+    memory, proposal = tried(on_trial(seconds, back_gap=0.15, back_steps=40.0), seats(), KEPT)
+    assert memory.batching.believed == pytest.approx(believed)
+    assert proposal.batches == batches
+    assert memory.promises.trial_steps == 0
+
+
+def test_disbelief_fades() -> None:
+    memory = Memory(batching=Batching(believed=BELIEF_KEPT))
+    for _ in range(3000):
+        memory, _ = tried(memory, seats(), KEPT)
+    assert memory.batching.believed == 1.0
+
+
+@pytest.mark.parametrize("seconds", [0.08, 0.0])
+def test_split_for_noise_goes_on_trial_with_whole_steps_and_what_was_expected_of_them(seconds: float) -> None:
+    workers = tuple(seat.memory for seat in seats())
+    memory = Memory(plan_version=3, workers=workers, whole_steps=after(*[0.198, 0.202] * 4))
+    promises = promised(memory, Promise(seconds, expected=True), (64, 64)).promises
+    assert (promises.trial_seconds, promises.trial_steps) == (pytest.approx(0.2), 80)
+    assert promises.trial_gap == pytest.approx(0.2 - 0.09, abs=0.003)
+    assert promises.promised_seconds == seconds
+    assert (promises.replaced_seconds > 0) is (seconds > 0)
+    unmeasured = replace(memory, whole_steps=WholeSteps())
+    assert promised(unmeasured, Promise(seconds, expected=True), (64, 64)).promises.trial_steps == 0
+
+
+def shapes_of_noise() -> Replayed:
+    """Own times of two kinds of workers: those of one vary far but within bounds, and those of the other less, but one
+    in ten takes 2.2 times as long.
+    """
+    chance = random.Random(5)
+    bounded = tuple(chance.choice((0.3, 1.0, 1.7)) for _ in range(97))
+    seldom_long = tuple(2.2 if chance.random() < 0.1 else chance.uniform(0.7, 1.05) for _ in range(211))
+    return Replayed((bounded, seldom_long))
+
+
+def whole_step(world: World) -> float:
+    """A whole step under the active plan, in seconds."""
+    [metrics, *_] = [pod.metrics for pod in world.workers.values() if pod.metrics is not None]
+    return (metrics.own_seconds + metrics.wait_seconds) / metrics.steps
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_shapes_of_noise_that_nobody_expects_make_no_step_longer_for_good(seed: int) -> None:
+    """Those of seldom long times end the steps. By their variations alone they get more samples, as if the others did,
+    and steps take an eighth longer.
+    """
+    job = hetero_job("Optimal", [1.0] * 48, global_batch=64 * 48)
+    world = World(job, noise=shapes_of_noise(), seed=seed).start()
+    equal = fmean(whole_step(world) for _ in range(10) if world.run(1))
+    decisions = world.run(100)
+    assert [each for each in decisions if "is taken back" in each.reason]
+    assert whole_step(world) <= 1.07 * equal

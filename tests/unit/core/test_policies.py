@@ -1,4 +1,4 @@
-"""Each policy's own rules, asked directly."""
+"""Each policy's own rules, asked directly; the papers' own to the letter, on numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Promise, Proposal, Seat
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap, capped, raised
+from heterotrain_operator.core.split.allocation import Line
+from heterotrain_operator.core.split.multiples import Bounds
 from heterotrain_operator.core.worker_memory import WorkerMemory
+from unit.core.traces import hetero_world
 
 GROUP = Group(name="cpu", replicas=1)
 
@@ -23,43 +26,38 @@ def seat(seconds: float | None, batch: int, bounds: Bounds = (1, 192), variation
     """A worker measured over ten steps."""
     estimate = None if seconds is None else Estimate(seconds, (variation * seconds) ** 2, 10)
     made = Seat(f"w-{batch}", GROUP, batch, bounds, estimate, estimate)
-    return made._replace(**rest)  # type: ignore[arg-type]  # names and types are the tests' care
+    return made._replace(**rest)
 
 
 def propose(policy: str, seats: list[Seat], stage: int = 0, **changes: object) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=sum(s.batch for s in seats), policy=policy)
-    return POLICIES[policy].propose(replace(job, **changes), seats, Batching(stage=stage))  # type: ignore[arg-type]  # as above
+    return POLICIES[policy].propose(replace(job, **changes), seats, Batching(stage=stage))
 
 
-def first(policy: str, groups: list[Group], global_batch: int = 192) -> tuple[tuple[int, ...], str]:
-    job = Job(name="job", groups=tuple(groups), global_batch=global_batch, policy=policy)
+def first(policy: str, *groups: Group) -> tuple[tuple[int, ...], str]:
+    job = Job(name="job", groups=groups, global_batch=192, policy=policy)
     make = POLICIES[policy].first
     assert make is not None
-    split = make(job, [Seat(group.name, group, 0, (0, global_batch)) for group in groups])
+    split = make(job, [Seat(group.name, group, 0, (0, 192)) for group in groups])
     return split.batches, split.reason
 
 
-def test_uniform_gives_equal_batches() -> None:
-    assert first("Uniform", [GROUP] * 3, 190)[0] == (64, 63, 63)
-    assert propose("Uniform", [seat(1.0, 100), seat(2.0, 92)]).batches == (96, 96)
-
-
 @pytest.mark.parametrize(
-    ("groups", "batches"),
+    ("policy", "groups", "batches", "reason"),
     [
-        ([Group("a", 1, cpu_limit=1.0), Group("b", 1, cpu_limit=0.5)], (128, 64)),
-        ([Group("a", 1, "gpu", flops=3e12, cpu_limit=1), Group("b", 1, flops=1e12, cpu_limit=1)], (144, 48)),
-        ([Group("a", 1, flops=3e12), Group("b", 1, flops=1e12)], (144, 48)),
+        ("Uniform", [GROUP] * 3, (64, 64, 64), "equal shares"),
+        ("Static", [Group("a", 1, cpu_limit=1.0), Group("b", 1, cpu_limit=0.5)], (128, 64), "CPU limit"),
+        ("Static", [Group("a", 1, "gpu", flops=3e12, cpu_limit=1), Group("b", 1, flops=1e12)], (144, 48), "flops"),
+        ("Static", [Group("a", 1, flops=3e12), Group("b", 1, flops=1e12)], (144, 48), "flops"),
+        ("Static", [Group("a", 1, "gpu", flops=3e12), Group("b", 1)], (96, 96), "groups b state no flops"),
     ],
 )
-def test_static_shares_by_cores_or_by_flops_where_devices_mix(groups: list[Group], batches: tuple[int, ...]) -> None:
-    assert first("Static", groups)[0] == batches
-
-
-def test_static_without_the_figures_is_uniform_and_says_so() -> None:
-    batches, reason = first("Static", [Group("a", 1, "gpu", flops=3e12), Group("b", 1, cpu_limit=1.0)])
-    assert batches == (96, 96)
-    assert "groups b state no flops" in reason
+def test_first_batches_are_equal_or_shared_by_cores_or_by_flops_where_devices_mix(
+    policy: str, groups: list[Group], batches: tuple[int, ...], reason: str
+) -> None:
+    found, why = first(policy, *groups)
+    assert found == batches
+    assert reason in why
 
 
 def test_proportional_multiplies_by_mean_over_own_time_and_rescales() -> None:
@@ -68,49 +66,23 @@ def test_proportional_multiplies_by_mean_over_own_time_and_rescales() -> None:
     assert "w-64 takes 400 ms at 64 samples, the median is 200 ms; moving 46 samples to w-64" in proposal.reason
 
 
-def test_proportional_without_a_fixed_global_batch_does_not_rescale() -> None:
-    proposal = propose("Proportional", [seat(0.1, 64), seat(0.3, 64)], fixed_global_batch=False)
-    assert proposal.batches == (128, 43)
-
-
-@pytest.mark.parametrize(("seconds", "moves"), [(0.104, False), (0.13, True)])
-def test_proportional_keeps_batches_within_the_dead_band(seconds: float, moves: bool) -> None:
-    proposal = propose("Proportional", [seat(0.1, 64), seat(seconds, 64)])
-    assert (proposal.batches is not None) is moves
-    assert proposal.reason
-
-
-def test_proportional_applies_the_dead_band_to_the_clipped_change() -> None:
-    # Both would change far, but their bounds let them not.
-    assert propose("Proportional", [seat(0.1, 64, (1, 64)), seat(0.4, 64, (64, 192))]).batches is None
-
-
-def test_proportional_does_not_publish_a_change_that_rescaling_undoes() -> None:
-    # The slow worker cannot go lower: the fast ones would be raised alike and scaled back.
-    assert propose("Proportional", [seat(0.1, 90), seat(0.1, 90), seat(0.9, 12, (12, 192))]).batches is None
-
-
-def test_proportional_hands_out_within_bounds_after_rescaling() -> None:
-    proposal = propose("Proportional", [seat(0.1, 64, (1, 70)), seat(0.2, 64), seat(0.4, 64)])
-    assert proposal.batches == (70, 81, 41)
-
-
-@pytest.mark.parametrize("seconds", [0.8, 8.0, 86_400.0])
-def test_proportional_leaves_the_shares_of_the_others_however_long_one_worker_takes(seconds: float) -> None:
-    batches = propose("Proportional", [seat(0.1, 64), seat(0.2, 64), seat(seconds, 64)]).batches
-    assert batches is not None
-    assert batches[0] / batches[1] == pytest.approx(2, rel=0.05)
-
-
-def test_proportional_waits_where_noise_could_explain_the_change() -> None:
-    noisy = [seat(0.1, 64, variation=0.15), seat(0.12, 64, variation=0.15)]
-    assert propose("Proportional", noisy).batches is None
-
-
-def test_proportional_raises_a_worker_without_samples() -> None:
-    proposal = propose("Proportional", [seat(0.1, 100, (0, 192)), seat(None, 0, (0, 192))])
-    assert proposal.batches is not None
-    assert proposal.batches[1] >= 1
+@pytest.mark.parametrize(
+    ("seats", "changes", "batches"),
+    [
+        ([seat(0.1, 64), seat(0.104, 64)], {}, None),  # within the dead-band
+        ([seat(0.1, 64), seat(0.13, 64)], {}, (72, 56)),
+        ([seat(0.1, 64, variation=0.15), seat(0.12, 64, variation=0.15)], {}, None),  # noise could explain it
+        ([seat(0.1, 64, (1, 64)), seat(0.4, 64, (64, 192))], {}, None),  # bounds let them not change
+        ([seat(0.1, 90), seat(0.1, 90), seat(0.9, 12, (12, 192))], {}, None),  # rescaling would undo it
+        ([seat(0.1, 64, (1, 70)), seat(0.2, 64), seat(0.4, 64)], {}, (70, 81, 41)),  # rescaled within bounds
+        ([seat(0.1, 64), seat(0.3, 64)], {"fixed_global_batch": False}, (128, 43)),  # not rescaled
+        ([seat(0.1, 100, (0, 192)), seat(None, 0, (0, 192))], {}, (99, 1)),  # one without samples is raised
+    ],
+)
+def test_proportional_keeps_dead_band_noise_and_bounds(
+    seats: list[Seat], changes: dict[str, bool], batches: tuple[int, ...] | None
+) -> None:
+    assert propose("Proportional", seats, **changes).batches == batches
 
 
 def seen_to_grow_by(power: float, seconds: float, batch: int) -> Seat:
@@ -130,13 +102,10 @@ def test_proportional_moves_less_where_times_are_seen_to_grow_faster_than_batche
     assert propose("Proportional", seats).batches == batches
 
 
-def test_proportional_promises_a_step_no_slower_than_the_one_before() -> None:
-    proposal = propose("Proportional", [seat(0.1, 64), seat(0.4, 64)])
-    assert proposal.promise == Promise(0.4)
-
-
-def test_proportional_promises_nothing_of_a_step_of_other_samples() -> None:
-    assert propose("Proportional", [seat(0.1, 64), seat(0.3, 64)], fixed_global_batch=False).promise is None
+def test_proportional_promises_a_step_no_slower_than_the_one_before_if_it_has_as_many_samples() -> None:
+    seats = [seat(0.1, 64), seat(0.4, 64)]
+    assert propose("Proportional", seats).promise == Promise(0.4)
+    assert propose("Proportional", seats, fixed_global_batch=False).promise is None
 
 
 def test_optimal_moves_to_the_split_that_ends_all_together() -> None:
@@ -145,37 +114,30 @@ def test_optimal_moves_to_the_split_that_ends_all_together() -> None:
     assert "saves 57 % of the step" in proposal.reason
 
 
-@pytest.mark.parametrize(("seconds", "moves"), [(0.065, False), (0.068, True)])
-def test_optimal_moves_only_for_a_saving_above_two_per_cent(seconds: float, moves: bool) -> None:
-    assert (propose("Optimal", [seat(0.064, 64), seat(seconds, 64)]).batches is not None) is moves
-
-
-def test_optimal_waits_where_noise_could_explain_the_saving() -> None:
-    proposal = propose("Optimal", [seat(0.1, 64, variation=0.15), seat(0.13, 64, variation=0.15)])
-    assert proposal.batches is None
-    assert "repay a move beyond noise" in proposal.reason
-
-
-@pytest.mark.parametrize(("most", "moves"), [(66, False), (76, True), (192, True)])
-def test_optimal_waits_for_no_noise_where_bounds_keep_the_fast_worker_from_taking_more(most: int, moves: bool) -> None:
-    fast, slow = seat(0.1, 64, (1, most), variation=0.2), seat(0.7, 64, variation=0.5)
-    assert (propose("Optimal", [fast, slow]).batches is not None) is moves
-
-
-def test_optimal_waits_for_noise_where_one_of_those_that_gain_may_be_slow() -> None:
-    seats = [seat(0.1, 64, (1, 74)), seat(0.6, 64, variation=0.5), seat(0.7, 64, variation=0.5)]
-    assert propose("Optimal", seats).batches == (74, 64, 54)
-    seats[1] = seat(0.55, 64, variation=0.5)
-    assert propose("Optimal", seats).batches is None
+@pytest.mark.parametrize(
+    ("seats", "batches"),
+    [
+        ([seat(0.064, 64), seat(0.065, 64)], None),  # less than two per cent
+        ([seat(0.064, 64), seat(0.068, 64)], (66, 62)),
+        ([seat(0.1, 64, variation=0.15), seat(0.13, 64, variation=0.15)], None),  # noise could explain it
+        ([seat(0.1, 64, (1, 74)), seat(0.6, 64, variation=0.5), seat(0.7, 64, variation=0.5)], (74, 64, 54)),
+        ([seat(0.1, 64, (1, 74)), seat(0.55, 64, variation=0.5), seat(0.7, 64, variation=0.5)], None),
+        ([seat(0.064, 64), seat(0.256, 64), seat(None, 0, (0, 192))], (103, 25, 0)),  # of which nothing is known
+    ],
+)
+def test_optimal_moves_only_for_a_saving_that_is_worth_it_beyond_noise(
+    seats: list[Seat], batches: tuple[int, ...] | None
+) -> None:
+    proposal = propose("Optimal", seats)
+    assert proposal.batches == batches
+    assert batches is not None or "repay a move beyond noise" in proposal.reason
 
 
 def test_optimal_lets_no_batch_grow_beyond_four_times_in_one_plan() -> None:
     seats = [seat(0.01, 64), *[seat(1.0, 64) for _ in range(9)]]
     proposal = propose("Optimal", seats)
-    assert proposal.batches is not None
     assert proposal.batches[0] == 192, "bounded by the user"
     proposal = propose("Optimal", [s._replace(bounds=(1, 640)) for s in seats])
-    assert proposal.batches is not None
     assert proposal.batches[0] == 256
 
 
@@ -186,14 +148,7 @@ def test_optimal_leaves_a_worker_most_of_its_samples_where_its_time_is_not_sure(
     predictor = replace(PREDICTORS["EMA"], predict=lambda known, batch, estimate: Prediction(line, True))
     slow = seat(0.26, 100, variation=variation, predictor=predictor)
     proposal = propose("Optimal", [slow, *[seat(0.1, 100, variation=0.02) for _ in range(3)]])
-    assert proposal.batches is not None
     assert proposal.batches[0] == least
-
-
-def test_optimal_leaves_a_worker_of_which_nothing_is_known() -> None:
-    proposal = propose("Optimal", [seat(0.064, 64), seat(0.256, 64), seat(None, 0, (0, 192))])
-    assert proposal.batches is not None
-    assert proposal.batches[2] == 0
 
 
 def test_optimal_gives_samples_again_to_a_worker_that_became_fast() -> None:
@@ -220,7 +175,100 @@ def test_profile_runs_five_plans_of_different_sizes_and_then_rests() -> None:
     assert len(plans) == PROFILE_PLANS
 
 
-def test_one_worker_keeps_the_whole_batch() -> None:
-    for name in POLICIES:
-        proposal = propose(name, [seat(0.1, 64, (1, 64))], stage=PROFILE_PLANS - 1)
-        assert proposal.batches in (None, (64,))
+def averaged(smoothed: float, batch: int, **rest: object) -> Seat:
+    """A worker whose mean over ten steps is far from its moving average, and no longer counts."""
+    made = Seat("w", GROUP, batch, (1, 192), Estimate(9.0, 1.0, 10), smoothed_seconds=smoothed)
+    return made._replace(**rest)
+
+
+def again(seats: list[Seat], proposal: Proposal, **changes: object) -> list[Seat]:
+    """The same workers with what the policy remembers of them."""
+    pairs = zip(seats, proposal.memories, strict=True)
+    return [each._replace(memory=memory)._replace(**changes) for each, memory in pairs]
+
+
+def test_papers_policies_are_no_choice_for_a_manifest() -> None:
+    assert {"PapersProportional", "OmniLearn"} <= POLICIES.keys() - set(known_policies())
+
+
+def test_papers_policies_wait_for_whole_intervals_however_unequal_workers_are() -> None:
+    world = hetero_world("PapersProportional", scales=(1, 8))
+    world.train(world.job.interval - 1)
+    assert world.tick().plan is None
+    world.train(1)
+    assert world.tick().plan is not None
+
+
+def test_batches_are_multiplied_by_mean_over_moving_average_and_rescaled() -> None:
+    """The mean is 0.2 s: (64 * 2, 64, 64 * 2/3) = (128, 64, 42.7) is 234.7, and 192 of these (104.7, 52.4, 34.9)."""
+    assert propose("PapersProportional", [averaged(0.1, 64), averaged(0.2, 64), averaged(0.3, 64)]).batches == (
+        105,
+        52,
+        35,
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds", "moves"),
+    [
+        ("PapersProportional", 0.109, False),
+        ("PapersProportional", 0.112, True),
+        ("OmniLearn", 0.119, False),
+        ("OmniLearn", 0.122, True),
+    ],
+)
+def test_dead_band_is_five_per_cent_or_omnilearns_ten_whatever_the_noise(
+    policy: str, seconds: float, moves: bool
+) -> None:
+    """At 0.109 s the mean is 0.1045 s, and the greatest change 0.1045 / 0.1 - 1 = 4.5 %; at 0.112 s it is 6 %."""
+    assert (propose(policy, ended_epoch((0.1, 64), (seconds, 64))).batches is not None) is moves
+
+
+def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> None:
+    known = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
+    assert capped(known, 100, 0.0999).cap == 0
+    known = capped(known, 100, 0.1001)
+    assert known.cap == 64
+    assert capped(known, 64, 0.01).cap == 64
+
+
+def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
+    """The first is slower than before it was raised, so 48 bounds it: (48, 42.7) is 90.7, and 128 of these (68, 60)."""
+    cap = ThroughputCap(raised_from=48, raised_throughput=1000.0)
+    seats = [averaged(0.1, 64, memory=WorkerMemory(throughput_cap=cap)), averaged(0.2, 64)]
+    proposal = propose("PapersProportional", [seats[0], seats[1]._replace(smoothed_seconds=0.3)])
+    assert proposal.memories[0].throughput_cap == ThroughputCap(cap=48)
+    # (48, 64 * 0.2 / 0.3 = 42.67) is rescaled by 128 / 90.67.
+    assert proposal.batches == (68, 60)
+
+
+def test_omnilearn_waits_for_the_end_of_an_epoch() -> None:
+    seats = [averaged(0.1, 32, epoch=3), averaged(0.3, 32, epoch=3)]
+    first = propose("OmniLearn", seats)
+    assert first.batches is None
+    seats = again(seats, first)
+    assert propose("OmniLearn", seats).batches is None
+    seats = again(seats, first, epoch=4)
+    second = propose("OmniLearn", seats)
+    assert second.batches == (48, 16)
+    assert propose("OmniLearn", again(seats, second)).batches is None
+
+
+def ended_epoch(*pairs: tuple[float, int]) -> list[Seat]:
+    """Workers of (moving average, batch) whose first epoch has ended."""
+    return [averaged(smoothed, batch, epoch=1, memory=WorkerMemory(noted=1)) for smoothed, batch in pairs]
+
+
+def test_omnilearn_clips_to_its_own_bounds_which_rescaling_leaves_again() -> None:
+    """The mean is 0.4 s: 64 * 4 is clipped to 96, and 64 * 0.4 / 0.7 = 36.57; 128 of these are (92.7, 35.3)."""
+    assert propose("OmniLearn", ended_epoch((0.1, 64), (0.7, 64))).batches == (93, 35)
+    # Of four workers (96, 32, 32, 32) is 192 of 400 samples: the first gets 200, more than 96.
+    batches = propose("OmniLearn", ended_epoch((0.1, 100), (1.0, 100), (1.0, 100), (1.0, 100))).batches
+    assert batches[0] > 96
+
+
+def test_omnilearn_moves_at_boundaries_of_epochs_only() -> None:
+    world = hetero_world("OmniLearn", noise=0.2)
+    moves = [interval for interval, each in enumerate(world.run(30)) if each.plan is not None]
+    assert moves
+    assert all(interval % 10 == 9 for interval in moves), "an epoch of the simulation has ten intervals"

@@ -1,4 +1,4 @@
-"""What every predictor must do, and that policies decide by nothing else than what the predictor gives."""
+"""What every predictor must do, and how the cost of a batch is told from speed, also by an epoch's smaller step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from heterotrain_operator.api.availability import NOT_YET
 from heterotrain_operator.api.spec.batching import Batching
@@ -14,8 +16,11 @@ from heterotrain_operator.core.memory.batching import Batching as BatchingMemory
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, expect, learn, predict
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
+from heterotrain_operator.core.worker_memory import WorkerMemory
+from unit.core.traces import hetero_world
 
 GROUP = Group("g", 1)
 JOB = Job("job", (GROUP,), 128, policy="Optimal")
@@ -30,70 +35,50 @@ def measured(seconds: float) -> Estimate:
     return Estimate(seconds, 1e-8, 100)
 
 
-def test_nothing_is_predicted_of_a_worker_of_which_nothing_is_known(predictor: Predictor) -> None:
-    assert predictor.predict(BatchCost(), 64, None) is None
-    assert predictor.predict(BatchCost(), 0, None) is None
-    assert predictor.expected(BatchCost(), 64, 10) is None
-
-
 def test_prediction_at_the_present_batch_is_what_is_measured_there(predictor: Predictor) -> None:
     known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.114)), 32, measured(0.082))
     for seconds in (0.098, 0.3):
         prediction = predictor.predict(known, 48, measured(seconds))
-        assert prediction is not None
         assert prediction.line.at(48) == pytest.approx(seconds)
 
 
 def test_more_samples_never_take_less_time(predictor: Predictor) -> None:
     known = predictor.learn(BatchCost(), 32, measured(0.2))
     prediction = predictor.predict(known, 64, measured(0.1))
-    assert prediction is not None
     assert prediction.line.at(65) > prediction.line.at(64) > 0
 
 
 def test_one_batch_size_is_no_reason_for_a_promise(predictor: Predictor) -> None:
     prediction = predictor.predict(predictor.learn(BatchCost(), 64, measured(0.1)), 64, measured(0.1))
-    assert prediction is not None
     assert not prediction.is_sure
 
 
-def test_plan_without_samples_or_measurements_teaches_nothing(predictor: Predictor) -> None:
+def test_plan_without_samples_or_measurements_teaches_and_predicts_nothing(predictor: Predictor) -> None:
     known = predictor.learn(BatchCost(), 64, measured(0.1))
     assert predictor.learn(known, 0, measured(1.0)) == known
     assert predictor.learn(known, 64, None) == known
+    assert predictor.predict(BatchCost(), 64, None) is None
+    assert predictor.predict(BatchCost(), 0, None) is None
+    assert predictor.expected(BatchCost(), 64, 10) is None
 
 
-def test_what_is_learned_is_expected_before_it_is_measured_again(predictor: Predictor) -> None:
+def test_what_is_learned_is_expected_before_it_is_measured_again_at_any_speed(predictor: Predictor) -> None:
     known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.128)), 32, measured(0.064))
-    estimate = predictor.expected(known, 48, 10)
-    assert estimate is not None
-    assert estimate.mean_seconds == pytest.approx(0.096, rel=0.05)
-    assert estimate.steps == 10
-    assert estimate.relative_error > 0
-
-
-def test_what_is_learned_scales_with_the_speed(predictor: Predictor) -> None:
-    known = predictor.learn(predictor.learn(BatchCost(), 64, measured(0.128)), 32, measured(0.064))
-    before, after = predictor.expected(known, 48, 10), predictor.expected(known.scaled(2), 48, 10)
-    assert before is not None
-    assert after is not None
-    assert after.mean_seconds == pytest.approx(2 * before.mean_seconds)
-
-
-def test_first_window_is_the_estimate(predictor: Predictor) -> None:
-    assert predictor.follow(None, measured(0.1)) == (measured(0.1), False)
+    for factor in (1.0, 2.0):
+        estimate = predictor.expected(known.scaled(factor), 48, 10)
+        assert estimate.mean_seconds == pytest.approx(factor * 0.096, rel=0.05)
+        assert estimate.steps == 10
+        assert estimate.relative_error > 0
 
 
 def test_estimate_follows_a_change_that_noise_does_not_explain(predictor: Predictor) -> None:
+    assert predictor.follow(None, measured(0.1)) == (measured(0.1), False)
     estimate, jumped = predictor.follow(measured(0.1), measured(0.4))
     assert jumped
     assert estimate.mean_seconds == pytest.approx(0.4, rel=0.05)
     estimate, jumped = predictor.follow(measured(0.1), measured(0.1001))
     assert not jumped
     assert 0.1 <= estimate.mean_seconds <= 0.1001
-
-
-def test_lower_cpu_limit_makes_a_step_no_quicker(predictor: Predictor) -> None:
     assert predictor.factor_of_limits(1.0, 1.0) == 1
     assert predictor.factor_of_limits(1.0, 0.5) >= 1 >= predictor.factor_of_limits(0.5, 1.0) > 0
 
@@ -123,3 +108,150 @@ def test_optimal_splits_by_what_the_predictor_says_alone(*, is_sure: bool) -> No
     proposal = POLICIES["Optimal"].propose(JOB, [seat("fast"), seat("slow")], BatchingMemory())
     assert proposal.batches == (96, 32)
     assert (proposal.promise is not None) is is_sure
+
+
+def at(fixed: float, per_sample: float, batch: int) -> Estimate:
+    return Estimate(fixed + per_sample * batch, 1e-8, 100)
+
+
+def learned(fixed: float, per_sample: float, *batches: int) -> BatchCost:
+    known = BatchCost()
+    for batch in batches:
+        known = learn(known, batch, at(fixed, per_sample, batch))
+    return known
+
+
+@pytest.mark.parametrize(
+    ("batches", "batch", "slower", "fixed"),
+    [
+        ((), 64, 1.0, 0.0),  # one batch size tells no overhead
+        ((64,), 32, 1.0, 0.05),
+        ((100,), 102, 1.0, 0.0),  # nor do batches that span less than four per cent
+        ((64, 32), 32, 2.0, 0.1),  # the line goes through the newest estimate
+        ((64, 32, *[48] * 200), 48, 1.0, 0.05),  # a long stay at one batch does not wash the cost out
+    ],
+)
+def test_two_batch_sizes_tell_overhead_from_time_per_sample(
+    batches: tuple[int, ...], batch: int, slower: float, fixed: float
+) -> None:
+    known, now = learned(0.05, 0.001, *batches), at(0.05, 0.001, batch).scaled(slower)
+    prediction = predict(known.scaled(slower), batch, now)
+    assert prediction.line.fixed_seconds == pytest.approx(fixed, rel=0.15)
+    assert prediction.line.at(batch) == pytest.approx(now.mean_seconds)
+
+
+def test_time_that_falls_with_the_batch_is_held_to_a_rising_line() -> None:
+    prediction = predict(learn(BatchCost(), 32, Estimate(0.2, 1e-8, 100)), 64, Estimate(0.1, 1e-8, 100))
+    assert prediction.line.seconds_per_sample > 0
+    assert prediction.line.fixed_seconds <= GREATEST_SHARE * 0.1 + 1e-12
+
+
+@pytest.mark.parametrize("ratio", [1e-12, 1e12])
+def test_speed_that_no_step_can_have_makes_the_cost_be_learned_again(ratio: float) -> None:
+    """As of a worker that reports steps of a day and of a millisecond in turn, under each plan again."""
+    known = learned(0.01, 0.001, 32, 64)
+    for _ in range(30):
+        known = known.scaled(ratio).rounded(BatchCost())
+        known = learn(known, 64, at(0.01, 0.001, 64))
+        assert expect(known, 64, at(0.01, 0.001, 64), 32) is not None
+        rounded = known.rounded(BatchCost())
+        assert WorkerMemory.from_row(WorkerMemory(batch_cost=rounded).row()).batch_cost == rounded
+
+
+def test_speed_that_drifts_from_plan_to_plan_bends_the_cost_little() -> None:
+    """Steps that take longer each time that the batch has shrunk do not show that a smaller batch takes longer."""
+    known, slower = learned(0.02, 0.001, 32, 64), 1.0
+    for batch in (60, 56, 52, 48, 44):
+        slower *= 1.06
+        known = learn(known, batch, Estimate(slower * (0.02 + 0.001 * batch), 1e-8, 100))
+    assert fixed_share(known) == pytest.approx(0.02 / 0.084, abs=0.2)
+    prediction = predict(known, 0, None)
+    assert prediction.line.at(44) == pytest.approx(slower * 0.064, rel=0.05)
+
+
+def test_difference_that_noise_explains_leaves_the_speed() -> None:
+    known = learned(0.02, 0.001, 32, 64)
+    noisy = learn(known, 48, Estimate(1.2 * 0.068, (0.2 * 1.2 * 0.068) ** 2 * 4, 4))
+    assert noisy.speed == pytest.approx(known.speed, rel=0.01)
+
+
+def fixed_share(known: BatchCost) -> float:
+    """Of a worker's time at 64 samples."""
+    prediction = predict(known, 0, None)
+    return prediction.line.fixed_seconds / prediction.line.at(64)
+
+
+LINES = (Line(0.3, 0.001), Line(1.2, 0.004))
+BATCHES = (700, 700)
+BEST = waterfill(LINES, sum(BATCHES), [(1, 1400)] * 2)
+
+
+def seats(*samples: int, batches: tuple[int, ...] = BATCHES, known: BatchCost | None = None) -> list[Seat]:
+    """Two workers whose steps have a fixed part, and those of their smaller steps that had so many `samples`."""
+    return [
+        Seat(
+            f"w-{rank}",
+            GROUP,
+            batch,
+            (1, 1400),
+            Estimate(line.at(batch), 1e-8, 10),
+            memory=WorkerMemory(batch_cost=known or BatchCost()),
+            smaller_steps=tuple((each, line.at(each)) for each in samples),
+        )
+        for rank, (line, batch) in enumerate(zip(LINES, batches, strict=True))
+    ]
+
+
+def moved(seats: list[Seat]) -> tuple[int, ...]:
+    job = Job("job", (GROUP,), sum(seat.batch for seat in seats), policy="Optimal")
+    proposal = POLICIES["Optimal"].propose(job, seats, BatchingMemory())
+    assert proposal.batches is not None
+    assert proposal.promise is None, "one batch size and smaller steps are no reason for one"
+    return proposal.batches
+
+
+@pytest.mark.parametrize(("samples", "part"), [((50, 525), 0.15), ((350,), 0.5), ((525,), 0.8), ((690,), 1.01)])
+def test_first_move_is_nearer_to_the_best_one_where_an_epoch_has_ended_with_a_smaller_step(
+    samples: tuple[int, ...], part: float
+) -> None:
+    """The more it differs from a full one, the better it shows the fixed part; one of nearly as many says nothing."""
+    best, without, with_smaller = (
+        iteration_seconds(LINES, each) for each in (BEST, moved(seats()), moved(seats(*samples)))
+    )
+    assert without / best > 1.3
+    assert with_smaller / best - 1 < part * (without / best - 1)
+
+
+def test_what_plans_have_shown_counts_more_and_a_time_that_cannot_be_is_passed_over() -> None:
+    line, ema = LINES[0], PREDICTORS["EMA"]
+    known = ema.learn(BatchCost(), 700, Estimate(line.at(700), 1e-8, 100))
+    [seat, _] = seats(50, batches=(900, 500), known=known)
+    misleading = seat._replace(smaller_steps=((50, 0.5),))
+    assert misleading.prediction == seat.prediction == ema.predict(known, 900, seat.estimate)
+    [seat, _] = seats()
+    for seconds in (5e-324, 1e9):
+        assert seat._replace(smaller_steps=((50, seconds),)).prediction == seat.prediction
+
+
+@given(samples=st.integers(1, 10**9), seconds=st.floats(1e-7, 86_400.0), own=st.floats(1e-7, 86_400.0))
+def test_whatever_a_worker_tells_a_line_comes_of_it(samples: int, seconds: float, own: float) -> None:
+    seat = Seat("w", GROUP, 10**9, (1, 10**9), Estimate(own, 0.0, 10), smaller_steps=((samples, seconds),))
+    line = seat.line()
+    assert 0 <= line.at(1) <= line.at(10**9) * (1 + 1e-9)
+    assert line.at(10**9) == pytest.approx(own)
+
+
+def test_smaller_steps_of_the_active_plan_count() -> None:
+    """The slow worker's time hardly depends on its batch, so to take samples from it helps less than it seems to."""
+
+    def first_move(*parts: float) -> tuple[int, ...]:
+        world = hetero_world()
+        world.train(10)
+        for pod, part in zip(world.workers.values(), parts, strict=True):
+            seconds = part * pod.metrics.own_seconds / pod.metrics.steps
+            shown = ((pod.metrics.batch_size // 4, seconds),)
+            pod.metrics = replace(pod.metrics, plan_version=1, smaller_steps=shown)
+        plan = world.tick().plan
+        return plan.batch_sizes
+
+    assert first_move(0.25, 0.25, 0.9)[2] < first_move(0.25, 0.25, 0.25)[2]

@@ -10,7 +10,7 @@ import pytest
 
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.model import Condition, Decision, Group, Job
-from heterotrain_operator.core.split.waterfill import Line, waterfill
+from heterotrain_operator.core.split.allocation import Line, waterfill
 from unit.core.traces import World, hetero_job, hetero_world
 
 ADAPTIVE = ("Proportional", "Optimal")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.kube.worlds import World

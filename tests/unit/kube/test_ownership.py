@@ -1,15 +1,16 @@
-"""Objects of a job's names that belong to an earlier job, to another one, or to a user."""
+"""What keeps others from a job's workers, and objects of its names that belong to an earlier job or somebody else."""
 
 from __future__ import annotations
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.gateway import JobGoneError
+from heterotrain import contract
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, JobGoneError
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, WorkerKey
 from heterotrain_operator.core.state import Memory
-from kube_server.api_server import ApiServer
+from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import NAMES, World, owner, written
 
 FIRST = WorkerKey("small", 0, NAMES[0])
@@ -57,11 +58,14 @@ def test_pod_of_another_job_whose_name_is_ours_says_whose_it_is(world: World, ap
     assert owner(api, "pods", LEADER) == "another"
 
 
-def test_service_of_an_earlier_job_is_taken_over(world: World, api: ApiServer) -> None:
+@pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("networkpolicies", "digits-workers")])
+def test_service_and_policy_of_an_earlier_job_are_taken_over(
+    world: World, api: ApiServer, plural: str, name: str
+) -> None:
     world.train()
-    world.apply_job(leaving="services")
+    world.apply_job(leaving=plural)
     world.round()
-    assert owner(api, "services", "digits") == world.uid
+    assert owner(api, plural, name) == world.uid
 
 
 @pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("configmaps", "digits-plan")])
@@ -98,3 +102,110 @@ def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiSe
     with pytest.raises(JobGoneError, match="team-a/digits"):
         world.cluster.act(Decision("Restarting", "a worker vanished", create=(FIRST,)), Memory.initial())
     assert written(api) == []
+
+
+PEERS = ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ops"}}},)
+
+
+@pytest.fixture
+def world(api: ApiServer, gateway: Gateway) -> World:
+    made = World(api, gateway)
+    made.metrics_from = PEERS
+    made.restart_operator()
+    return made
+
+
+def secrets_of(api: ApiServer) -> dict[str, str]:
+    """Secrets and what they hold."""
+    found = {name: api.get("secrets", name) for name in api.names("secrets")}
+    return {name: body["stringData"]["secret"] for name, body in found.items() if body is not None}
+
+
+# --- the secret --------------------------------------------------------------------------------------------------
+
+
+def test_secret_is_there_before_the_pods_that_need_it_and_belongs_to_the_job(world: World, api: ApiServer) -> None:
+    world.round()
+    kinds = [plural for _, plural, _, _ in api.writes]
+    assert max(kinds.index("secrets"), kinds.index("networkpolicies")) < kinds.index("pods")
+    assert api.names("networkpolicies") == ["digits-workers"]
+    ((name, secret),) = secrets_of(api).items()
+    body = api.get("secrets", name)
+    assert body is not None
+    assert body["metadata"]["ownerReferences"][0]["uid"] == world.uid
+    assert body["immutable"] is True
+    assert len(bytes.fromhex(secret)) == contract.SECRET_BYTES
+    for pod in NAMES:
+        found = api.get("pods", pod)
+        assert found is not None
+        [entry] = [each for each in found["spec"]["containers"][0]["env"] if each["name"] == contract.ENV_SECRET]
+        assert entry["valueFrom"] == {"secretKeyRef": {"name": name, "key": "secret"}}
+
+
+def test_secret_stays_the_same_for_the_next_operator_and_is_never_read(world: World, api: ApiServer) -> None:
+    world.round()
+    before = secrets_of(api)
+    world.restart_operator()
+    api.remove("pods", NAMES[0])
+    for _ in range(30):
+        world.round(10.0)
+        world.end_pods()
+    assert NAMES[0] in api.names("pods")
+    assert secrets_of(api) == before
+    assert not [read for read in api.reads if read[1] == "secrets"]
+
+
+def test_next_job_of_the_name_has_another_secret(world: World, api: ApiServer) -> None:
+    world.round()
+    before = secrets_of(api)
+    world.apply_job()
+    world.round()
+    after = secrets_of(api)
+    assert len(after) == 1
+    assert not set(before) & set(after)
+    assert not set(before.values()) & set(after.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message"),
+    [
+        (403, "Forbidden", "secrets is forbidden"),
+        (409, "Conflict", "Operation cannot be fulfilled on resourcequotas"),
+    ],
+)
+def test_job_whose_secret_is_refused_says_so_and_starts_its_workers_once_it_is_not(
+    world: World, api: ApiServer, code: int, reason: str, message: str
+) -> None:
+    def refuse(verb: str, plural: str, name: str) -> None:
+        if plural == "secrets":
+            raise StatusError(code, reason, message)
+
+    api.refuse = refuse
+    world.round()
+    assert api.names("pods") == [], "they would wait for a secret that nobody makes"
+    assert "FailedCreatePod" in world.events
+    assert message in dict(world.look()[0].refused)[NAMES[0]]
+    api.refuse = lambda verb, plural, name: None
+    for _ in range(3):
+        world.round(10.0)
+    assert (len(secrets_of(api)), api.names("pods")) == (1, sorted(NAMES))
+
+
+# --- the network policy ------------------------------------------------------------------------------------------
+
+
+def test_no_policy_is_made_where_none_is_wanted(world: World, api: ApiServer) -> None:
+    world.metrics_from = None
+    world.restart_operator()
+    world.round()
+    assert api.names("networkpolicies") == []
+    assert "networkpolicies" not in {read[1] for read in api.reads}
+
+
+def test_policy_of_somebody_else_is_left_alone_and_named(world: World, api: ApiServer) -> None:
+    theirs = api.put("networkpolicies", {"metadata": {"name": "digits-workers"}, "spec": {"podSelector": {}}})
+    world.round()
+    assert api.get("networkpolicies", "digits-workers") == theirs
+    assert api.names("pods") == []
+    seen, _ = world.look()
+    assert "NetworkPolicy team-a/digits-workers exists already" in dict(seen.refused)[NAMES[0]]

@@ -9,18 +9,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.controller.rounds import (
-    BUSY_SECONDS,
-    FOLLOWING_SECONDS,
-    QUIET_SECONDS,
-    STILL_SECONDS,
     TAKEN_SECONDS,
     JobRounds,
 )
+from heterotrain_operator.core.pacing import ANNOUNCED, FOLLOWING_SECONDS
 from heterotrain_operator.metrics.own import OperatorMetrics
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import NAMES, World
@@ -32,6 +29,16 @@ LAST_WORDS = '{"finished": true, "step": 150, "message": ""}'
 
 async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
     return blocking(*arguments)
+
+
+def refusing_writes(plural: str, code: int, message: str) -> Callable[[str, str, str], None]:
+    """What `ApiServer.refuse` may be, to refuse all writes of a kind."""
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if kind == plural and verb != "get":
+            raise StatusError(code, "Refused", message)
+
+    return refuse
 
 
 class Steered:
@@ -103,52 +110,17 @@ def steer(api: ApiServer, client: PatientClient) -> Callable[..., Steered]:
     return make
 
 
-def test_job_whose_pods_wait_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
-    assert steer().look() == QUIET_SECONDS
-
-
-def test_job_whose_workers_start_is_looked_at_often(steer: Callable[..., Steered]) -> None:
+def test_plan_is_looked_after_until_it_is_followed_and_its_first_steps_are_over(steer: Callable[..., Steered]) -> None:
     job = steer()
-    job.look()
+    assert job.look() == ANNOUNCED.quiet_seconds
     job.world.run_pods()
-    assert job.look() == BUSY_SECONDS
-
-
-def test_plan_that_is_not_followed_yet_is_looked_after_for_a_while(steer: Callable[..., Steered]) -> None:
-    job = steer()
-    assert job.train() == BUSY_SECONDS
-    assert job.look(1) == BUSY_SECONDS
-    assert job.look(FOLLOWING_SECONDS) == QUIET_SECONDS
-
-
-def test_job_that_trains_is_looked_at_now_and_then(steer: Callable[..., Steered]) -> None:
-    job = steer()
-    job.train()
-    job.world.workers.follow(job.world.plan)
-    assert job.look() == QUIET_SECONDS
+    assert job.look() == ANNOUNCED.busy_seconds
+    job.world.workers.wait(*NAMES)
+    assert job.look() == ANNOUNCED.busy_seconds
+    job.world.workers.follow(job.world.plan, steps=1, own_seconds=0.75)
+    assert job.look() == pytest.approx(0.75)
     assert job.exported("heterotrain_operator_plan_follow_seconds_count")
-
-
-@pytest.mark.parametrize(("own_seconds", "pause"), [(0.01, BUSY_SECONDS), (0.75, 0.75), (60.0, QUIET_SECONDS)])
-def test_first_steps_of_a_plan_are_looked_at_one_by_one_for_a_while(
-    steer: Callable[..., Steered], own_seconds: float, pause: float
-) -> None:
-    job = steer()
-    job.train()
-    job.world.workers.follow(job.world.plan, steps=1, own_seconds=own_seconds)
-    assert job.look() == pytest.approx(pause)
-    assert job.look(FOLLOWING_SECONDS) == QUIET_SECONDS
-
-
-def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[..., Steered], api: ApiServer) -> None:
-    job = steer()
-    job.train()
-    job.finish()
-    assert job.look() == STILL_SECONDS
-    assert job.world.status["phase"] == "Succeeded"
-    api.writes.clear()
-    assert job.look() == STILL_SECONDS
-    assert (api.writes, len(api.names("pods"))) == ([], 3)
+    assert job.look(FOLLOWING_SECONDS) == ANNOUNCED.quiet_seconds
 
 
 def test_job_that_is_over_is_not_run_again_though_nobody_remembers_it(
@@ -173,16 +145,10 @@ def test_job_that_is_over_is_looked_at_when_its_time_has_come(steer: Callable[..
     job = steer(runPolicy={"ttlSecondsAfterFinished": 40})
     job.train()
     job.finish()
-    assert job.look() == STILL_SECONDS
-    assert job.look(STILL_SECONDS) == 10.0
+    assert job.look() == ANNOUNCED.still_seconds
+    assert job.look(ANNOUNCED.still_seconds) == 10.0
     job.look(10.0)
     assert api.names("heterotrainingjobs") == []
-
-
-def test_suspended_job_is_left_alone_once_its_pods_go(steer: Callable[..., Steered]) -> None:
-    job = steer(runPolicy={"suspend": True})
-    assert job.look() == STILL_SECONDS
-    assert job.world.status["phase"] == "Suspended"
 
 
 def test_job_with_a_field_that_only_a_newer_operator_knows_is_supervised(
@@ -215,10 +181,10 @@ def test_status_that_only_a_newer_operator_understands_is_gone_on_from(
 
 def test_invalid_job_is_left_alone(steer: Callable[..., Steered], api: ApiServer) -> None:
     job = steer(batching={"policy": "Magic"})
-    assert job.look() == STILL_SECONDS
+    assert job.look() == ANNOUNCED.still_seconds
     assert job.world.status["phase"] == "Invalid"
     api.writes.clear()
-    assert job.look() == STILL_SECONDS
+    assert job.look() == ANNOUNCED.still_seconds
     assert api.writes == []
 
 
@@ -238,33 +204,9 @@ def test_clock_that_leaps_is_no_worker_that_hangs(steer: Callable[..., Steered],
     assert "no step was committed for" in job.world.status["reason"]
 
 
-def test_clock_that_leaps_while_a_write_fails_is_made_up_for_once(
-    steer: Callable[..., Steered], api: ApiServer
-) -> None:
-    job = steer()
-    job.train()
-    job.world.workers.follow(job.world.plan)
-    job.look()
-    job.leap(700)
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == "configmaps" and verb != "get":
-            raise StatusError(500, "InternalError", "try again")
-
-    api.refuse = refuse
-    with pytest.raises(GatewayError):
-        job.look()
-    api.refuse = lambda verb, kind, name: None
-    job.look()
-    job.look(58)
-    assert job.world.status["phase"] == "Running"
-    job.look(10)
-    assert job.world.status["phase"] == "Restarting"
-
-
 @pytest.mark.parametrize("seconds", [700, -700])
-@pytest.mark.parametrize("failing", ["events", "heterotrainingjobs"])
-def test_clock_that_leaps_while_only_what_follows_the_plan_fails_is_made_up_for_once(
+@pytest.mark.parametrize("failing", ["configmaps", "events", "heterotrainingjobs"])
+def test_clock_that_leaps_while_a_write_fails_is_made_up_for_once(
     steer: Callable[..., Steered], api: ApiServer, failing: str, seconds: float
 ) -> None:
     job = steer()
@@ -273,12 +215,8 @@ def test_clock_that_leaps_while_only_what_follows_the_plan_fails_is_made_up_for_
     job.look()
     job.leap(seconds)
 
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == failing and verb != "get":
-            raise StatusError(500, "InternalError", "try again")
-
     job.world.workers.train(slow={NAMES[0]: 3.0})  # the status has news
-    api.refuse = refuse
+    api.refuse = refusing_writes(failing, 500, "try again")
     for _ in range(3):
         with contextlib.suppress(GatewayError):
             job.look()
@@ -299,65 +237,23 @@ def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(steer: Callable[
     assert job.world.status["phase"] == "Created"
 
 
-def test_refusal_of_the_service_stays_in_the_status_and_is_reported_once(
-    steer: Callable[..., Steered], api: ApiServer
+@pytest.mark.parametrize("kind", ["configmaps", "services"])
+def test_refusal_of_what_a_job_needs_is_in_its_status_until_it_is_not_refused(
+    steer: Callable[..., Steered], api: ApiServer, kind: str
 ) -> None:
     job = steer()
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == "services" and verb != "get":
-            raise StatusError(403, "Forbidden", "exceeded quota: team")
-
-    api.refuse = refuse
-    job.look()
+    api.refuse = refusing_writes(kind, 403, "exceeded quota: team")
+    with contextlib.suppress(GatewayError):
+        job.look()
     for seconds in (2.0, 20.0, 2.0):
-        job.look(seconds)
-        assert job.world.status["phase"] == "Created"
+        with contextlib.suppress(GatewayError):
+            job.look(seconds)
         assert "exceeded quota: team" in job.world.status["reason"]
     assert api.names("pods") == []
     api.refuse = lambda verb, kind, name: None
     job.look(20.0)
+    job.look(20.0)
     assert len(api.names("pods")) == 3
-
-
-def test_service_that_somebody_deleted_is_there_again_with_the_next_workers(
-    steer: Callable[..., Steered], api: ApiServer
-) -> None:
-    job = steer()
-    job.train()
-    api.remove("services", "digits")
-    for name in api.names("pods"):
-        api.remove("pods", name)
-    for _ in range(3):
-        job.look(20.0)
-    assert api.names("services") == ["digits"]
-
-
-def test_refusal_of_what_a_job_needs_is_in_its_status(steer: Callable[..., Steered], api: ApiServer) -> None:
-    job = steer()
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if kind == "configmaps" and verb != "get":
-            raise StatusError(403, "Forbidden", "exceeded quota: team")
-
-    api.refuse = refuse
-    with pytest.raises(GatewayError, match="exceeded quota"):
-        job.look()
-    assert "exceeded quota: team" in job.world.status["reason"]
-    api.refuse = lambda verb, kind, name: None
-    job.look()
-    assert job.world.status["phase"] == "Created"
-
-
-def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(
-    steer: Callable[..., Steered], api: ApiServer
-) -> None:
-    job = steer()
-    job.train()
-    job.world.apply_job(leaving="configmaps")
-    job.rounds.forget()
-    assert job.look() == QUIET_SECONDS
-    assert api.writes == []
 
 
 def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
@@ -370,18 +266,10 @@ def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(
     job.world.workers.follow(job.world.plan)
     job.world.workers.reported.pop(NAMES[0])
     api.change("pods", NAMES[0], {"status": {"phase": "Failed"}})
-    assert job.once(lagging) == BUSY_SECONDS
+    assert job.once(lagging) == ANNOUNCED.busy_seconds
     assert job.world.status["phase"] == "Running"
     job.look()
     assert job.world.status["phase"] == "Restarting"
-
-
-def test_job_is_exported_and_vanishes_with_its_end(steer: Callable[..., Steered]) -> None:
-    job = steer()
-    job.look()
-    assert job.exported("heterotrain_job_info")
-    job.rounds.close("team-a", "digits")
-    assert not job.exported("heterotrain_job_info")
 
 
 def test_job_of_another_leader_is_not_exported(steer: Callable[..., Steered]) -> None:
@@ -389,8 +277,31 @@ def test_job_of_another_leader_is_not_exported(steer: Callable[..., Steered]) ->
     job.train()
     job.world.workers.follow(job.world.plan)
     job.look()
+    assert job.exported("heterotrain_job_info")
     job.metrics.leading(False)
     job.leading = False
     with pytest.raises(NotLeadingError):
         job.look()
     assert not job.exported("heterotrain_job_info")
+
+
+def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer()
+    job.train()
+    job.world.apply_job(leaving="configmaps")
+    job.rounds.forget()
+    assert job.look() == ANNOUNCED.quiet_seconds
+    assert api.writes == []
+
+
+def test_job_that_is_over_is_left_alone_with_the_pods_it_keeps(steer: Callable[..., Steered], api: ApiServer) -> None:
+    job = steer()
+    job.train()
+    job.finish()
+    assert job.look() == ANNOUNCED.still_seconds
+    assert job.world.status["phase"] == "Succeeded"
+    api.writes.clear()
+    assert job.look() == ANNOUNCED.still_seconds
+    assert (api.writes, len(api.names("pods"))) == ([], 3)

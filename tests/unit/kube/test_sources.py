@@ -95,28 +95,12 @@ def basic(user: str, password: str) -> str:
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-@pytest.mark.parametrize(("spec", "kind"), [({}, FromPods), ({"source": "Prometheus"}, FromPrometheus)])
-def test_job_says_where_its_metrics_are(gateway: Gateway, spec: dict[str, Any], kind: type) -> None:
-    given = spec | ({"prometheus": {"url": "http://p:9090"}} if spec else {})
-    assert isinstance(Sources(gateway, ALLOWED).of(job({"metrics": given})), kind)
-
-
 def test_pod_that_does_not_answer_has_no_metrics() -> None:
     async def read() -> Reading:
         async with Client() as client:
             return await FromPods(client).read(job(), "team-a", [replace(POD, ip="127.255.0.9")], NOW)
 
     assert asyncio.run(read()).metrics == {POD.name: None}
-
-
-def test_server_without_credentials_is_asked_without_any(source: Patient, prometheus: str) -> None:
-    found = read(source, prometheus)
-    assert (found.metrics, found.problem) == ({POD.name: None}, "")
-
-
-def test_server_is_not_asked_about_no_pods(source: Patient) -> None:
-    away = job({"metrics": {"source": "Prometheus", "prometheus": {"url": "http://127.0.0.1:9"}}})
-    assert source.read(away, "team-a", [], NOW) == Reading({})
 
 
 @pytest.mark.parametrize(
@@ -151,24 +135,18 @@ def test_secret_is_read_again_once_its_credentials_are_not_accepted(
     assert read(source, prometheus, TOKEN, later=RENEWAL_SECONDS).problem == ""
 
 
-def test_secret_that_is_not_there_is_looked_for_now_and_then(source: Patient, api: ApiServer, prometheus: str) -> None:
+def test_secret_is_read_again_now_and_then_and_sooner_where_there_is_none(
+    source: Patient, api: ApiServer, script: Script, prometheus: str
+) -> None:
     for later in (0.0, 1.0, RENEWAL_SECONDS - 1, RENEWAL_SECONDS):
         assert "there is no Secret" in read(source, prometheus, TOKEN, later=later).problem
     assert api.reads == [("get", "secrets", "prometheus")] * 2
-
-
-def test_secret_is_read_again_now_and_then(source: Patient, api: ApiServer, prometheus: str) -> None:
-    secret(api, token="old")
-    for later in (0.0, 1.0, CREDENTIAL_SECONDS - 1, CREDENTIAL_SECONDS):
-        read(source, prometheus, TOKEN, later=later)
-    assert api.reads == [("get", "secrets", "prometheus")] * 2
-
-
-def test_settings_that_change_count_at_once(source: Patient, api: ApiServer, script: Script, prometheus: str) -> None:
     secret(api, token="s3cret")
-    read(source, prometheus)
+    assert read(source, prometheus).problem == ""
     script.authorization = "Bearer s3cret"
-    assert read(source, prometheus, TOKEN).problem == ""
+    for later in (0.0, 1.0, CREDENTIAL_SECONDS - 1, CREDENTIAL_SECONDS):  # other settings count at once
+        assert read(source, prometheus, TOKEN, later=later).problem == ""
+    assert api.reads == [("get", "secrets", "prometheus")] * 4
 
 
 @pytest.mark.parametrize(
@@ -250,7 +228,6 @@ def test_one_namespaces_credentials_take_few_of_the_threads_that_all_have() -> N
     assert "there is no Secret ours/prometheus" in asyncio.run(both()).problem
 
 
-def test_server_that_is_away_is_a_problem_until_it_is_back(source: Patient, script: Script) -> None:
-    with serving(script) as url:
-        assert read(source, url).problem == ""
-    assert read(source, url).problem != ""
+def test_server_is_not_asked_about_no_pods(source: Patient) -> None:
+    away = job({"metrics": {"source": "Prometheus", "prometheus": {"url": "http://127.0.0.1:9"}}})
+    assert source.read(away, "team-a", [], NOW) == Reading({})

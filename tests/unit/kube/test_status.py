@@ -1,4 +1,4 @@
-"""The status says how the job stands, and keeps what cannot be seen this time."""
+"""The status says how the job and each of its workers stand, and keeps what cannot be seen this time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from jsonschema import Draft4Validator
 from heterotrain.contract import Evaluated
 from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
-from heterotrain_operator.clusters.kube.status.worth import worth_writing
+from heterotrain_operator.clusters.kube.act.report import worth_writing
+from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.core.memory.passages import MOST_PASSAGES, Passage, Passages
 from heterotrain_operator.core.memory.resumed import Resumed
-from heterotrain_operator.core.model import Condition, Seen, WorkerState
-from unit.kube.documents import Document, groups
-from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, plan, status, training
+from heterotrain_operator.core.model import Seen, WorkerState
+from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
+from unit.kube.documents import Document, groups, job
+from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker
 
 LISTS = ("conditions", "workers")
 
@@ -94,14 +96,6 @@ def test_step_stays_until_new_workers_have_read_the_checkpoint() -> None:
     assert status(starting, training(step=101, epoch=3))["step"] == 101
 
 
-def test_step_of_workers_that_pause_is_known() -> None:
-    assert status(status(), training(step=121, phase="paused"))["step"] == 121
-
-
-def test_total_is_known_from_the_steps_asked_for() -> None:
-    assert status(seen=Seen())["totalSteps"] == 150
-
-
 @pytest.mark.parametrize(
     ("imbalance", "percent"), [(None, None), (0.0, 0), (0.0704, 7), (0.318, 32), (7.77, 780), (1e300, 1_000_000)]
 )
@@ -109,27 +103,6 @@ def test_imbalance_is_that_of_the_decision_in_two_digits(imbalance: float | None
     """Whatever the workers' counters say since the plan began: the condition beside it is of the same moment."""
     found = status(seen=training(1.0, 1.0, 9.0), decided=decision(imbalance=imbalance))
     assert found.get("imbalancePercent") == percent
-
-
-@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 1e300])
-def test_odd_measurement_is_left_out(odd: float) -> None:
-    found = status(seen=training(odd, 1.0, 1.0))
-    assert "ownMilliseconds" not in found["workers"][0]
-
-
-def test_what_an_earlier_job_has_trained_is_reported() -> None:
-    assert "resumedFrom" not in status()
-    found = status(memory=replace(MEMORY, resumed=Resumed(40, "the earlier UID")))
-    assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
-
-
-def test_figures_that_no_schema_admits_are_left_out() -> None:
-    huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
-    memory = replace(
-        MEMORY, budget=replace(MEMORY.budget, restarts=10**12), start=replace(MEMORY.start, started_at=1e300)
-    )
-    found = status(seen=Seen(training().workers, huge), memory=memory)
-    assert not {"planVersion", "globalBatchSize", "restarts", "startTime"} & found.keys()
 
 
 # --- moments and conditions
@@ -145,27 +118,11 @@ def test_condition_keeps_the_moment_at_which_it_became_so() -> None:
     assert condition(other, "Balanced")["lastTransitionTime"] == "2026-01-31T12:00:00Z"
 
 
-def test_condition_rests_on_a_generation_of_the_spec() -> None:
-    assert condition(status(), "Running")["observedGeneration"] == 3
-
-
-def test_condition_that_nobody_speaks_of_goes() -> None:
-    extra = Condition("MetricsUnavailable", True, "NoAnswer", "prometheus does not answer")
-    found = status(decided=replace(decision(), conditions=(*decision().conditions, extra)))
-    assert condition(found, "MetricsUnavailable")["status"] == "True"
-    assert [entry["type"] for entry in status(found)["conditions"]] == ["Running", "Balanced"]
-
-
 def test_job_completes_once() -> None:
     assert "completionTime" not in status()
     first = status(decided=decision("Succeeded"))
     assert first["completionTime"] == "2026-01-31T12:00:00Z"
     assert status(first, decided=decision("Succeeded"), now=NOW + 60)["completionTime"] == "2026-01-31T12:00:00Z"
-
-
-def test_start_is_that_of_the_time_now_active() -> None:
-    suspended = replace(MEMORY, start=replace(MEMORY.start, started_at=None))
-    assert "startTime" not in status(status(), decided=decision("Suspended"), memory=suspended)
 
 
 def test_newest_evaluation_is_reported_and_stays() -> None:
@@ -179,24 +136,6 @@ def test_newest_evaluation_is_reported_and_stays() -> None:
     assert [entry["value"] for entry in new["evaluation"]["metrics"]] == [0.9877, 0.5]
 
 
-def test_evaluation_is_a_quiet_figure_while_the_job_runs() -> None:
-    before, after = (status(seen=training(evaluated=Evaluated(step, (("f1", 0.5),)))) for step in (100, 110))
-    assert not worth_writing(before, after, 1.0)
-    assert worth_writing(before, after, 31.0)
-
-
-def test_workers_that_are_not_wanted_any_more_are_not_counted_as_ready() -> None:
-    leaving = (*((name, WorkerState.MEMBER) for name in list(BATCHES)[:2]), ("digits-large-0", WorkerState.LEAVING))
-    found = status(decided=decision(worker_states=leaving))
-    assert found["ready"] == "2/3"
-
-
-def test_no_more_workers_are_ready_than_are_wanted_while_some_are_about_to_leave() -> None:
-    states = tuple((name, WorkerState.MEMBER) for name in BATCHES)
-    found = status(decided=decision(worker_states=states), spec=groups(replicas=1))
-    assert found["ready"] == "1/1"
-
-
 def test_workers_that_are_wanted_are_those_that_are_left_once_a_straggler_was_removed() -> None:
     seen = training()
     left = replace(seen, workers=tuple(each for each in seen.workers if each.name != "digits-small-1"))
@@ -204,18 +143,6 @@ def test_workers_that_are_wanted_are_those_that_are_left_once_a_straggler_was_re
     assert (found["ready"], found["replicas"]) == ("2/2", 2)
     found = status(seen=seen, decided=decision(removed=(("small", 1),)))
     assert found["ready"] == "2/2", "and no more, while it is about to leave"
-
-
-def test_workers_that_are_wanted_are_as_many_as_the_job_says_of_its_only_group() -> None:
-    found = status(spec={**groups(replicas=2), "replicas": 4})
-    assert (found["ready"], found["replicas"]) == ("2/4", 4)
-
-
-def test_workers_of_a_job_that_is_over_are_gone() -> None:
-    states = tuple((name, WorkerState.MEMBER) for name in BATCHES)
-    before = status(decided=decision(worker_states=states))
-    after = status(before, Seen((), plan()), decision("Succeeded"))
-    assert {entry["state"] for entry in after["workers"]} == {"gone"}
 
 
 def test_status_names_the_straggler_and_the_newcomer_that_takes_its_place() -> None:
@@ -244,3 +171,190 @@ def test_status_lists_the_members_that_left_and_no_more_than_are_remembered() ->
     listed = status(memory=replace(MEMORY, passages=Passages(departures=many)))["departures"]
     assert [entry["step"] for entry in listed] == list(range(24, 40))
     assert "replacedBy" not in listed[0]
+
+
+def test_worker_has_its_shares_of_the_cpu_and_what_slowed_it() -> None:
+    use = {"observed_seconds": 20.0, "cpu_throttled_seconds": 4.96, "cpu_wait_seconds": 30.0}
+    seen = Seen((worker("digits-small-0", metrics(**use)), worker("digits-small-1", metrics())), plan())
+    slowed = (("digits-small-0", "Neighbour"),)
+    first, second = status(seen=seen, decided=decision(slowed_by=slowed))["workers"]
+    assert (first["cpuThrottledPercent"], first["cpuWaitPercent"], first["slowedBy"]) == (25, 100, "Neighbour")
+    assert not {"cpuThrottledPercent", "cpuWaitPercent", "slowedBy"} & second.keys()
+
+
+def test_batch_is_that_of_the_plan_being_published_and_the_version_the_one_followed() -> None:
+    after = plan(8, {**BATCHES, "digits-small-0": 40, "digits-large-0": 104})
+    found = status(decided=decision(plan=after))
+    assert (found["planVersion"], found["workers"][0]["planVersion"]) == (8, 7)
+    assert found["workers"][0]["batchSize"] == 40
+
+
+def test_one_reading_that_failed_takes_nothing_back() -> None:
+    before = status()
+    silent = Seen(tuple(replace(seen, metrics=None) for seen in training().workers), plan())
+    assert status(before, silent) == before
+
+
+def test_another_pod_of_the_same_name_inherits_nothing() -> None:
+    before = status()
+    created = worker("digits-small-0", uid="new")
+    (entry,) = status(before, Seen((created,), plan()), decision("Restarting"))["workers"]
+    assert (entry["phase"], entry.get("planVersion"), entry.get("ownMilliseconds")) == ("running", None, None)
+
+
+def test_worker_that_ended_keeps_its_last_figures() -> None:
+    ended = tuple(
+        replace(seen, metrics=None, phase="Succeeded", exit_code=0, finished=True, step=150)
+        for seen in training().workers
+    )
+    found = status(status(), Seen(ended, plan()), decision("Succeeded"))
+    assert [entry["phase"] for entry in found["workers"]] == ["succeeded"] * 3
+    assert [entry["planVersion"] for entry in found["workers"]] == [7, 7, 7]
+    assert found["step"] == 150
+
+
+def test_workers_stay_listed_when_their_pods_go_with_the_end() -> None:
+    before = status()
+    before["workers"][0]["phase"] = "failed"
+    gone = status(before, Seen((), plan()), decision("Failed"))
+    assert [entry["phase"] for entry in gone["workers"]] == ["failed", "deleted", "deleted"]
+    assert status(gone, Seen((), plan()), decision("Failed")) == gone
+
+
+def test_only_so_many_workers_are_listed_but_all_are_counted() -> None:
+    many = {f"digits-small-{index}": 1 for index in range(300)}
+    seen = Seen(tuple(worker(name, metrics()) for name in many), plan(7, many))
+    found = next_status(
+        None, job({**groups(replicas=300), "training": {"globalBatchSize": 300}}), seen, decision(), MEMORY, NOW
+    )
+    assert len(found["workers"]) == 256
+    assert found["ready"] == "300/300"
+
+
+def test_worker_says_where_it_is_in_its_life() -> None:
+    states = (
+        ("digits-small-0", WorkerState.MEMBER),
+        ("digits-small-1", WorkerState.LEAVING),
+        ("digits-large-0", WorkerState.GONE),
+        ("digits-large-1", WorkerState.WANTED),
+    )
+    found = status(decided=decision(worker_states=states))
+    assert [(entry["name"], entry["state"]) for entry in found["workers"]] == [
+        (name, state.value) for name, state in states[:3]
+    ]
+
+
+def test_status_lists_the_verdict_about_a_straggler_beside_the_worker() -> None:
+    verdict = Verdict(
+        worker="digits-small-0",
+        group="small",
+        grounds=Grounds.ITSELF,
+        slowdown=2.04,
+        since_step=180,
+        cause="",
+        throttled=None,
+        waiting=None,
+        remedy=Remedy.REPLACE,
+        outlooks=None,
+        budget=Budget(3, 60.0),
+    )
+    written = status(decided=decision(stragglers=(verdict,)))
+    listed = {entry["name"]: entry.get("straggler") for entry in written["workers"]}
+    assert listed.pop("digits-small-0") == {
+        "slowdown": 2.0,
+        "sinceStep": 180,
+        "grounds": "SlowerThanItself",
+        "remedy": "Replace",
+    }
+    assert not any(listed.values())
+    slower = status(decided=decision(stragglers=(replace(verdict, slowdown=2.4),)))
+    assert worth_writing(status(), written, 5.0)
+    assert not worth_writing(written, slower, 5.0)
+
+
+def test_status_says_in_which_generation_a_worker_trains_and_when_and_why_it_joined() -> None:
+    memory = replace(MEMORY, passages=Passages((Passage("digits-small-1", 90, NOW - 5, "more workers are wanted"),)))
+    written = status(memory=memory)
+    entries = {entry["name"]: entry for entry in written["workers"]}
+    assert {entry["generation"] for entry in entries.values()} == {2}
+    joined = entries["digits-small-1"]
+    assert (joined["joinedAtStep"], joined["joinedBecause"]) == (90, "more workers are wanted")
+    assert not any("joinedAtStep" in entry for name, entry in entries.items() if name != "digits-small-1")
+    later = {entry["name"]: entry for entry in status(written)["workers"]}
+    assert later["digits-small-1"]["joinedAtStep"] == 90, "also once others have joined after it"
+    assert worth_writing(status(), written, 5.0)
+
+
+def on(volume: Document, mount_path: str = "/checkpoints") -> Document:
+    """A template whose container sees a volume there."""
+    return {
+        "pod_spec": {"volumes": [{"name": "v", **volume}]},
+        "volumeMounts": [{"name": "v", "mountPath": mount_path}],
+    }
+
+
+SAVED = {"checkpoint": {"path": "/checkpoints"}}
+CLAIMED = {"checkpoint": {"path": "/checkpoints", "persistentVolumeClaim": "digits"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "template", "reason", "words"),
+    [
+        ({}, {}, "NoCheckpointPath", "backoffLimit is 3"),
+        ({"runPolicy": {"backoffLimit": 0}}, {}, None, ""),
+        (CLAIMED, {}, None, ""),
+        (SAVED, {}, "NoDurableVolume", "group small, large"),
+        (SAVED, on({"emptyDir": {}}), "NoDurableVolume", "group small, large"),
+        (SAVED, on({"ephemeral": {}}), "NoDurableVolume", "group small, large"),
+        (SAVED, on({"hostPath": {"path": "/x"}}, "/elsewhere"), "NoDurableVolume", "group small, large"),
+        (SAVED, on({"persistentVolumeClaim": {"claimName": "c"}}), None, ""),
+        (SAVED, on({"nfs": {"server": "s", "path": "/"}}, "/"), None, ""),
+        (SAVED, on({"hostPath": {"path": "/shared"}}, "/checkpoints/"), None, ""),
+    ],
+    ids=str,
+)
+def test_restarts_that_would_begin_at_step_0_are_warned_of(
+    spec: Document, template: Document, reason: str | None, words: str
+) -> None:
+    found = next_status(None, job(spec, **template), training(), decision(), MEMORY, NOW)
+    warnings = [entry for entry in found["conditions"] if entry["type"] == "CheckpointNotDurable"]
+    assert [entry["reason"] for entry in warnings] == ([] if reason is None else [reason])
+    assert all(words in entry["message"] for entry in warnings)
+
+
+def test_shares_of_the_cpu_are_not_said_of_a_moment_and_not_of_nonsense() -> None:
+    for use in (
+        {"observed_seconds": 0.5, "cpu_throttled_seconds": 0.25},
+        {"observed_seconds": float("inf"), "cpu_throttled_seconds": 0.25},
+        {"observed_seconds": 5.0, "cpu_throttled_seconds": float("nan"), "cpu_wait_seconds": -1.0},
+    ):
+        seen = Seen((worker("digits-small-0", metrics(**use)),), plan())
+        [entry] = status(seen=seen)["workers"]
+        assert not {"cpuThrottledPercent", "cpuWaitPercent"} & entry.keys()
+
+
+def test_worker_outside_the_plan_has_no_batch() -> None:
+    recreated = worker("digits-small-0", metrics(plan_version=0, phase="waiting", steps=0.0), uid="another")
+    (entry,) = status(seen=Seen((recreated,), plan()))["workers"]
+    assert (entry["phase"], entry.get("batchSize"), entry.get("planVersion")) == ("waiting", None, None)
+
+
+def test_figures_that_no_schema_admits_are_left_out() -> None:
+    huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
+    memory = replace(
+        MEMORY, budget=replace(MEMORY.budget, restarts=10**12), start=replace(MEMORY.start, started_at=1e300)
+    )
+    found = status(seen=Seen(training().workers, huge), memory=memory)
+    assert not {"planVersion", "globalBatchSize", "restarts", "startTime"} & found.keys()
+
+
+def test_what_an_earlier_job_has_trained_is_reported() -> None:
+    assert "resumedFrom" not in status()
+    found = status(memory=replace(MEMORY, resumed=Resumed(40, "the earlier UID")))
+    assert found["resumedFrom"] == {"step": 40, "jobUid": "the earlier UID"}
+
+
+def test_workers_that_are_not_wanted_any_more_are_not_counted_as_ready() -> None:
+    leaving = (*((name, WorkerState.MEMBER) for name in list(BATCHES)[:2]), ("digits-large-0", WorkerState.LEAVING))
+    found = status(decided=decision(worker_states=leaving))
+    assert found["ready"] == "2/3"

@@ -1,20 +1,27 @@
-"""The status is written no oftener than it is worth, and a job that is refused says so in it."""
+"""The status is written no oftener than it is worth, checked against the schema, and says why a job is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from heterotrain.contract import Evaluated
 from heterotrain_operator.api import Problem, to_core
-from heterotrain_operator.clusters.kube.status.invalid import invalid_status
-from heterotrain_operator.clusters.kube.status.job_status import next_status
+from heterotrain_operator.clusters.kube.act.report import FIGURES_SECONDS, Report, worth_writing
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.observe.watched import Watched
+from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status
 from heterotrain_operator.clusters.kube.status.schema import checked
-from heterotrain_operator.clusters.kube.status.worth import FIGURES_SECONDS, worth_writing
-from heterotrain_operator.core.model import Condition, Seen
+from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen
 from unit.core.traces import World
 from unit.kube.documents import Document, job
-from unit.kube.statuses import MEMORY, NOW, decision, plan, status, training
+from unit.kube.statuses import MEMORY, NOW, condition, decision, plan, status, training
+
+UNBALANCED = Condition("Balanced", False, "Unbalanced", "as measured")
+UNMEASURED = Condition("Balanced", None, "NotMeasured", "not yet")
 
 
 def test_nothing_new_is_never_written() -> None:
@@ -42,8 +49,12 @@ def test_measurements_that_are_no_numbers_are_no_news_each_time(odd: float) -> N
         status(seen=training(phase="checkpointing")),
         status(seen=training(phase="paused")),
         status(decided=decision(reason="digits-small-0 has 9 of 10 measured steps")),
+        status(seen=training(evaluated=Evaluated(100, (("f1", 0.5),)))),
+        status(decided=decision(batch_limits=(("digits-small-1", 61),))),
+        status(seen=training(observed_seconds=10.0, cpu_wait_seconds=1.0)),
+        status(decided=decision(conditions=(*decision().conditions[:1], UNBALANCED))),
     ],
-    ids=["own", "step", "epoch", "waiting", "checkpoint", "pause", "reason"],
+    ids=str,
 )
 def test_figures_are_written_now_and_then(after: Document) -> None:
     assert after != status()
@@ -64,16 +75,14 @@ def test_figures_are_written_now_and_then(after: Document) -> None:
         status(seen=Seen(tuple(replace(w, message="being deleted") for w in training().workers), plan())),
         status(memory=replace(MEMORY, budget=replace(MEMORY.budget, restarts=2))),
         status(decided=replace(decision(), conditions=(Condition("Degraded", True, "x", "y"),))),
+        status(decided=decision(slowed_by=(("digits-small-0", "Neighbour"),))),
+        status(decided=decision(conditions=(*decision().conditions[:1], UNMEASURED))),
     ],
-    ids=["phase", "plan", "followed", "worker-phase", "vanished", "resized", "message", "restarts", "condition"],
+    ids=str,
 )
 def test_what_matters_is_written_at_once(after: Document) -> None:
     assert worth_writing(status(), after, 0.0)
-
-
-def test_first_status_is_written_at_once() -> None:
-    assert worth_writing(None, status(), None)
-    assert worth_writing({}, status(), 0.0)
+    assert worth_writing(None, after, None)
 
 
 def test_countdown_is_no_news_but_another_reason_is() -> None:
@@ -84,60 +93,99 @@ def test_countdown_is_no_news_but_another_reason_is() -> None:
     assert worth_writing(before, status(before, decided=decision("Restarting", "waiting for digits-small-0")), 1.0)
 
 
-def test_balanced_job_is_written_as_seldom_as_figures_are() -> None:
-    wanted = job({"training": {"steps": 100_000}})
-    world = World(to_core(wanted), {"digits-small-0": 4.0, "digits-small-1": 2.0}, noise=0.05).start()
-    written: Document | None = None
-    moments: list[float] = []
-    for moment in range(0, 600, 2):
-        world.train(5)
-        decided = world.tick(2.0)
-        new = checked(next_status(written, wanted, world.seen(), decided, world.memory, NOW + moment))
-        if worth_writing(written, new, moment - moments[-1] if moments else None):
-            written = new
-            moments.append(moment)
-    settled = [moment for moment in moments if moment >= 60]
-    assert len(settled) <= 540 / FIGURES_SECONDS
-
-
 # --- a job that is refused
 
 PROBLEMS = (Problem("spec.batching.policy", "Greedy is not a known policy"), Problem("spec.training", "is odd"))
 
 
-def test_refused_job_names_every_field_at_fault() -> None:
-    found = invalid_status(None, 4, PROBLEMS, NOW)
-    message = "spec.batching.policy: Greedy is not a known policy; spec.training: is odd"
-    assert found == {
-        "observedGeneration": 4,
-        "phase": "Invalid",
-        "reason": message,
-        "conditions": [
-            {
-                "type": "Invalid",
-                "status": "True",
-                "reason": "ManifestInvalid",
-                "message": message,
-                "observedGeneration": 4,
-                "lastTransitionTime": "2026-01-31T12:00:00Z",
-            }
-        ],
-        "workers": [],
-    }
-
-
-def test_running_job_that_is_edited_into_an_invalid_one_keeps_its_status() -> None:
-    before = status()
-    found = invalid_status(before, 4, PROBLEMS, NOW + 60)
-    assert found["phase"] == "Running"
-    assert found["workers"] == before["workers"]
-    assert found["conditions"][1:] == before["conditions"]
-    assert found["observedGeneration"] == 4
-
-
 def test_refusal_is_reported_once_and_goes_when_the_job_is_corrected() -> None:
     first = invalid_status(None, 4, PROBLEMS, NOW)
+    assert (first["phase"], first["observedGeneration"], first["workers"]) == ("Invalid", 4, [])
+    assert first["reason"] == "spec.batching.policy: Greedy is not a known policy; spec.training: is odd"
+    assert condition(first, "Invalid")["message"] == first["reason"]
     assert invalid_status(first, 4, PROBLEMS, NOW + 60) == first
+    before = status()
+    edited = invalid_status(before, 4, PROBLEMS, NOW)
+    assert (edited["phase"], edited["workers"], edited["conditions"][1:]) == (
+        "Running",
+        before["workers"],
+        before["conditions"],
+    )
     corrected = status(first)
     assert corrected["phase"] == "Running"
     assert [entry["type"] for entry in corrected["conditions"]] == ["Running", "Balanced"]
+
+
+JOB = job({"training": {"steps": 100_000}})
+BODY: Document = {"metadata": {"namespace": "team-a", "name": "digits", "uid": "u"}}
+
+
+class Statuses(Gateway):
+    """An API server to which only statuses are written, unless it is `away`."""
+
+    def __init__(self) -> None:
+        self.written: list[Mapping[str, Any]] = []
+        self.away = False
+
+    def write_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
+        """Keep it."""
+        if self.away:
+            raise GatewayError("away")
+        self.written.append(status)
+
+
+def write(to: Report, seen: Seen, *, decided: Decision | None = None, now: float = NOW) -> None:
+    to.write(Watched(BODY, JOB, (), ()), seen, decided or decision(), memory=MEMORY, now=now)
+
+
+@pytest.mark.parametrize("found", [None, status()], ids=["new", "found"])
+def test_what_is_written_is_what_would_be_if_every_draft_were_checked(found: Document | None) -> None:
+    world = World(to_core(JOB), {"digits-small-0": 4.0, "digits-small-1": 2.0}, noise=0.05).start()
+    gateway = Statuses()
+    ours = Report(gateway)
+    ours.take_in(found)
+    known = written = found
+    expected: list[Document] = []
+    written_at: float | None = None
+    for moment in range(0, 300, 2):
+        world.train(5)
+        decided = world.tick(2.0)
+        now, seen = NOW + moment, world.seen()
+        ours.write(Watched(BODY, JOB, (), ()), seen, decided, memory=world.memory, now=now)
+        known = checked(next_status(known, JOB, seen, decided, world.memory, now))
+        if worth_writing(written, known, None if written_at is None else now - written_at):
+            written, written_at = known, now
+            expected.append(known)
+    assert gateway.written == expected
+    assert len(expected) > 300 / FIGURES_SECONDS / 2
+
+
+def test_figures_that_were_not_worth_a_write_are_written_when_they_are_due() -> None:
+    gateway = Statuses()
+    ours = Report(gateway)
+    write(ours, training())
+    for seconds in (1, FIGURES_SECONDS - 1, FIGURES_SECONDS):
+        write(ours, training(step=121), now=NOW + seconds)
+    assert [status["step"] for status in gateway.written] == [120, 121]
+
+
+def test_a_status_that_could_not_be_written_is_written_the_next_time() -> None:
+    gateway = Statuses()
+    ours = Report(gateway)
+    write(ours, training())
+    gateway.away = True
+    with pytest.raises(GatewayError):
+        write(ours, training(), decided=decision(plan=plan(8)), now=NOW + 2)
+    gateway.away = False
+    write(ours, training(), decided=decision(plan=plan(8)), now=NOW + 4)
+    assert [status["planVersion"] for status in gateway.written] == [7, 8]
+
+
+def test_a_status_that_the_schema_does_not_admit_is_neither_written_nor_gone_on_from() -> None:
+    gateway = Statuses()
+    ours = Report(gateway)
+    write(ours, training())
+    with pytest.raises(ValueError, match="phase"):
+        write(ours, training(), decided=decision(cast("JobPhase", "Odd")))
+    write(ours, training(), now=NOW + 2)
+    assert len(gateway.written) == 1

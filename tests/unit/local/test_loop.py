@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from heterotrain import worker_metrics as table
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.volume import PlanVolume
-from heterotrain_operator.core.model import Decision, JobPhase, Seen, WorkerKey, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.core.state import Memory
-from heterotrain_operator.loop import BUSY_PERIOD_SECONDS, PERIOD_SECONDS, period_seconds, run_job
+from heterotrain_operator.loop import run_job
 from unit.local.small_jobs import make_job
 
 pytestmark = pytest.mark.processes
@@ -232,68 +231,3 @@ def test_after_a_conflict_it_observes_again(run: MakeRun) -> None:
         job.cluster = contested
         assert job.steer().phase == "Succeeded"
     assert next(rivals, None) is None
-
-
-TRAINING = WorkerMetrics(plan_version=1, phase=contract.PHASE_TRAINING, batch_size=8, steps=10.0, own_seconds=1.0)
-FIRST = replace(TRAINING, steps=2.0, own_seconds=1.0)
-PAUSED = WorkerMetrics(plan_version=1, phase=contract.PHASE_PAUSED)
-PAUSED_IN_FIRST = replace(FIRST, phase=contract.PHASE_PAUSED)
-STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
-
-
-@pytest.mark.parametrize(
-    ("phase", "metrics", "exit_code", "create", "seconds"),
-    [
-        ("Running", TRAINING, None, False, PERIOD_SECONDS),
-        ("Running", PAUSED, None, False, PERIOD_SECONDS),
-        ("Running", FIRST, None, False, 0.5),
-        ("Running", replace(FIRST, own_seconds=0.1), None, False, BUSY_PERIOD_SECONDS),
-        ("Running", replace(FIRST, own_seconds=100.0), None, False, PERIOD_SECONDS),
-        ("Running", replace(FIRST, batch_size=0), None, False, PERIOD_SECONDS),
-        ("Running", STARTING, None, False, BUSY_PERIOD_SECONDS),
-        ("Running", None, None, False, BUSY_PERIOD_SECONDS),
-        ("Running", TRAINING, 0, False, BUSY_PERIOD_SECONDS),
-        ("Running", TRAINING, None, True, BUSY_PERIOD_SECONDS),
-        ("Restarting", TRAINING, None, False, BUSY_PERIOD_SECONDS),
-    ],
-)
-def test_rounds_are_seldom_only_while_all_train(
-    phase: JobPhase, metrics: WorkerMetrics | None, exit_code: int | None, create: bool, seconds: float
-) -> None:
-    worker = WorkerSeen("w", "u", "cpu", 0, "Running", exit_code=exit_code, metrics=metrics)
-    created = (WorkerKey("cpu", 1, "x"),) if create else ()
-    assert period_seconds(Seen((worker,)), Decision(phase, "", create=created)) == seconds
-
-
-@pytest.mark.parametrize(
-    ("steps", "wait_seconds", "seconds"),
-    [(5.0, 0.5, 0.75), (0.0, 0.0, 0.75), (1.0, 0.5, 0.3), (2.0, 0.9, 0.25), (2.0, 0.1, BUSY_PERIOD_SECONDS)],
-)
-def test_first_three_steps_of_many_workers_are_looked_at_one_by_one_and_later_ones_as_reading_them_allows(
-    steps: float, wait_seconds: float, seconds: float
-) -> None:
-    """Each step takes 0.1 s at most beside the waiting."""
-    metrics = replace(TRAINING, steps=steps, own_seconds=0.1, wait_seconds=wait_seconds)
-    workers = tuple(WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=metrics) for rank in range(150))
-    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("other", [replace(TRAINING, steps=1000.0), PAUSED_IN_FIRST])
-def test_first_steps_of_many_workers_that_do_not_train_together_are_looked_at_as_seldom_as_others(
-    other: WorkerMetrics,
-) -> None:
-    begun = replace(TRAINING, steps=2.0, own_seconds=0.1, wait_seconds=0.4)
-    workers = tuple(
-        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=begun if rank else other) for rank in range(150)
-    )
-    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(0.75)
-
-
-def test_newcomers_are_waited_for_no_oftener_than_reading_those_that_train_allows() -> None:
-    members = tuple(
-        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=replace(TRAINING, protocol=2))
-        for rank in range(150)
-    )
-    starting = WorkerSeen("new", "u", "cpu", 150, "Running", metrics=replace(STARTING, protocol=2))
-    assert period_seconds(Seen((*members, starting)), Decision("Running", "")) == pytest.approx(0.75)
-    assert period_seconds(Seen((starting,)), Decision("Running", "")) == BUSY_PERIOD_SECONDS

@@ -31,8 +31,7 @@ from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from heterotrain_operator.metrics.own import OperatorMetrics
 from unit.metrics.promql import Exported, exported_by
-from unit.metrics.samples import matrix
-from unit.metrics.servers import Script, serving
+from unit.metrics.servers import Script, matrix, serving
 
 JOB = Job("digits", (Group("cpu", 2), Group("slow", 1)), 96, policy="Optimal", apply_at="step")
 PLAN = Plan(

@@ -1,4 +1,4 @@
-"""Read PromQL, and say what in it could never give a series: the names, labels and kinds that nobody exports."""
+"""Read PromQL, and say what in it could never give a series: the names and labels that nobody exports."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ from typing import Any
 
 import promql_parser as promql
 
-GROWTH = frozenset({"rate", "irate", "increase"})
 TARGET_LABELS = frozenset({"namespace", "pod", "instance", "job"})
 """What a scrape adds to every series."""
 
 _LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+), *(?P<label>\w+)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """The series that somebody exports: their labels by name, and which of them only grow."""
-
-    labels: Mapping[str, frozenset[str]]
-    growing: frozenset[str]
+Exported = Mapping[str, frozenset[str]]
+"""Labels of the series that somebody exports, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,42 +59,22 @@ def faults(expression: str, exported: Exported) -> list[str]:
         tree = promql.parse(expression)
     except ValueError as error:
         return [str(error)]
-    found: list[str] = []
-    grown: set[str] = set()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, promql.Call) and node.func.name in GROWTH:
-            grown.update(name for argument in node.args for name in names(argument))
-        if isinstance(node, promql.MatrixSelector):
-            node = node.vector_selector
-        if isinstance(node, promql.VectorSelector):
-            found.extend(_selector_faults(node, exported))
-        if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
-            found.extend(_grouping_faults(node, exported))
-
-    promql.walk(tree, pre_visit=visit)
-    for name in sorted(names(tree) & exported.labels.keys()):
-        if name in exported.growing and name not in grown:
-            found.append(f"{name} only grows: take its rate or increase")
-        if name not in exported.growing and name in grown:
-            found.append(f"{name} is no counter: it has no rate")
-    return found
+    return [fault for selector in _selectors(tree) for fault in _selector_faults(selector, exported)]
 
 
 def names_in(expression: str) -> set[str]:
     """The metrics that an expression without variables reads."""
-    return names(promql.parse(expression))
+    return {name for selector in _selectors(promql.parse(expression)) for name in _names_of(selector)}
 
 
-def names(tree: Any) -> set[str]:
-    """The metrics that an expression reads."""
-    found: set[str] = set()
+def _selectors(tree: Any) -> list[Any]:
+    found: list[Any] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, promql.MatrixSelector):
             node = node.vector_selector
-        if isinstance(node, promql.VectorSelector):
-            found.update(_names_of(node))
+        if isinstance(node, promql.VectorSelector) and node not in found:
+            found.append(node)
 
     promql.walk(tree, pre_visit=visit)
     return found
@@ -115,28 +90,17 @@ def _names_of(selector: Any) -> list[str]:
 
 def _selector_faults(selector: Any, exported: Exported) -> Iterator[str]:
     for name in _names_of(selector):
-        if name not in exported.labels:
+        if name not in exported:
             yield f"{name} is exported by nobody"
             continue
         for matcher in selector.matchers.matchers:
-            if matcher.name not in exported.labels[name] | TARGET_LABELS | {"__name__"}:
+            if matcher.name not in exported[name] | TARGET_LABELS | {"__name__"}:
                 yield f"{name} has no label {matcher.name}"
-
-
-def _grouping_faults(node: Any, exported: Exported) -> Iterator[str]:
-    known: set[str] = set(TARGET_LABELS)
-    for name in names(node.expr):
-        known |= exported.labels.get(name, frozenset())
-    yield from (f"nothing in the sum has the label {label}" for label in node.modifier.labels if label not in known)
 
 
 def exported_by(families: Iterable[Any]) -> Exported:
     """What a scrape of these families gives."""
     labels: dict[str, frozenset[str]] = {}
-    growing: set[str] = set()
-    for family in families:
-        for sample in family.samples:
-            labels[sample.name] = labels.get(sample.name, frozenset()) | frozenset(sample.labels)
-            if family.type in ("counter", "histogram") and not sample.name.endswith("_created"):
-                growing.add(sample.name)
-    return Exported(labels, frozenset(growing))
+    for sample in (sample for family in families for sample in family.samples):
+        labels[sample.name] = labels.get(sample.name, frozenset()) | frozenset(sample.labels)
+    return labels

@@ -61,37 +61,6 @@ def test_alert_names_only_what_is_exported(rule: dict[str, Any], exported: Expor
     assert set(rule["annotations"]) == {"summary", "description"}
 
 
-@pytest.mark.parametrize(
-    ("expression", "words"),
-    [
-        ("heterotrain_worker_batchsize", "heterotrain_worker_batchsize is exported by nobody"),
-        ('heterotrain_worker_batch_size{training_jobs="digits"}', "has no label training_jobs"),
-        ('{__name__=~"heterotrain_worker_batch_size|nothing"}', "nothing is exported by nobody"),
-        ('{__name__=~"heterotrain_job_info|heterotrain_worker_batch_size", worker="w"}', "has no label worker"),
-        ('{training_job="digits"}', "a selector without a name is exported by nobody"),
-        ("max by (wroker) (heterotrain_worker_batch_size)", "has the label wroker"),
-        ("heterotrain_worker_samples_total", "only grows"),
-        ("rate(heterotrain_worker_samples[1m])", "heterotrain_worker_samples is exported by nobody"),
-        ("rate(heterotrain_worker_batch_size[1m])", "is no counter"),
-        ("sum(rate(heterotrain_worker_samples_total[1m])) / heterotrain_worker_steps_total", "only grows"),
-        ("heterotrain_operator_reconcile_duration_seconds", "is exported by nobody"),
-        ("max(heterotrain_worker_batch_size", "unclosed"),
-    ],
-)
-def test_checker_of_queries_sees_faults(expression: str, words: str, exported: Exported) -> None:
-    assert words in "; ".join(faults(expression, exported))
-
-
-def test_every_exported_metric_is_documented(exported: Exported) -> None:
-    page = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
-    bare = {
-        name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
-        for name in exported.labels
-        if name.startswith("heterotrain_") and not name.endswith("_created")
-    }
-    assert [name for name in sorted(bare) if f"`{name}`" not in page] == []
-
-
 def test_every_alert_is_documented() -> None:
     page = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in page] == []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,17 @@ from heterotrain.metric import Metric
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics import pods
 from heterotrain_operator.metrics.client import CONNECTIONS_PER_OWNER, Client
-from heterotrain_operator.metrics.exposition import MAX_LABELS, MAX_LINE, MAX_SERIES, own_samples
-from heterotrain_operator.metrics.pods import AT_ONCE, MAX_BYTES, PodReader, parse_metrics, scrape_pods
+from heterotrain_operator.metrics.pods import (
+    AT_ONCE,
+    MAX_BYTES,
+    MAX_LABELS,
+    MAX_LINE,
+    MAX_SERIES,
+    PodReader,
+    own_samples,
+    parse_metrics,
+    scrape_pods,
+)
 from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, costly_series, dripping_headers, hostile
 from unit.metrics.servers import Script, serving
 
@@ -122,10 +131,6 @@ def scraped(
 def test_metrics_of_a_real_server_are_read() -> None:
     with a_worker() as address:
         assert scraped({"a": address, "b": address}) == {"a": EXPECTED, "b": EXPECTED}
-
-
-def test_no_worker_has_no_metrics() -> None:
-    assert scraped({}) == {}
 
 
 def test_who_has_no_event_loop_reads_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,45 +256,48 @@ def test_only_series_of_the_version_in_force_count() -> None:
     assert (metrics.plan_version, metrics.steps, metrics.own_seconds) == (4, 5.0, 0.0)
 
 
-def test_what_a_worker_does_not_know_is_none() -> None:
-    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1)))
-    assert metrics == WorkerMetrics(plan_version=1)
+ABSURD = (-1, "1e300", "NaN", "+Inf", "-Inf")
 
 
 @pytest.mark.parametrize(
-    ("reported", "believed"),
+    ("row", "believed"),
     [
-        (1, 1),
-        (8, 8),
-        (1024, 1024),
-        (1025, 1),
-        (0, 1),
-        (-8, 1),
-        (7.5, 1),
-        ("1e300", 1),
-        ("NaN", 1),
-        ("+Inf", 1),
-        ("-Inf", 1),
+        (table.LEAST_BATCH_SIZE, {1: 1, 8: 8, 1024: 1024, 1025: 1, 0: 1, 7.5: 1, **dict.fromkeys(ABSURD, 1)}),
+        (table.PROTOCOL, {2: 2, 1: 1, 0: 1, 2.5: 1, **dict.fromkeys(ABSURD, 1)}),
+        (table.RANK, {0: 0, 7: 7, **dict.fromkeys(ABSURD)}),
+        (table.OBSERVED_SECONDS, dict.fromkeys(ABSURD)),
+        (table.CPU_SECONDS, dict.fromkeys(ABSURD)),
+        (table.CPU_THROTTLED_OF_VERSION, dict.fromkeys(ABSURD)),
+        (table.CPU_WAIT_SECONDS, dict.fromkeys(ABSURD)),
+        (table.CPU_PRESSURE_SECONDS, dict.fromkeys(ABSURD)),
+    ],
+    ids=lambda row: str(getattr(row, "name", "")),
+)
+def test_an_absurd_figure_is_none_and_all_others_are_read(row: Metric, believed: dict[float | str, int | None]) -> None:
+    for reported, value in believed.items():
+        text = lines(
+            sample(table.PLAN_VERSION.name, 1, 1), sample(table.STEPS.series, 5, 1), sample(row.series, reported, 1)
+        )
+        expected = replace(WorkerMetrics(plan_version=1, steps=5.0), **{row.field: value})
+        assert parse_metrics(text) == expected, reported
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        *(
+            sample(name, value, 1)
+            for name in (table.STEP.name, table.BATCH_SIZE.name, table.OWN_SECONDS.name)
+            for value in ("1e300", "-1", "NaN", "+Inf")
+        ),
+        *(
+            f'{table.PHASE.name}{{worker="w",plan_version="1",phase="{phase}"}} 1'
+            for phase in ("a" * 65, "\ud800", "new\\nline")
+        ),
     ],
 )
-def test_an_absurd_number_of_samples_needed_is_none(reported: float | str, believed: int) -> None:
-    metrics = parse_metrics(
-        lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.LEAST_BATCH_SIZE.name, reported, 1))
-    )
-    assert metrics == WorkerMetrics(plan_version=1, least_batch_size=believed)
-
-
-@pytest.mark.parametrize(("reported", "believed"), [(2, 2), (1, 1), (0, 1), (-1, 1), (2.5, 1), (1e18, 1), ("NaN", 1)])
-def test_protocol_that_cannot_be_is_the_first(reported: float | str, believed: int) -> None:
-    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.PROTOCOL.name, reported, 1)))
-    assert metrics == WorkerMetrics(plan_version=1, protocol=believed)
-
-
-def test_a_loss_that_is_no_number_arrives_as_such() -> None:
-    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.LOSS.name, "NaN", 1)))
-    assert metrics is not None
-    assert metrics.loss is not None
-    assert math.isnan(metrics.loss)
+def test_a_figure_that_cannot_be_one_makes_a_worker_unreadable(figure: str) -> None:
+    assert parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), figure)) is None
 
 
 @pytest.mark.parametrize(
@@ -350,51 +358,6 @@ def test_a_series_of_more_labels_than_there_can_be_makes_a_worker_unreadable() -
         assert parse_metrics(f'{table.PLAN_VERSION.name}{{{labels}plan_version="1"}} 1\n') == found
 
 
-@pytest.mark.parametrize("name", [table.STEP.name, table.BATCH_SIZE.name, table.OWN_SECONDS.name])
-@pytest.mark.parametrize("value", ["1e300", "-1", "NaN", "+Inf"])
-def test_a_figure_that_cannot_be_one_makes_a_worker_unreadable(name: str, value: str) -> None:
-    text = lines(sample(table.PLAN_VERSION.name, 1, 1), sample(name, value, 1))
-    assert parse_metrics(text) is None
-
-
-@pytest.mark.parametrize("phase", ["a" * 65, "\ud800", "new\\nline"])
-def test_a_phase_that_no_status_could_hold_makes_a_worker_unreadable(phase: str) -> None:
-    labels = f'worker="w",plan_version="1",phase="{phase}"'
-    text = lines(sample(table.PLAN_VERSION.name, 1, 1), f"{table.PHASE.name}{{{labels}}} 1")
-    assert parse_metrics(text) is None
-
-
 @given(st.text(alphabet=st.sampled_from('heterotrain_worker_plan_version{}=",\\ \n1.e+-#'), max_size=300))
 def test_no_text_is_too_odd(text: str) -> None:
     parse_metrics("heterotrain_worker_" + text)
-
-
-CPU_USE = [
-    table.OBSERVED_SECONDS,
-    table.CPU_SECONDS,
-    table.CPU_THROTTLED_OF_VERSION,
-    table.CPU_WAIT_SECONDS,
-    table.CPU_PRESSURE_SECONDS,
-]
-
-
-@pytest.mark.parametrize("row", CPU_USE, ids=lambda row: str(row.name))
-@pytest.mark.parametrize("value", [-1, "1e300", "NaN", "+Inf", "-Inf"])
-def test_an_absurd_figure_of_the_cpu_is_none_and_all_others_are_read(row: Metric, value: float | str) -> None:
-    steps = sample(table.STEPS.series, 5, 1)
-    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), steps, sample(row.series, value, 1)))
-    assert metrics == WorkerMetrics(plan_version=1, steps=5.0)
-
-
-def test_throttling_since_a_worker_began_is_not_taken_for_that_under_its_plan() -> None:
-    """All that a trainer of the version before exports of the CPU."""
-    before = sample(table.CPU_THROTTLED_SECONDS.series, 500, 1)
-    assert parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), before)) == WorkerMetrics(plan_version=1)
-
-
-@pytest.mark.parametrize(
-    ("reported", "believed"), [(0, 0), (7, 7), (-1, None), (1e300, None), ("NaN", None), ("+Inf", None)]
-)
-def test_rank_that_cannot_be_is_none(reported: float | str, believed: int | None) -> None:
-    metrics = parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.RANK.name, reported, 1)))
-    assert metrics == WorkerMetrics(plan_version=1, rank=believed)

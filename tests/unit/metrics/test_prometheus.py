@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
-from dataclasses import replace
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import trustme
 
-from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain.metric import Metric
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.metrics.prometheus import query_of
+from heterotrain_operator.metrics import prometheus
+from heterotrain_operator.metrics.matrix import Series, parts_of
+from heterotrain_operator.metrics.prometheus import (
+    ANSWERS_WRONGLY,
+    BYTES_PER_WORKER,
+    REFUSES,
+    UNREACHABLE,
+    UNTRUSTED,
+    BasicAuth,
+    BearerToken,
+    Credentials,
+    query_of,
+)
 from heterotrain_operator.metrics.workers import MAX_SIZES
-from unit.metrics.samples import NOW, WORKER, matrix, read, row, scrape, source
-from unit.metrics.servers import Script
+from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, costly_matrix, hostile
+from unit.metrics.servers import NOW, WORKER, Script, matrix, problem, read, row, scrape, serving, source
 
 
-def test_raw_samples_of_the_jobs_workers_are_asked_for(url: str, script: Script) -> None:
+def test_raw_samples_of_the_jobs_workers_are_asked_for_and_names_cannot_leave_their_quotes(
+    url: str, script: Script
+) -> None:
     source(f"{url}/prometheus/", max_age_seconds=45).read()
     (asked,) = script.asked
     path, query = asked
@@ -25,99 +44,23 @@ def test_raw_samples_of_the_jobs_workers_are_asked_for(url: str, script: Script)
     assert query == {
         "query": ['{__name__=~"heterotrain_worker_.+",training_job="digits",namespace="ml"}[45s]'],
     }
+    quoted = query_of('x"} or up{a="\\', "a\nb", 30)
+    assert quoted == ('{__name__=~"heterotrain_worker_.+",training_job="x\\"} or up{a=\\"\\\\",namespace="a\\nb"}[30s]')
 
 
-def test_label_values_cannot_leave_their_quotes() -> None:
-    query = query_of('x"} or up{a="\\', "a\nb", 30)
-    assert query == ('{__name__=~"heterotrain_worker_.+",training_job="x\\"} or up{a=\\"\\\\",namespace="a\\nb"}[30s]')
-
-
-def test_every_figure_of_a_worker_is_read(url: str, script: Script) -> None:
-    gauges = {
-        table.PLAN_VERSION.name: 7,
-        table.GENERATION.name: 2,
-        table.BATCH_SIZE.name: 32,
-        table.STEP.name: 120,
-        table.TOTAL_STEPS.name: 500,
-        table.EPOCH.name: 3,
-        table.IN_COLLECTIVE.name: 1,
-        table.OWN_SECONDS_EWMA.name: 0.25,
-        table.LOSS.name: "NaN",
-        table.MEMORY_BYTES.name: "1e+08",
-        table.CPU_LIMIT.name: 0.5,
-    }
-    resumed = row(table.RESUMED_STEP.name, [(-1, 40)], resumed_from="an earlier job's")
-    counters = {
-        table.STEPS.name: 10,
-        table.SAMPLES.name: 320,
-        table.OWN_SECONDS.name: 2.5,
-        table.OWN_SECONDS_SQUARED.name: 0.7,
-        table.WAIT_SECONDS.name: 1.25,
-        table.CPU_THROTTLED_SECONDS.name: 4.0,
-    }
-    rows = [row(name, [(-1, value)]) for name, value in gauges.items()]
-    rows += [row(f"{name}_total", [(-6, 0), (-1, value)]) for name, value in counters.items()]
-    rows.append(resumed)
-    rows.append(row(table.PHASE.name, [(-6, 1)], phase=contract.PHASE_STARTING))
-    rows.append(row(table.PHASE.name, [(-1, 1)], phase=contract.PHASE_TRAINING))
-    script.answer = matrix(*rows)
-    metrics = read(url)
-    assert metrics is not None
-    assert metrics.loss is not None
-    assert metrics.loss != metrics.loss  # NaN
-    assert replace(metrics, loss=None) == WorkerMetrics(  # since Python 3.13 one with NaN does not equal itself
-        plan_version=7,
-        generation=2,
-        batch_size=32,
-        step=120,
-        total_steps=500,
-        epoch=3,
-        phase=contract.PHASE_TRAINING,
-        in_collective=True,
-        steps=10.0,
-        samples=320.0,
-        own_seconds=2.5,
-        own_seconds_squared=0.7,
-        wait_seconds=1.25,
-        own_seconds_ewma=0.25,
-        memory_bytes=1e8,
-        cpu_limit=0.5,
-        resumed_step=40,
-        resumed_from="an earlier job's",
-    )
-
-
-BY_BATCH = pytest.mark.parametrize("metric", [table.WARM_UP_SECONDS, table.SMALLER_STEP_SECONDS])
-"""What workers tell of several batch sizes."""
-
-
-@BY_BATCH
+@pytest.mark.parametrize("metric", [table.WARM_UP_SECONDS, table.SMALLER_STEP_SECONDS])
 def test_what_a_worker_tells_by_batch_sizes_is_read_as_far_as_it_is_possible(
     url: str, script: Script, metric: Metric
 ) -> None:
     shown = {"64": 0.5, "32": 0.3, "-1": 1.0, "x": 1.0, "9" * 30: 1.0, "16": math.inf, "8": 0.0, "\u0663": 1.0}
-    rows = [row(metric.name, [(-1, value)], batch=batch) for batch, value in shown.items()]
-    script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), *rows)
-    metrics = read(url)
-    assert metrics is not None
-    assert getattr(metrics, metric.field) == ((32, 0.3), (64, 0.5))
-
-
-@BY_BATCH
-def test_a_worker_tells_of_few_batch_sizes(url: str, script: Script, metric: Metric) -> None:
-    rows = [row(metric.name, [(-1, 1)], batch=str(batch)) for batch in range(1, 100)]
-    script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), *rows)
-    metrics = read(url)
-    assert metrics is not None
-    assert len(getattr(metrics, metric.field)) == MAX_SIZES
-
-
-def test_newest_sample_of_a_series_counts(url: str, script: Script) -> None:
-    steps = row(table.STEPS.series, [(-3, 10), (-2, 20), (-1, 30)])
-    script.answer = matrix(row(table.PLAN_VERSION.name, [(-3, 7), (-2, 7), (-1, 7)]), steps)
-    metrics = read(url)
-    assert metrics is not None
-    assert metrics.steps == 30.0
+    many = {str(batch): 1.0 for batch in range(1, 100)}
+    found: list[Any] = []
+    for values in (shown, many):
+        rows = [row(metric.name, [(-1, value)], batch=batch) for batch, value in values.items()]
+        script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), *rows)
+        found.append(getattr(read(url), metric.field))
+    assert found[0] == ((32, 0.3), (64, 0.5))
+    assert len(found[1]) == MAX_SIZES
 
 
 @pytest.mark.parametrize(("at", "counts"), [(-30.0, True), (-30.1, False), (-3600.0, False), (2.0, True)])
@@ -164,22 +107,9 @@ def test_two_servers_that_watch_one_worker_are_not_mixed(url: str, script: Scrip
     assert read(url) == WorkerMetrics(plan_version=7, steps=11.0, own_seconds=1.1)
 
 
-def test_counter_that_began_again_is_taken_as_it_is(url: str, script: Script) -> None:
-    steps = row(table.STEPS.series, [(-3, 100), (-2, 120), (-1, 4)])
-    script.answer = matrix(row(table.PLAN_VERSION.name, [(-1, 7)]), steps)
-    metrics = read(url)
-    assert metrics is not None
-    assert metrics.steps == 4.0
-
-
 @pytest.mark.parametrize("ended", ["NaN", "+Inf"])
 def test_series_that_has_ended_does_not_count(url: str, script: Script, ended: str) -> None:
     script.answer = matrix(row(table.PLAN_VERSION.name, [(-2, 7), (-1, ended)]))
-    assert read(url) is None
-
-
-def test_worker_with_a_figure_that_must_be_whole_and_is_none_is_unreadable(url: str, script: Script) -> None:
-    script.answer = matrix(*scrape(-1), row(table.STEP.name, [(-1, "NaN")]))
     assert read(url) is None
 
 
@@ -198,18 +128,202 @@ def test_server_that_scrapes_no_worker_is_noted_with_what_was_asked(url: str) ->
     assert 'namespace="ml"' in reading.note
 
 
-def test_nothing_is_noted_when_all_workers_are_known(url: str, script: Script) -> None:
+TOKEN = "s3cret-token"
+
+
+@pytest.mark.parametrize(
+    ("credentials", "header"),
+    [
+        (BearerToken(TOKEN), f"Bearer {TOKEN}"),
+        (BearerToken(f"{TOKEN}\n"), f"Bearer {TOKEN}"),
+        (BasicAuth("Aladdin", "open sesame"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),  # the example of RFC 7617
+        (BasicAuth("Aladdin\n", "open sesame\r\n"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
+    ],
+)
+def test_server_that_asks_for_credentials_gets_them(
+    url: str, script: Script, credentials: Credentials, header: str
+) -> None:
+    script.authorization = header
     script.answer = matrix(*scrape(-1))
-    assert source(url).read().note == ""
+    assert read(url, credentials=credentials) is not None
 
 
-def test_evaluations_of_a_scrape_are_read_with_it(url: str, script: Script) -> None:
-    script.answer = matrix(
-        *scrape(-1),
-        row(table.EVALUATION.name, [(-1, 0.75)], metric="accuracy"),
-        row(table.EVALUATION.name, [(-1, "NaN")], metric="f1"),
-        row(table.EVALUATION_STEP.name, [(-1, 100)]),
-    )
-    found = read(url)
-    assert found is not None
-    assert found.evaluated == contract.Evaluated(100, (("accuracy", 0.75),))
+@pytest.mark.parametrize("credentials", [None, BearerToken("wrong")])
+def test_credentials_that_are_wrong_or_absent_are_told_of(
+    url: str, script: Script, credentials: Credentials | None
+) -> None:
+    script.authorization = f"Bearer {TOKEN}"
+    assert problem(url, credentials=credentials) == REFUSES
+
+
+def test_no_secret_is_in_any_text(url: str, script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    script.status = 403
+    caplog.set_level(logging.DEBUG)
+    for credentials in (BearerToken(TOKEN), BasicAuth("me", TOKEN)):
+        assert TOKEN not in repr(credentials)
+        assert TOKEN not in problem(url, credentials=credentials)
+    with pytest.raises(ValueError, match="bearer token") as caught:
+        source(url, credentials=BearerToken(f"{TOKEN}\nX-Forged: 1"))
+    assert TOKEN not in str(caught.value)
+    assert TOKEN not in caplog.text
+    assert "HTTP status 403" in caplog.text
+
+
+@pytest.mark.parametrize("credentials", [BearerToken(""), BearerToken("a b"), BearerToken("ü"), BasicAuth("a:b", "c")])
+def test_credentials_that_no_header_can_hold_are_refused(credentials: Credentials) -> None:
+    with pytest.raises(ValueError, match=r"bearer token|colon"):
+        source("http://127.0.0.1:9090", credentials=credentials)
+
+
+def test_redirects_are_not_followed_and_not_told_of(url: str, script: Script) -> None:
+    elsewhere = Script(answer=matrix())
+    with serving(elsewhere) as other:
+        script.status, script.headers = 307, {"Location": f"{other}/api/v1/query"}
+        assert problem(url, credentials=BearerToken(TOKEN)) == ANSWERS_WRONGLY
+    assert elsewhere.asked == []
+
+
+def pem(authority: trustme.CA) -> str:
+    return authority.cert_pem.bytes().decode()
+
+
+def test_certificate_of_the_given_authority_is_trusted_and_of_no_other(script: Script) -> None:
+    authority = trustme.CA()
+    script.answer = matrix(*scrape(-1))
+    with serving(script, authority) as url:
+        assert read(url, ca_pem=pem(authority)) is not None
+        assert problem(url, ca_pem=pem(trustme.CA())) == UNTRUSTED
+        assert problem(url) == UNTRUSTED
+        with serving(script) as plain:
+            assert problem(plain.replace("http:", "https:"), ca_pem=pem(authority)) == ANSWERS_WRONGLY
+        assert problem(url.replace("127.0.0.1", "localhost"), ca_pem=pem(authority)) == UNTRUSTED
+
+
+@pytest.mark.parametrize("ca_pem", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_authority_that_is_none_is_refused(ca_pem: str) -> None:
+    with pytest.raises(ValueError, match="no PEM certificate"):
+        source("https://127.0.0.1", ca_pem=ca_pem)
+
+
+def closed() -> str:
+    """A server that refuses connections."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+def test_server_that_refuses_is_not_told_from_one_that_is_silent_or_unknown(
+    url: str, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    script.silent = threading.Event()
+    assert problem(url, timeout_seconds=0.2) == UNREACHABLE
+    assert "no answer within 0.2 s" in caplog.text
+    assert problem(closed()) == UNREACHABLE
+    assert "refused" in caplog.text or "Connect call failed" in caplog.text
+    assert problem("http://prometheus.invalid:9090", allowed=["*"]) == UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "told"),
+    [*((each, UNREACHABLE) for each in DAWDLERS), *((each, ANSWERS_WRONGLY) for each in FLOODERS)],
+)
+def test_server_that_never_ends_its_answer_is_left_in_time(behaviour: Behaviour, told: str) -> None:
+    with hostile(behaviour) as (one,):
+        assert problem(f"http://{one.address}", timeout_seconds=0.2) == told
+
+
+@pytest.mark.parametrize(
+    ("status", "raw", "told"),
+    [
+        (503, b"upstream", ANSWERS_WRONGLY),
+        (404, b"404 page not found", ANSWERS_WRONGLY),
+        (422, b'{"status": "error", "errorType": "execution", "error": "secret of theirs"}', ANSWERS_WRONGLY),
+        (401, b"{}", REFUSES),
+        (403, b"{}", REFUSES),
+        (200, b"<html>log in</html>", ANSWERS_WRONGLY),
+        (200, b"", ANSWERS_WRONGLY),
+        (200, b"\xff\xfe", ANSWERS_WRONGLY),
+        (200, b"[" * 100_000, ANSWERS_WRONGLY),
+        (200, b'{"a":' * 10_000, ANSWERS_WRONGLY),
+        (200, b'{"status":"success","data":{"resultType":"matrix","result":[' + b"[" * 60_000, ANSWERS_WRONGLY),
+    ],
+)
+def test_what_the_server_says_instead_of_an_answer_is_not_repeated(
+    url: str, script: Script, status: int, raw: bytes, told: str
+) -> None:
+    script.status, script.raw = status, raw
+    assert problem(url) == told
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        {},
+        {"status": "error"},
+        {"status": "success"},
+        {"status": "success", "data": None},
+        {"status": "success", "data": {"resultType": "vector", "result": []}},
+        {"status": "success", "data": {"resultType": "matrix", "result": None}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [3]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"values": []}]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [["x", "1"]]}]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[1]]}]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[1, None]]}]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[10**400, "1"]]}]}},
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [["NaN", "1"]]}]}},
+    ],
+)
+def test_json_that_is_no_answer_is_a_problem(url: str, script: Script, answer: object) -> None:
+    script.answer = answer
+    assert problem(url) == ANSWERS_WRONGLY
+
+
+def test_answer_beyond_what_the_workers_need_is_not_read(url: str, script: Script) -> None:
+    well = json.dumps(matrix(*scrape(-1))).encode()
+    script.raw = well.ljust(3 * BYTES_PER_WORKER)
+    assert problem(url) == ANSWERS_WRONGLY
+    assert source(url).read(WORKER, "digits-cpu-1").problem == ""
+
+
+def test_answer_that_is_dear_to_parse_does_not_keep_the_event_loop_and_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads: set[int] = set()
+
+    def noted(body: bytes, most: int) -> Iterator[Series | None]:
+        for part in parts_of(body, most):
+            threads.add(threading.get_ident())
+            yield part
+
+    monkeypatch.setattr(prometheus, "parts_of", noted)
+    monkeypatch.setattr(prometheus, "PARSING_SECONDS_PER_WORKER", 60.0)  # it is read to its end on any machine
+    with hostile(costly_matrix) as (one,):
+        assert source(f"http://{one.address}").read().problem == ""
+    (thread,) = threads
+    assert thread != threading.get_ident()
+    monkeypatch.setattr(prometheus, "PARSING_SECONDS_PER_WORKER", 0.0)
+    with hostile(costly_matrix) as (one,):
+        assert problem(f"http://{one.address}") == ANSWERS_WRONGLY
+    assert "of CPU time" in caplog.text, "more than an honest answer takes"
+
+
+def test_reading_resumes_by_itself_when_the_server_is_back(url: str, script: Script) -> None:
+    script.answer, script.status = matrix(*scrape(-1)), 503
+    asked = source(url)
+    assert asked.read().problem
+    reading = asked.read(times=[lambda: setattr(script, "status", 200)])
+    assert reading.problem == ""
+    assert reading.metrics[WORKER] is not None
+
+
+def test_what_is_wrong_is_logged_once_until_it_changes(
+    url: str, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    script.status = 503
+    source(url).read(times=[lambda: None, lambda: setattr(script, "status", 404), lambda: None])
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "HTTP status 503",
+        "HTTP status 404",
+    ]

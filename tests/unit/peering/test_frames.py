@@ -6,7 +6,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from heterotrain.groups.peering.frames import FrameError, Frames, greeting
@@ -86,25 +86,17 @@ def test_a_guessable_secret_is_refused() -> None:
         sides("abc")
 
 
-def test_a_frame_counts_once() -> None:
+def test_a_frame_counts_once_in_its_order_and_not_for_its_sender() -> None:
     dialler, listener = joined()
-    frame = sealed(dialler, BODY)
-    assert list(listener.feed(frame)) == [BODY]
+    frames = [sealed(dialler, body) for body in (BODY, b"second", b"third")]
+    assert list(listener.feed(frames[0])) == [BODY]
+    for side, frame in ((listener, frames[0]), (joined()[1], frames[2]), (dialler, frames[1])):
+        with pytest.raises(FrameError):
+            list(side.feed(frame))
+    dialler, listener = joined()
+    first, second = sealed(dialler, b"first"), sealed(dialler, b"second")
     with pytest.raises(FrameError, match="not for this place"):
-        list(listener.feed(frame))
-
-
-def test_frames_count_in_their_order_only() -> None:
-    dialler, listener = joined()
-    frames = [sealed(dialler, body) for body in (b"first", b"second")]
-    with pytest.raises(FrameError):
-        list(listener.feed(frames[1] + frames[0]))
-
-
-def test_a_frame_does_not_count_for_its_sender() -> None:
-    dialler, _ = joined()
-    with pytest.raises(FrameError):
-        list(dialler.feed(sealed(dialler, BODY)))
+        list(listener.feed(second + first))
 
 
 def test_what_was_recorded_on_one_connection_opens_no_other() -> None:
@@ -156,35 +148,24 @@ def test_whoever_is_not_the_worker_that_was_dialled_is_refused(hello: Hello | Jo
         list(dialler.feed(framed(encode_message(hello))))
 
 
-def test_a_hello_of_a_newer_version_is_understood() -> None:
-    _, listener = sides()
-    hello = {"type": "Hello", "job": "job", "name": "w-1", "uid": "u1", "nonce": "0", "protocol": 9, "mood": "good"}
-    assert list(listener.feed(framed(json.dumps(hello).encode()))) == [None]
-    assert listener.peer is not None
-    assert listener.peer.protocol == 9
-
-
-@pytest.mark.parametrize("length", [4097, MAX_BYTES, 2**32 - 1])
-def test_an_unproven_peer_cannot_make_us_keep_more_than_a_hello(length: int) -> None:
-    _, listener = sides()
-    with pytest.raises(FrameError, match="of which at most 4096 are read"):
+@pytest.mark.parametrize(
+    ("greeted", "proven", "length", "most"),
+    [
+        *((False, False, length, 4096) for length in (4097, MAX_BYTES, 2**32 - 1)),
+        (True, False, 33, 32),
+        (True, True, MAX_BYTES + 33, MAX_BYTES + 32),
+    ],
+)
+def test_no_more_is_kept_of_a_peer_than_it_may_send_by_then(
+    greeted: bool, proven: bool, length: int, most: int
+) -> None:
+    dialler, listener = joined() if proven else sides()
+    if greeted and not proven:
+        list(listener.feed(dialler.hello()))
+    with pytest.raises(FrameError, match=f"of which at most {most}"):
         list(listener.feed(struct.pack("!I", length)))
 
 
-def test_who_has_said_hello_cannot_make_us_keep_more_than_a_proof() -> None:
-    dialler, listener = sides()
-    list(listener.feed(dialler.hello()))
-    with pytest.raises(FrameError, match="of which at most 32 are read"):
-        list(listener.feed(struct.pack("!I", 33)))
-
-
-def test_a_frame_longer_than_any_message_is_refused_by_its_length() -> None:
-    _, listener = joined()
-    with pytest.raises(FrameError, match="bytes, of which at most"):
-        list(listener.feed(struct.pack("!I", MAX_BYTES + 33)))
-
-
-@settings(max_examples=300)
 @given(st.lists(st.binary(max_size=200) | st.binary(max_size=60).map(framed), max_size=8), st.booleans())
 def test_any_bytes_are_waited_for_or_refused_and_never_open_a_connection(pieces: list[bytes], hello: bool) -> None:
     dialler, listener = sides()
@@ -197,3 +178,11 @@ def test_any_bytes_are_waited_for_or_refused_and_never_open_a_connection(pieces:
     except FrameError as error:
         assert len(str(error)) < 1500
     assert not listener.is_open
+
+
+def test_a_hello_of_a_newer_version_is_understood() -> None:
+    _, listener = sides()
+    hello = {"type": "Hello", "job": "job", "name": "w-1", "uid": "u1", "nonce": "0", "protocol": 9, "mood": "good"}
+    assert list(listener.feed(framed(json.dumps(hello).encode()))) == [None]
+    assert listener.peer is not None
+    assert listener.peer.protocol == 9

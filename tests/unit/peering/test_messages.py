@@ -6,8 +6,7 @@ import json
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from heterotrain.groups.convening import protocol
 from heterotrain.groups.convening.protocol import Beat, Call, Fenced, Form, GiveUp, Meet
@@ -101,12 +100,6 @@ def test_a_message_of_a_kind_that_only_a_newer_peer_knows_is_passed_over() -> No
     assert parse_message(b'{"type": "Frame", "sent": 1, "echo": null, "message": {"type": "Praise"}}') is None
 
 
-def test_a_field_that_an_older_peer_does_not_write_has_its_default() -> None:
-    document = document_of("Hello")
-    del document["protocol"]
-    assert parse_message(json.dumps(document).encode()) == Hello("j", "w-0", "u0", "00ff", 1)
-
-
 @pytest.mark.parametrize("document", [each for each in DOCUMENTS if len(each) > 1], ids=named)
 def test_a_field_that_is_missing_is_named(document: dict[str, Any]) -> None:
     kind, field, *_ = document
@@ -187,7 +180,6 @@ def test_a_document_that_is_none_or_beyond_bounds_is_refused(document: bytes, wh
         parse_message(document)
 
 
-@settings(max_examples=400)
 @given(spoilt_text(*DOCUMENTS))
 def test_any_document_is_read_or_refused_as_a_peers(text: str) -> None:
     try:
@@ -198,7 +190,7 @@ def test_any_document_is_read_or_refused_as_a_peers(text: str) -> None:
         assert len(str(error).encode(errors="replace")) < 1500
 
 
-@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
-def test_a_later_generation_beats_every_attempt_of_an_earlier_one(g: int, a: int, h: int, b: int) -> None:
-    assert (Number(g, a) < Number(h, b)) == ((g, a) < (h, b))
-    assert str(Number(3, 1)) == "3.1"
+def test_a_field_that_an_older_peer_does_not_write_has_its_default() -> None:
+    document = document_of("Hello")
+    del document["protocol"]
+    assert parse_message(json.dumps(document).encode()) == Hello("j", "w-0", "u0", "00ff", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Callable
@@ -30,19 +29,6 @@ def test_messages_travel_both_ways_in_their_order(start: Start, secret: str | No
         assert back.send(Joins(step))
     assert [b.next_message() for _ in range(50)] == [Joins(step) for step in range(50)]
     assert [a.next_message() for _ in range(50)] == [Joins(step) for step in range(50)]
-
-
-def test_what_is_sent_before_the_channel_is_open_arrives(start: Start) -> None:
-    a, b = start("a"), start("b", Joins)
-    assert a.dial(b).send(Joins(1))
-    assert b.next_message() == Joins(1)
-
-
-def test_a_long_message_arrives_whole(start: Start) -> None:
-    a, b = start("a"), start("b", Put)
-    message = Put(Number(1, 0), "key", os.urandom(2**20))
-    a.reach(b).send(message)
-    assert b.next_message() == message
 
 
 @pytest.mark.parametrize("secret", ["07he2" * 8, None], ids=["another secret", "none"])
@@ -94,12 +80,6 @@ def test_a_socket_that_is_connected_to_itself_is_a_refusal() -> None:
         channel.attach(made)
         with pytest.raises(ConnectionRefusedError, match="connected to itself"):
             channel.write()
-
-
-def test_a_name_with_several_addresses_is_found_at_the_one_that_listens(start: Start) -> None:
-    a, b = start("a"), start("b")
-    channel = a.server.dial(f"localhost:{b.server.port}", b.name, b.uid, PATIENCE_SECONDS)
-    assert channel.wait_open(PATIENCE_SECONDS), channel.why
 
 
 @pytest.mark.parametrize(
@@ -187,3 +167,9 @@ def test_a_fault_in_a_handler_leaves_the_channel_and_the_others_alone(
     assert b.next_message() == Joins(1)
     assert "a call in the thread of the peer server failed" in caplog.text
     b.server.close()
+
+
+def test_a_name_with_several_addresses_is_found_at_the_one_that_listens(start: Start) -> None:
+    a, b = start("a"), start("b")
+    channel = a.server.dial(f"localhost:{b.server.port}", b.name, b.uid, PATIENCE_SECONDS)
+    assert channel.wait_open(PATIENCE_SECONDS), channel.why

@@ -29,16 +29,15 @@ from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.prediction.variation import Variation
 from heterotrain_operator.core.state import Memory, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
-from heterotrain_operator.metrics.exposition import own_samples
-from heterotrain_operator.metrics.pods import parse_metrics
+from heterotrain_operator.metrics.pods import own_samples, parse_metrics
 from unit.core.layouts import stored_names
 from unit.kube.documents import job
 

@@ -3,8 +3,8 @@ worker holds the state a second time as bytes.
 
 Where no more workers take the state than hold it, as when one joins, each of them takes what is the same on all from a
 holder of its own, and nothing goes to anybody else; so nobody gets a mixture of what several hold. Where there are more
-takers, one holder sends all to all, for then the others pass on what they have received. hack/bench/handover.py
-measures both.
+takers, one holder sends all to all, for then the others pass on what they have received.
+docs/benchmarks/elasticity.md has how long both take.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from heterotrain_operator.api.generate import crd
-from heterotrain_operator.api.generated import write_or_check
+from heterotrain_operator.api.generate import crd, write_or_check
 
 PATH = Path("helm/heterotrain/charts/heterotrain-crds/templates/heterotrainingjobs.yaml")
 """Path in the repository."""

@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from heterotrain_operator.api.generate.schema import structural_schema
-from heterotrain_operator.api.generate.validations import add_validations
-from heterotrain_operator.api.generated import write_or_check
+from heterotrain_operator.api.generate import write_or_check
+from heterotrain_operator.api.generate.schema import add_validations, structural_schema
 from heterotrain_operator.api.job import API_VERSION, KIND
 
 PATH = Path("crds/heterotrain.dev_heterotrainingjobs.yaml")

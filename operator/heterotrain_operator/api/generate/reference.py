@@ -7,11 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from heterotrain_operator.api.availability import NOT_YET
+from heterotrain_operator.api.availability import NOT_YET, is_mutable
+from heterotrain_operator.api.generate import write_or_check
 from heterotrain_operator.api.generate.schema import Schema, node_at, structural_schema
-from heterotrain_operator.api.generated import write_or_check
 from heterotrain_operator.api.job import API_VERSION, KIND
-from heterotrain_operator.api.mutability import is_mutable
 from heterotrain_operator.api.rules import RULES
 
 PATH = Path("docs/api-reference.md")

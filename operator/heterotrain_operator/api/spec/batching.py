@@ -9,8 +9,7 @@ from pydantic import Field
 
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_COUNT, POLICY_NAME, Fraction, Model, Weight
-from heterotrain_operator.api.hints import did_you_mean
-from heterotrain_operator.api.problems import Problem
+from heterotrain_operator.api.problems import Problem, did_you_mean
 from heterotrain_operator.api.rule import Rule
 
 

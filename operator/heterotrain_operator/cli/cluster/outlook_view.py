@@ -11,12 +11,12 @@ from rich.text import Text
 
 from heterotrain_operator.cli.cluster.evidence import Evidence
 from heterotrain_operator.cli.terminal import fitted
+from heterotrain_operator.core.batching.bounds import why_no_fewer
 from heterotrain_operator.core.batching.quorum import why_left_out
 from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
-from heterotrain_operator.core.prediction.least_batch import why_no_fewer
-from heterotrain_operator.core.prediction.memory_limit import why_no_more
+from heterotrain_operator.core.prediction.memory_model import why_no_more
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.report.value import Column

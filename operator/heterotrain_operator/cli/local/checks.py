@@ -13,7 +13,7 @@ from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, parse_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.api.hints import did_you_mean
+from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.script_job import SUFFIX, ScriptJob, document_of, manifest_text
 from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates

@@ -11,10 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from heterotrain_operator.api import Problem
-from heterotrain_operator.clusters.kube.act.creation import Creation
-from heterotrain_operator.clusters.kube.act.deletion import Deletion
-from heterotrain_operator.clusters.kube.act.delivery import Delivery
-from heterotrain_operator.clusters.kube.act.protection import Protection
+from heterotrain_operator.clusters.kube.act.pods import Creation, Deletion, Protection
 from heterotrain_operator.clusters.kube.act.report import Report
 from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, JobGoneError
 from heterotrain_operator.clusters.kube.objects.names import service_name
@@ -22,11 +19,10 @@ from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, che
 from heterotrain_operator.clusters.kube.objects.protection import Peers
 from heterotrain_operator.clusters.kube.observe.job_pods import JobPods
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
-from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, worker_seen
 from heterotrain_operator.clusters.kube.observe.watched import Watched
-from heterotrain_operator.clusters.kube.observe.workers import worker_seen
-from heterotrain_operator.clusters.kube.plan_store import PlanStore
-from heterotrain_operator.clusters.kube.status.outcome import outcome_in
+from heterotrain_operator.clusters.kube.plan_store import Delivery, PlanStore
+from heterotrain_operator.clusters.kube.status.job_status import outcome_in
 from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Memory

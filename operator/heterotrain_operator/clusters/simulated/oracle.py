@@ -10,12 +10,11 @@ from heterotrain_operator.clusters.simulated.laws import TimeLaw
 from heterotrain_operator.clusters.simulated.noise import Matrix
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.steps import Steps, mean_seconds
+from heterotrain_operator.core.batching.bounds import bounded_below
 from heterotrain_operator.core.facts import bounds_of, group_of, multiples_of
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.prediction.least_batch import bounded_below
 from heterotrain_operator.core.split.allocation import split_min_max
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.multiples import infeasible
+from heterotrain_operator.core.split.multiples import Bounds, infeasible
 from heterotrain_operator.core.split.passes import in_passes
 
 STALE = 0.01

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.bounds import bounds_in_passes
-from heterotrain_operator.core.batching.likeness import as_likely
+from heterotrain_operator.core.batching.likeness import as_alike, as_likely, as_wary
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
-from heterotrain_operator.core.batching.relapses import as_wary
-from heterotrain_operator.core.batching.slopes import as_alike
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job, WorkerMetrics

@@ -8,24 +8,28 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.batching.early import with_few_steps
+from heterotrain_operator.core.batching.quorum import with_few_steps
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu
 from heterotrain_operator.core.memory.promises import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
-from heterotrain_operator.core.prediction.causes import window_closed
-from heterotrain_operator.core.prediction.elasticity import after_window
-from heterotrain_operator.core.prediction.held_back import held_back, remembered, shows_another_speed
+from heterotrain_operator.core.prediction.causes import held_back, remembered, shows_another_speed, window_closed
 from heterotrain_operator.core.prediction.jumps import (
     ASIDE_DEVIATIONS,
     JUMP_DEVIATIONS,
+    Moved,
+    Pair,
     caution_of,
     is_another_speed,
+    moved,
+    share_of,
+    shared_by_moved,
+    shared_change,
     side_of,
     surprise_of,
 )
-from heterotrain_operator.core.prediction.memory_limit import with_peak
+from heterotrain_operator.core.prediction.memory_model import with_peak
 from heterotrain_operator.core.prediction.relapses import LASTS, TURN
 from heterotrain_operator.core.prediction.resource_use import ResourceUse, spent_in, uncounted
 from heterotrain_operator.core.prediction.roughness import (
@@ -40,7 +44,6 @@ from heterotrain_operator.core.prediction.roughness import (
     roughness_after,
     trend_after,
 )
-from heterotrain_operator.core.prediction.shared import Moved, Pair, moved, share_of, shared_by_moved, shared_change
 from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
@@ -49,6 +52,7 @@ from heterotrain_operator.core.prediction.step_time import (
     NO_MORE,
     Estimate,
     StepTime,
+    after_window,
     counted,
     window_of,
 )

@@ -11,10 +11,10 @@ from heterotrain_operator.core.facts import multiples_of
 from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
-from heterotrain_operator.core.prediction.smaller_steps import predict_with
+from heterotrain_operator.core.prediction.predictor import predict_with
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.waterfill import Line
+from heterotrain_operator.core.split.allocation import Line
+from heterotrain_operator.core.split.multiples import Bounds
 from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
@@ -26,8 +26,8 @@ class Seat(NamedTuple):
     batch, its bounds leave it no other, and it has no estimate. It exports `smoothed_seconds`, the moving average of
     its own time since the active plan began, and trains in this `epoch`. `smaller_steps` are the samples and own
     seconds of the plan's steps that had fewer. One that is taken `as_slow` is fast now; its estimate is that of when it
-    is slow, as it often becomes (`relapses.py`). `predicted` is its prediction, where that was made before, perhaps
-    with what the others in its group show (`slopes.py`).
+    is slow, as it often becomes (`likeness.py`). `predicted` is its prediction, where that was made before, perhaps
+    with what the others in its group show (`likeness.py`).
     """
 
     name: str
@@ -83,7 +83,7 @@ class Promise:
     """The step's own seconds that batches promise, where the cost of every worker's batch is known well enough.
 
     `expected`: those that are expected with the workers' noise, not those of the slowest mean; such a split is on
-    trial, too (`caution.py`), and promises 0 seconds where nothing else is known well enough. `goes_back`: they are on
+    trial, too (`rollback.py`), and promises 0 seconds where nothing else is known well enough. `goes_back`: they are on
     the way back to the batches before, from ones that made the step slower.
     """
 
@@ -99,7 +99,7 @@ class Proposal:
     `memories` (by rank; empty: unchanged) hold whether or not the batches are published, `stage` only if they
     are. `saving` is the share of the step's own time that the batches are expected to save; 0: not said. `at_once`
     (by rank; empty: nobody) are samples to compute at once for one plan of the same batches; 0: as many as fit.
-    `likely` is a split that is likely better than batches that stay, though noise might explain it (`patience.py`).
+    `likely` is a split that is likely better than batches that stay, though noise might explain it (`rebalance.py`).
     """
 
     batches: tuple[int, ...] | None

@@ -14,8 +14,8 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.split.multiples import next_multiple
-from heterotrain_operator.core.split.waterfill import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import WorkerMemory
 

@@ -34,8 +34,7 @@ from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, Wor
 from heterotrain_operator.core.outcomes import Health, decision, with_remark
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.multiples import infeasible
+from heterotrain_operator.core.split.multiples import Bounds, infeasible
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import NOBODY, WorkerMemory, key_of

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.likeness import as_wary
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
-from heterotrain_operator.core.batching.relapses import as_wary
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.lifecycle.warm_up import slowness
@@ -20,8 +20,8 @@ from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.elasticity import same_limit
 from heterotrain_operator.core.prediction.relapses import Relapses
+from heterotrain_operator.core.prediction.step_time import same_limit
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 

@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain.contract import MEMBERS_CHANGE, PHASE_HOLDING, PHASE_TRAINING, PHASE_WAITING, Member, Plan
-from heterotrain_operator.core.batching.bounds import bounds_at_once
-from heterotrain_operator.core.batching.repair import repaired
+from heterotrain_operator.core.batching.bounds import bounds_at_once, repaired
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.least_members import too_few
 from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision
-from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import Bounds
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.worker_memory import key_of

@@ -19,7 +19,7 @@ from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.memory.replacements import MOST_REMOVALS, Removal
 from heterotrain_operator.core.model import Event, Group, Job
 from heterotrain_operator.core.state import Memory, members_memory
-from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS, is_worth
+from heterotrain_operator.core.stragglers.remedies import ENOUGH_INTERVALS, is_worth
 from heterotrain_operator.core.stragglers.verdict import Verdict
 from heterotrain_operator.core.worker_memory import key_of
 

@@ -24,8 +24,8 @@ from heterotrain_operator.core.memory.replacements import LONGEST_WHY, MOST_REPL
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.state import Memory, members_memory
-from heterotrain_operator.core.stragglers.acting import ENOUGH_INTERVALS
 from heterotrain_operator.core.stragglers.evidence import Evidence
+from heterotrain_operator.core.stragglers.remedies import ENOUGH_INTERVALS
 from heterotrain_operator.core.stragglers.verdict import Verdict
 from heterotrain_operator.core.stragglers.watch import replacements_left
 from heterotrain_operator.core.worker_memory import NOBODY, WorkerMemory, key_of

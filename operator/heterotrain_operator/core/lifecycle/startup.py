@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once, bounds_in_passes, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
-from heterotrain_operator.core.batching.policies import static as static_policy
-from heterotrain_operator.core.batching.policies import uniform as uniform_policy
+from heterotrain_operator.core.batching.policies.static import equal_shares, static_shares
 from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.facts import (
     SETTLE_SECONDS,
@@ -257,4 +256,4 @@ def _first_split(job: Job, before: Plan | None, seats: Sequence[Seat]) -> Split:
             return Split(batches, f"the batches of plan {before.version}, as far as bounds allow")
     if policy is not None and policy.first is not None:
         return policy.first(job, seats)
-    return static_policy.first(job, seats) if job.initial == "Static" else uniform_policy.first(job, seats)
+    return static_shares(job, seats) if job.initial == "Static" else equal_shares(job, seats)

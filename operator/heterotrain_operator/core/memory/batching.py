@@ -11,7 +11,7 @@ from heterotrain_operator.core.fields import MEASURED, Kept
 @dataclass(frozen=True, slots=True)
 class Batching:
     """The estimates that chose the batches `rested_on` so many steps, counted as independent ones
-    (`batching/patience.py`). `gathered`: windows were closed for a decision that waits for workers which were not read
+    (`batching/rebalance.py`). `gathered`: windows were closed for a decision that waits for workers which were not read
     (`batching/quorum.py`). `stage` counts the plans of the Profile policy, `adjustments` the plans that changed batches
     only. Of the caution that workers' noise calls for (`split/expected.py`), so much is `believed` after splits that
     rested on it.

@@ -2,7 +2,7 @@
 
 A batch follows a change of speed some steps late. Where many workers change, one of them always takes too long for its
 batch, and to follow them all costs more than to leave each the samples that it manages when it is slow
-(`batching/relapses.py`).
+(`batching/likeness.py`).
 """
 
 from __future__ import annotations

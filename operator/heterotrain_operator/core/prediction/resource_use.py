@@ -58,7 +58,7 @@ class ResourceUse(NamedTuple):
     """What is remembered of a worker's use of the CPU: its counters as they were when the last window ended, in
     hundredths of a second modulo `WRAP`, and one more (0: not known), and what slowed it last.
 
-    `held` says by how much it is held back, in hundredths, as `held_back.py` has it.
+    `held` says by how much it is held back, in hundredths, as `held_back` of `causes.py` has it.
     """
 
     cpu: Annotated[int, Column(34)] = 0

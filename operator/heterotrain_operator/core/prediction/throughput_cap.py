@@ -1,7 +1,7 @@
 """The papers' learned bound of a batch: a worker whose throughput fell after a raise is not raised beyond the old one.
 
 Only the papers' own arms use it. One spike of interference caps a worker for ever, and so does every law under which
-throughput falls with the batch; see docs/design.md, `Proportional`.
+throughput falls with the batch; see docs/life-of-a-decision.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Batches in whole multiples, as hardware that pads its batches to 8, 16 or 32 samples wants them.
+"""Which batches are possible: whole samples within bounds, or whole multiples, as hardware that pads its batches to 8,
+16 or 32 samples wants them.
 
 Workers of one multiple share their part of the global batch in units of it, by the very rules that hold for single
 samples. Of several multiples each must divide the next: then it is known without a search which totals can be reached,
@@ -12,7 +13,33 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from heterotrain_operator.core.split.levels import Bounds, feasibility
+Bounds = tuple[int, int]
+"""Least and greatest batch of one worker, both inclusive, in samples."""
+
+
+def feasibility(total: int, bounds: Sequence[Bounds], names: Sequence[str] = ()) -> str | None:
+    """Why no split of `total` samples keeps all bounds, with figures; None if one does.
+
+    `names` are the workers', for the message; without them they are numbered.
+    """
+    if not bounds:
+        return f"there is no worker to take the global batch of {total} samples"
+    if total < 1:
+        return f"the global batch of {total} samples is no batch"
+    least = most = 0
+    for rank, (low, high) in enumerate(bounds):
+        if low < 0 or high < low:
+            name = names[rank] if names else f"worker {rank}"
+            return f"{name} is bounded to [{low}, {high}] samples, which holds no batch"
+        least += low
+        most += high
+    batch = f"the global batch of {total} samples"
+    if total < least:
+        return f"{batch} is below {least}, the sum of the least batches of {len(bounds)} workers"
+    if total > most:
+        return f"{batch} exceeds {most}, the sum of the greatest batches of {len(bounds)} workers"
+    return None
+
 
 UnitSplit = Callable[[Sequence[int], int, Sequence[Bounds], int], Sequence[int]]
 """`(ranks, total, bounds, unit)` gives units to these workers: `total` and `bounds` are in units of `unit` samples."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterotrain.contract import Member, Plan
-from heterotrain_operator.core.split.levels import Bounds
+from heterotrain_operator.core.split.multiples import Bounds
 
 
 def in_passes(total: int, at_once: Sequence[Bounds]) -> list[Bounds]:

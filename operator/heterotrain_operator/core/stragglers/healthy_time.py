@@ -10,8 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from heterotrain_operator.core.model import Stragglers
-from heterotrain_operator.core.prediction.elasticity import SAME_LIMIT
-from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, Estimate
+from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, SAME_LIMIT, Estimate
 from heterotrain_operator.core.stragglers.evidence import Evidence, made
 from heterotrain_operator.core.stragglers.rule import Reading
 

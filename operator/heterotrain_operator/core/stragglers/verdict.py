@@ -1,9 +1,14 @@
-"""What is said of a worker that is slow by fault: its evidence, and what would help, with gain and cost."""
+"""What is said of a worker that is slow by fault, its evidence and what would help, with gain and cost; and what each
+action about stragglers entails: one table, so that a new one is asked everywhere what it is.
+
+What only one action does, such as starting another worker, stands where it is done.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Grounds(StrEnum):
@@ -70,3 +75,24 @@ class Verdict:
     replacement_pays: bool = False
     hindrance: str = ""
     weighed: bool = True
+
+
+class Action(NamedTuple):
+    """`judges`: workers are compared with what is expected of them, and stragglers are named. `hastens`: once one is
+    named, its batch is lowered without waiting for as much evidence as otherwise. `changes_members`: something beyond
+    the batches is done, which needs members that change while they train.
+    """
+
+    judges: bool = False
+    hastens: bool = False
+    changes_members: bool = False
+
+
+ACTIONS = {
+    "Ignore": Action(),
+    "Report": Action(judges=True),
+    "Rebalance": Action(judges=True, hastens=True),
+    "Replace": Action(judges=True, hastens=True, changes_members=True),
+    "Remove": Action(judges=True, hastens=True, changes_members=True),
+}
+"""By the names of `stragglers.action` in a manifest."""

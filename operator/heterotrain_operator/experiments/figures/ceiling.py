@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from heterotrain_operator.core.split.oracle import ProfiledTime, oracle_split
+from heterotrain_operator.core.split.allocation import ProfiledTime, oracle_split
 from heterotrain_operator.experiments.figures.steps import Step, balanced
 
 LEAST_SIZES = 4

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from heterotrain_operator.core.prediction.least_batch import bounded_below
+from heterotrain_operator.core.batching.bounds import bounded_below
 from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, Profile, ceiling_of, profile_of
 from heterotrain_operator.experiments.figures.history import DECLARED, WELL, Level, Neighbours, Target, TrialHistory
 from heterotrain_operator.experiments.figures.phases import split

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, to_core
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.api.document import document_in, read_text
-from heterotrain_operator.api.field_problems import field_problem, in_json, plain_mapping
-from heterotrain_operator.api.hints import did_you_mean
+from heterotrain_operator.api.document import document_in, field_problem, in_json, plain_mapping, read_text
+from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.clusters.simulated.communication import NoCommunication
 from heterotrain_operator.clusters.simulated.described import choice_problems
 from heterotrain_operator.clusters.simulated.events import ClusterEvent

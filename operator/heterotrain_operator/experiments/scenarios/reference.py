@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from heterotrain_operator.api.generate import write_or_check
 from heterotrain_operator.api.generate.reference import tables
 from heterotrain_operator.api.generate.schema import schema_of
-from heterotrain_operator.api.generated import write_or_check
 from heterotrain_operator.experiments.scenarios.reading import load_simulation
 from heterotrain_operator.experiments.scenarios.scenario import ScenarioFile
 

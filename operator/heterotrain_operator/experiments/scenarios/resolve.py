@@ -9,8 +9,7 @@ from typing import Any
 
 from heterotrain_operator.api import API_VERSION, KIND, HeteroTrainingJob, ManifestError, Problem, parse_simulated
 from heterotrain_operator.api.document import read_document
-from heterotrain_operator.api.hints import did_you_mean
-from heterotrain_operator.api.problems import render_path
+from heterotrain_operator.api.problems import did_you_mean, render_path
 from heterotrain_operator.clusters.simulated.events import ClusterEvent, EventChoice
 from heterotrain_operator.clusters.simulated.influences import LimitChange
 from heterotrain_operator.clusters.simulated.scenario import WorkerModel

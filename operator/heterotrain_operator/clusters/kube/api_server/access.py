@@ -11,7 +11,7 @@ import yaml
 from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
 
-from heterotrain_operator.clusters.kube.api_server.client import PatientClient
+from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.reading_errors import AccessError
 
 DEFAULT_KUBECONFIG = "~/.kube/config"

@@ -15,10 +15,15 @@ from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.clusters.kube.moments import unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB, TRAINER_PORT
 from heterotrain_operator.clusters.kube.objects.owned import controller_uid
-from heterotrain_operator.clusters.kube.observe.disruptions import disruption, is_disrupted
-from heterotrain_operator.clusters.kube.observe.endings import Ending, pod_ending
-from heterotrain_operator.clusters.kube.observe.waiting import is_gated, why_it_waits
-from heterotrain_operator.core.model import PodPhase
+from heterotrain_operator.clusters.kube.observe.pod_status import (
+    Ending,
+    disruption,
+    is_disrupted,
+    is_gated,
+    pod_ending,
+    why_it_waits,
+)
+from heterotrain_operator.core.model import PodPhase, WorkerMetrics, WorkerSeen
 
 Document = Mapping[str, Any]
 
@@ -197,3 +202,33 @@ def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
 
 def _index(label: str) -> int:
     return int(label) if label.isascii() and label.isdigit() and len(label) <= LONGEST_INDEX else NO_INDEX
+
+
+def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool) -> WorkerSeen:
+    """The worker as the core sees it. Metrics of a pod that cannot serve any are old ones, and are left out."""
+    return WorkerSeen(
+        name=facts.name,
+        uid=facts.uid,
+        group=facts.group,
+        index=facts.index,
+        phase=facts.phase,
+        address=facts.address,
+        cpu_limit=facts.cpu_limit,
+        exit_code=facts.exit_code,
+        finished=facts.finished,
+        step=facts.step,
+        message=facts.message,
+        disrupted=facts.disrupted or node_lost,
+        out_of_memory=facts.out_of_memory,
+        script_error=facts.script_error,
+        evaluated=facts.evaluated,
+        fatal=facts.fatal,
+        asked_to_stop=facts.asked_to_stop,
+        left=facts.left,
+        deleting_since=facts.deleting_since,
+        node=facts.node,
+        node_lost=node_lost,
+        gated=facts.gated,
+        lingering=facts.lingering,
+        metrics=metrics if facts.ready_to_scrape else None,
+    )

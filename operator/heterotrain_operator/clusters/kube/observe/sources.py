@@ -14,9 +14,8 @@ from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, Gatew
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.metrics.allowed import allowed_server
 from heterotrain_operator.metrics.client import Client
-from heterotrain_operator.metrics.credentials import BasicAuth, BearerToken, Credentials
 from heterotrain_operator.metrics.pods import scrape_pods
-from heterotrain_operator.metrics.prometheus import PrometheusSource, Reading
+from heterotrain_operator.metrics.prometheus import BasicAuth, BearerToken, Credentials, PrometheusSource, Reading
 from heterotrain_operator.metrics.shares import Shares
 
 CREDENTIAL_SECONDS = 60.0

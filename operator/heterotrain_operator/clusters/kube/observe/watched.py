@@ -1,14 +1,51 @@
-"""What is handed over for one observation of a job: what the watches show of it, and what its workers export."""
+"""What the watches show, by job, and what is handed over for one observation of it.
+
+kopf's own indices hold every object back until the last one is indexed, and wake all that wait at each: the start
+beside 5,000 pods took minutes of CPU time, and every pod's whole document was in memory at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.metrics.prometheus import Reading
+
+V = TypeVar("V")
+
+Key = tuple[str, str]
+"""Namespace and name of a job."""
+
+
+class Index(Generic[V]):
+    """Values of objects, by the job that they belong to and their UIDs. For one thread."""
+
+    def __init__(self) -> None:
+        self._of_job: dict[Key, dict[str, V]] = {}
+        self._job_of: dict[str, Key] = {}
+
+    def put(self, key: Key, uid: str, value: V) -> None:
+        """An object of a job as it is now; it may have been another's before."""
+        if self._job_of.get(uid, key) != key:
+            self.remove(uid)
+        self._job_of[uid] = key
+        self._of_job.setdefault(key, {})[uid] = value
+
+    def remove(self, uid: str) -> None:
+        """The object is gone; one that is not known changes nothing."""
+        key = self._job_of.pop(uid, None)
+        if key is None:
+            return
+        del self._of_job[key][uid]
+        if not self._of_job[key]:
+            del self._of_job[key]
+
+    def of(self, key: Key) -> list[V]:
+        """The values of a job's objects."""
+        return list(self._of_job.get(key, {}).values())
 
 
 @dataclass(frozen=True, slots=True)

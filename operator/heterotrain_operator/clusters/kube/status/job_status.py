@@ -1,24 +1,99 @@
-"""What the operator writes into a job's status, for people and for other controllers; it holds no heartbeat."""
+"""What the operator writes into a job's status, for people and for other controllers, and reads from it; it holds no
+heartbeat.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, Plan
-from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.api import HeteroTrainingJob, Problem, WorkerGroup
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
-from heterotrain_operator.api.status import MAX_DEPARTURES, MAX_WORKERS_SHOWN
-from heterotrain_operator.clusters.kube.moments import timestamp
+from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_DEPARTURES, MAX_WORKERS_SHOWN
+from heterotrain_operator.clusters.kube.moments import timestamp, unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
-from heterotrain_operator.clusters.kube.status import conditions
-from heterotrain_operator.clusters.kube.status.durability import checkpoint_condition
+from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
 from heterotrain_operator.core.lifecycle.evaluations import newest_evaluation
+from heterotrain_operator.core.memory.outcome import Outcome
 from heterotrain_operator.core.memory.passages import Passage
-from heterotrain_operator.core.model import FINAL_PHASES, Decision, Seen, WorkerState
+from heterotrain_operator.core.model import FINAL_PHASES, Condition, Decision, Seen, WorkerState
 from heterotrain_operator.core.state import Memory
+
+LONGEST_MESSAGE = 32768
+
+
+def rendered_conditions(
+    previous: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], generation: int | None, now: float
+) -> list[dict[str, Any]]:
+    """The conditions of a status; of several of one type the last. `now` in Unix seconds.
+
+    A condition that is not wanted any more is removed. `generation` is that of the spec that all of them are about.
+    """
+    before = {condition.get("type"): condition for condition in previous}
+    by_type = {condition.type: condition for condition in wanted}
+    entries = []
+    for condition in by_type.values():
+        status = {True: "True", False: "False", None: "Unknown"}[condition.status]
+        old = before.get(condition.type, {})
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        entry = {
+            "type": condition.type,
+            "status": status,
+            "reason": condition.reason[:MAX_TEXT],
+            "message": condition.message[:LONGEST_MESSAGE],
+            "lastTransitionTime": since or timestamp(now),
+        }
+        if generation is not None:
+            entry["observedGeneration"] = generation
+        entries.append(entry)
+    return entries[:MAX_CONDITIONS]
+
+
+CHECKPOINT_NOT_DURABLE = "CheckpointNotDurable"
+
+_GOES_WITH_THE_POD = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
+"""Sources of volumes that end with their pod, or cannot be written to."""
+
+
+def checkpoint_condition(job: HeteroTrainingJob) -> Condition | None:
+    """The warning that restarts are allowed but nothing to restart from is kept; None if all is well."""
+    limit = job.spec.run_policy.backoff_limit
+    if limit == 0:
+        return None
+    checkpoint = job.spec.checkpoint
+    if checkpoint.path is None:
+        why, reason = "spec.checkpoint.path is not set", "NoCheckpointPath"
+    elif checkpoint.persistent_volume_claim is not None:
+        return None
+    else:
+        lost = [group.name for group in job.spec.worker_groups if not _on_durable_volume(group, checkpoint.path)]
+        if not lost:
+            return None
+        groups = ", ".join(lost)
+        why, reason = f"{checkpoint.path} is on no volume that outlives the pods of group {groups}", "NoDurableVolume"
+    advice = "name a spec.checkpoint.persistentVolumeClaim"
+    message = f"after a restart (backoffLimit is {limit}) training begins at step 0, because {why}; {advice}"
+    return Condition(CHECKPOINT_NOT_DURABLE, True, reason, message)
+
+
+def _on_durable_volume(group: WorkerGroup, path: str) -> bool:
+    """Whether the first container of the group's template sees `path` on a volume that outlives the pod."""
+    spec: Mapping[str, Any] = group.template["spec"]
+    mounts = {
+        PurePosixPath(mount["mountPath"]): mount["name"] for mount in spec["containers"][0].get("volumeMounts") or ()
+    }
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or ()}
+    folder = PurePosixPath(path)
+    for above in (folder, *folder.parents):
+        if above in mounts:
+            volume = volumes.get(mounts[above], {})
+            return not _GOES_WITH_THE_POD & volume.keys()
+    return False
+
 
 _STEPPING = frozenset({*TRAINING_PHASES, PHASE_REFORMING, PHASE_FINISHED})
 """Phases of a worker that knows how far the job has come; in earlier ones it has not read the checkpoint."""
@@ -75,7 +150,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "reason": decision.reason[:MAX_TEXT],
         "startTime": _moment(memory.start.started_at),
         "completionTime": (completed or timestamp(memory.outcome.ended_at or now)) if over else None,
-        "conditions": conditions.rendered(previous.get("conditions") or (), wanted, job.metadata.generation, now),
+        "conditions": rendered_conditions(previous.get("conditions") or (), wanted, job.metadata.generation, now),
         "departures": [_departure(each) for each in memory.passages.departures[-MAX_DEPARTURES:]] or None,
         "workers": workers[:MAX_WORKERS_SHOWN],
     }
@@ -167,4 +242,55 @@ def _moment(unix_seconds: float | None) -> str | None:
     try:
         return timestamp(unix_seconds)
     except ValueError:
+        return None
+
+
+INVALID = "Invalid"
+_NEVER_STARTED = frozenset({None, "Created", INVALID})
+
+
+def invalid_status(
+    previous: Mapping[str, Any] | None, generation: int | None, problems: Sequence[Problem], now: float
+) -> dict[str, Any]:
+    """The status with the condition Invalid, which names every field at fault; `now` in Unix seconds.
+
+    All else stays as it is in `previous`. `generation` is that of the spec that was refused.
+    """
+    previous = tolerated(previous or {})
+    message = "; ".join(str(problem) for problem in problems)
+    status = dict(previous)
+    if status.get("phase") in _NEVER_STARTED:
+        status["phase"] = INVALID
+    if generation is not None:
+        status["observedGeneration"] = generation
+    status["reason"] = message[:MAX_TEXT]
+    others = [entry for entry in previous.get("conditions") or () if entry.get("type") != INVALID]
+    invalid = Condition(INVALID, True, "ManifestInvalid", message)
+    own = rendered_conditions(previous.get("conditions") or (), [invalid], generation, now)
+    status["conditions"] = [*own, *others][:MAX_CONDITIONS]
+    return checked(status)
+
+
+def outcome_in(status: Mapping[str, Any]) -> Memory | None:
+    """The memory of a job that ended as this status says; None if it has not. A job that is over never runs again."""
+    phase = status.get("phase")
+    if phase not in FINAL_PHASES:
+        return None
+    final: Mapping[str, Any] = next(
+        (entry for entry in status.get("conditions") or () if entry.get("type") == phase), {}
+    )
+    return Memory(
+        outcome=Outcome(
+            outcome=phase,
+            ended_at=_seconds_of(status.get("completionTime")),
+            reason=final.get("reason") or "",
+            message=final.get("message") or status.get("reason") or "",
+        ),
+    )
+
+
+def _seconds_of(text: str | None) -> float | None:
+    try:
+        return unix_seconds(text) if text else None
+    except (ValueError, OverflowError):
         return None

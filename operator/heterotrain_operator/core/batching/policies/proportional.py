@@ -13,8 +13,7 @@ from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.levels import Bounds
-from heterotrain_operator.core.split.multiples import in_multiples, infeasible, nearest_multiple
+from heterotrain_operator.core.split.multiples import Bounds, in_multiples, infeasible, nearest_multiple
 
 LEAST_SAVING = 1e-6
 """Saving that every move is said to have at least, so that doubt can hold any of them back."""
@@ -31,7 +30,7 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     Each move promises a step no slower than the one before it, for the rule alone diverges where own time grows faster
     than the square of the batch. So where a worker's time is seen to grow faster than its batch, it changes by as much
     less. Source: Taming III-C (T2 to T4), OmniLearn Alg. 1 and eq. 8; the order of the rules and the guards are our
-    own. The papers' learned bounds (T5) are left out, see docs/design.md, `Proportional`.
+    own. The papers' learned bounds (T5) are left out, see docs/life-of-a-decision.md.
     """
     estimates = [seat.estimate for seat in seats if seat.estimate is not None]
     if not estimates:

@@ -1,0 +1,136 @@
+"""Charts of recorded results as SVG, written by hand so that the same results give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from statistics import median
+
+from table import OWN_POLICY, UNIFORM, Document, Documents
+from tables_measured import by_policy
+from tables_simulated import compared, mean_settled
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999", "#000000")
+"""Distinguishable for nearly everybody (Okabe and Ito)."""
+
+WIDTH, HEIGHT = 760, 340
+LEFT, RIGHT, TOP, BOTTOM = 60, 20, 50, 60
+
+
+class Chart:
+    """A frame with a title, an upright axis from `low` to `high`, and what is drawn into it."""
+
+    def __init__(self, title: str, unit: str, low: float, high: float, ticks: int = 5) -> None:
+        self._low, self._high = low, high
+        self._lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+            'font-size="12">',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        ]
+        self.text(LEFT, 20, title, size=14)
+        self.text(LEFT, 38, unit)
+        for tick in range(ticks + 1):
+            value = low + (high - low) * tick / ticks
+            self.line(LEFT, self.y(value), WIDTH - RIGHT, self.y(value), "#ddd")
+            self.text(LEFT - 6, self.y(value) + 4, f"{value:g}", anchor="end")
+
+    def y(self, value: float) -> float:
+        """Where a value lies."""
+        share = (min(max(value, self._low), self._high) - self._low) / (self._high - self._low)
+        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+
+    def text(self, x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> None:
+        """Words at a place."""
+        where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+        self._lines.append(f"<text {where}>{escape(words)}</text>")
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, colour: str) -> None:
+        """A thin line."""
+        self._lines.append(f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}" fill="none"/>')
+
+    def steps(self, points: Sequence[tuple[float, float]], end: float, colour: str) -> None:
+        """A value that holds from each point's place until the next one's."""
+        path = f"M{points[0][0]:.1f} {self.y(points[0][1]):.1f}"
+        for (_, _), (x, value) in pairwise(points):
+            path += f"H{x:.1f}V{self.y(value):.1f}"
+        self._lines.append(f'<path d="{path}H{end:.1f}" stroke="{colour}" stroke-width="2" fill="none"/>')
+
+    def bar(self, x: float, width: float, value: float, colour: str) -> None:
+        """From the axis' low end up to a value."""
+        top = self.y(value)
+        size = f'x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{HEIGHT - BOTTOM - top:.1f}"'
+        self._lines.append(f'<rect {size} fill="{colour}"/>')
+
+    def legend(self, names: Sequence[str]) -> None:
+        """The names of what has the first colours."""
+        for index, name in enumerate(names):
+            x = LEFT + index * (WIDTH - LEFT - RIGHT) / len(names)
+            self._lines.append(f'<rect x="{x:.1f}" y="{HEIGHT - 20}" width="10" height="10" fill="{COLOURS[index]}"/>')
+            self.text(x + 14, HEIGHT - 11, name, size=10)
+
+    def done(self) -> str:
+        """The document."""
+        return "\n".join([*self._lines, "</svg>\n"])
+
+
+def grouped(chart: Chart, groups: Mapping[str, Mapping[str, float]], names: Sequence[str], form: str) -> str:
+    """Bars side by side for each group, by name, with their values above them."""
+    span = (WIDTH - LEFT - RIGHT) / len(groups)
+    width = 0.84 * span / len(names)
+    for index, (group, values) in enumerate(groups.items()):
+        left = LEFT + index * span + 0.08 * span
+        chart.text(left + 0.42 * span, HEIGHT - BOTTOM + 18, group, anchor="middle")
+        for place, name in enumerate(names):
+            if name in values:
+                chart.bar(left + place * width, width - 2, values[name], COLOURS[place])
+                middle = left + place * width + width / 2
+                chart.text(middle, chart.y(values[name]) - 4, form.format(values[name]), anchor="middle", size=9)
+    chart.legend(names)
+    return chart.done()
+
+
+def convergence(document: Document) -> str:
+    """Each worker's batch, plan by plan, in a simulated run in which one becomes twice as slow."""
+    plans, steps = document["plans"], document["steps"]
+    greatest = max(max(plan["batches"]) for plan in plans)
+    title = f"Batches of {len(document['workers'])} simulated workers under Optimal: {document['scenario']}"
+    chart = Chart(title, "samples of a worker in a step", 0, 20 * (1 + greatest // 20))
+    for tick in range(0, steps + 1, 200):
+        x = LEFT + tick / steps * (WIDTH - LEFT - RIGHT)
+        chart.text(x, HEIGHT - BOTTOM + 18, str(tick), anchor="middle")
+    chart.text(WIDTH / 2, HEIGHT - BOTTOM + 36, "step", anchor="middle")
+    for rank in range(len(document["workers"])):
+        points = [(LEFT + plan["step"] / steps * (WIDTH - LEFT - RIGHT), plan["batches"][rank]) for plan in plans]
+        chart.steps(points, WIDTH - RIGHT, COLOURS[rank % len(COLOURS)])
+    return chart.done()
+
+
+def oracle(documents: Documents) -> str:
+    """The time of all steps over the oracle's, by policy and number of workers."""
+    groups = {
+        f"{workers} workers": {name: mean_settled(own) for name, own in rows.items()}
+        for workers, rows, _ in compared(documents)
+    }
+    title = "Time of a settled step over that of the best split (E), simulated"
+    return grouped(
+        Chart(title, "geometric mean of the scenarios; 1 is the oracle", 1, 2),
+        groups,
+        list(next(iter(groups.values()))),
+        "{:.2f}",
+    )
+
+
+def throughput(documents: Documents) -> str:
+    """Samples per second over those of equal batches, by workload, at the most unequal level."""
+    groups = {}
+    for document in documents:
+        if document["level"] == "8":
+            rates = {
+                policy: median(trial["samples_per_second"] for trial in trials)
+                for policy, trials in by_policy(document["arms"]).items()
+            }
+            groups[document["workload"]] = {name: own / rates[UNIFORM] for name, own in rates.items()}
+    names = (UNIFORM, "Static", "Proportional", OWN_POLICY)
+    title = "Samples per second over those of equal batches, at heterogeneity level 8"
+    return grouped(Chart(title, "times Uniform, after a warm-up of 20 steps", 0, 4, 4), groups, names, "{:.1f}")

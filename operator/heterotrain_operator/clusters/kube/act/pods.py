@@ -1,0 +1,251 @@
+"""Pods that a decision creates and deletes, with what they need beforehand, and what is remembered of refusals.
+
+Many are created as the controller of Kubernetes' own Jobs does: one, two, four, eight ... side by side, as long as none
+is refused. What refuses one pod will mostly refuse the next: under a quota of a hundred, a thousand workers cost one
+refusal a try.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from heterotrain import contract
+from heterotrain_operator.api import HeteroTrainingJob
+from heterotrain_operator.clusters.kube.api_server.gateway import (
+    FORBIDDEN,
+    REFUSALS,
+    ConflictError,
+    Gateway,
+    GatewayError,
+)
+from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
+from heterotrain_operator.clusters.kube.objects.pods import build_pod, build_service
+from heterotrain_operator.clusters.kube.objects.protection import Document, Peers, build_policy, build_secret
+from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
+from heterotrain_operator.clusters.kube.observe.watched import Watched
+from heterotrain_operator.core.model import SHORT_GRACE_SECONDS, Decision, Event, WorkerKey
+
+MAX_AT_ONCE = 8
+"""Requests of one job at the same time; the API server and this process's connections serve other jobs, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a pod is refused, and which others would be: all (as by a quota), those of its group (for what the template
+    says), or none but this one (whose name is taken).
+    """
+
+    why: str
+    concerns: Literal["all", "group", "pod"]
+
+
+def create_slowly(
+    keys: Sequence[WorkerKey], create: Callable[[WorkerKey], Refusal | None]
+) -> tuple[dict[str, Refusal], tuple[str, ...]]:
+    """Create workers. Returns by name those that were refused, and the names of those that were not tried after that.
+
+    Raises what `create` raises, once what is under way is done.
+    """
+    refused: dict[str, Refusal] = {}
+    skipped: list[str] = []
+    groups: set[str] = set()
+    with ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="create") as threads:
+        for batch in _doubling(keys):
+            if any(refusal.concerns == "all" for refusal in refused.values()):
+                skipped += [key.name for key in batch]
+                continue
+            tried = [key for key in batch if key.group not in groups]
+            skipped += [key.name for key in batch if key.group in groups]
+            for key, refusal in zip(tried, threads.map(create, tried), strict=True):
+                if refusal is not None:
+                    refused[key.name] = refusal
+                    groups |= {key.group} if refusal.concerns == "group" else set()
+    return refused, tuple(skipped)
+
+
+def _doubling(keys: Sequence[WorkerKey]) -> Iterator[Sequence[WorkerKey]]:
+    begin, size = 0, 1
+    while begin < len(keys):
+        yield keys[begin : begin + size]
+        begin, size = begin + size, 2 * size
+
+
+class Protection:
+    """Makes sure that a job has its Secret and its NetworkPolicy. For use by many threads."""
+
+    def __init__(self, gateway: Gateway, metrics_from: Peers | None) -> None:
+        """`metrics_from` are NetworkPolicyPeers that may read workers' metrics; None: no policies are made."""
+        self._gateway = gateway
+        self._metrics_from = metrics_from
+
+    def provide(self, job: HeteroTrainingJob, uid: str) -> None:
+        """Before the job's pods are created, which need the secret; `uid` is the job's.
+
+        Raises NameTakenError if the policy's name is taken, GatewayError if the API server refuses or fails.
+        """
+        self._provide_secret(job, uid)
+        if self._metrics_from is not None:
+            self._provide_policy(build_policy(job, uid, self._metrics_from), job, uid)
+
+    def _provide_secret(self, job: HeteroTrainingJob, uid: str) -> None:
+        # A Secret that is there is this job's, for its name has the UID in it; so no Secret has to be read.
+        try:
+            self._gateway.create(build_secret(job, uid, secrets.token_hex(contract.SECRET_BYTES)))
+        except ConflictError as error:
+            if not error.exists:  # a quota that others change at the same time answers with a conflict, too
+                raise
+
+    def _provide_policy(self, policy: Document, job: HeteroTrainingJob, uid: str) -> None:
+        metadata = policy["metadata"]
+        found = self._gateway.read("NetworkPolicy", metadata["namespace"], metadata["name"])
+        try:
+            if found is not None:
+                check_owner(found, job.metadata.name, uid)
+        except NameTakenError as error:
+            if not error.earlier:  # the policy of an earlier job is the same, and may be taken over
+                raise
+        self._gateway.apply(policy)
+
+
+CREATED = "SuccessfulCreatePod"
+
+_FIGURE = re.compile(r"\d+")
+"""What differs between two refusals of the same kind, as by how much a quota is exceeded."""
+
+
+class Creation:
+    """Creates one job's pods. `refused` are those that the last decision wanted and did not get, and why."""
+
+    def __init__(self, gateway: Gateway, protection: Protection) -> None:
+        self._gateway = gateway
+        self._protection = protection
+        self.refused: Mapping[str, str] = {}
+        self._reported: frozenset[str] = frozenset()
+
+    def carry_out(self, decision: Decision, watched: Watched, present: Collection[str]) -> list[Event]:
+        """Create what the decision names and is not `present`. Returns the decision's events, with what was done in
+        them, and one for each new reason for which pods are refused.
+
+        Raises GatewayError.
+        """
+        if not decision.create:
+            return list(decision.events)
+        absent = [key for key in decision.create if key.name not in present]
+        unfit, skipped = self._prepare(watched), tuple[str, ...]()
+        if unfit:
+            refusals = {key.name: Refusal(unfit, "all") for key in absent}
+        else:
+            refusals, skipped = create_slowly(
+                absent, lambda key: self._create(watched, key, beside_training=decision.beside_training)
+            )
+        after = f"not tried after the refusal of {next(iter(refusals), '')}"
+        self.refused = {name: refusal.why for name, refusal in refusals.items()} | dict.fromkeys(skipped, after)
+        return [*self._as_done(decision), *self._reasons(refusals, wanted=len(absent))]
+
+    def _as_done(self, decision: Decision) -> list[Event]:
+        """The decision's events; of pods that were to be created only what was."""
+        if not self.refused:
+            return list(decision.events)
+        done = len(decision.create) - len(self.refused)
+        others = [event for event in decision.events if event.reason != CREATED]
+        if len(others) == len(decision.events) or done <= 0:
+            return others
+        return [*others, Event("Normal", CREATED, f"created {done} of {len(decision.create)} pods")]
+
+    def _reasons(self, refusals: Mapping[str, Refusal], *, wanted: int) -> list[Event]:
+        """An event for each reason that was not reported the last time."""
+        reasons: dict[str, str] = {}
+        for name, refusal in refusals.items():
+            reasons.setdefault(_FIGURE.sub("#", refusal.why.replace(name, "")), refusal.why)
+        before, self._reported = self._reported, frozenset(reasons)
+        count = f"{len(self.refused)} of {wanted} pods are not created: " if len(self.refused) > 1 else ""
+        return [
+            Event("Warning", "FailedCreatePod", f"{count}{why}") for kind, why in reasons.items() if kind not in before
+        ]
+
+    def _prepare(self, watched: Watched) -> str:
+        """Why something is refused without which pods would have no names, would not start or would be open to
+        everybody; empty if all is there now.
+        """
+        try:
+            self._gateway.apply(build_service(watched.job, watched.uid))
+            self._protection.provide(watched.job, watched.uid)
+        except NameTakenError as error:
+            return str(error)
+        except GatewayError as error:
+            if error.status not in REFUSALS:
+                raise
+            return str(error)
+        return ""
+
+    def _create(self, watched: Watched, key: WorkerKey, *, beside_training: bool) -> Refusal | None:
+        """Why the pod is refused; None if it is there now. For several threads.
+
+        It is not applied: a pod of an earlier job, which still trains or ends, would become this job's worker.
+        """
+        try:
+            self._gateway.create(build_pod(watched.job, watched.uid, key, beside_training=beside_training))
+        except ConflictError as error:
+            found = self._gateway.read("Pod", watched.namespace, key.name)
+            taken = str(error) if found is None else _why_taken(found, watched)
+            return Refusal(taken, "pod") if taken else None
+        except GatewayError as error:
+            if error.status not in REFUSALS:
+                raise
+            return Refusal(str(error), "all" if error.status == FORBIDDEN else "group")
+        return None
+
+
+def _why_taken(body: Mapping[str, Any], watched: Watched) -> str:
+    try:
+        check_owner(body, watched.name, watched.uid)
+    except NameTakenError as error:
+        return str(error)
+    return ""  # it is ours, and the watch has not shown it yet
+
+
+logger = logging.getLogger(__name__)
+
+
+class Deletion:
+    """Deletes one job's pods, and remembers by UID those whose deletion was asked for and that are still shown."""
+
+    def __init__(self, gateway: Gateway, gone: Callable[[str], None]) -> None:
+        """`gone` takes the UID of a pod that was not there any more."""
+        self._gateway = gateway
+        self._gone = gone
+        self.asked: set[str] = set()
+        self._forced: set[str] = set()
+
+    def carry_out(self, decision: Decision, pods: Mapping[str, PodFacts]) -> None:
+        """Delete what the decision names of the `pods`, which are by name. Raises GatewayError."""
+        for name in decision.delete:
+            pod = pods.get(name)
+            if pod is not None and pod.deleting_since is None and pod.uid not in self.asked:
+                self._delete(pod, _grace_seconds(pod, decision))
+                self.asked.add(pod.uid)
+        for name in decision.force_delete:
+            pod = pods.get(name)
+            if pod is not None and pod.uid not in self._forced:
+                logger.warning("job %s/%s: pod %s is deleted without its node", pod.namespace, pod.job, name)
+                self._delete(pod, 0)
+                self._forced.add(pod.uid)
+        shown = {pod.uid for pod in pods.values()}
+        self.asked &= shown
+        self._forced &= shown
+
+    def _delete(self, pod: PodFacts, grace_seconds: int | None) -> None:
+        if not self._gateway.delete("Pod", pod.namespace, pod.name, uid=pod.uid, grace_seconds=grace_seconds):
+            self._gone(pod.uid)
+
+
+def _grace_seconds(pod: PodFacts, decision: Decision) -> int | None:
+    """The grace to ask for; None: the pod's own, which may be shorter, and which alone may be none at all."""
+    is_short = pod.name in decision.short_grace and pod.grace_seconds > SHORT_GRACE_SECONDS
+    return SHORT_GRACE_SECONDS if is_short else None
